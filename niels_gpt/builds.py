@@ -1,0 +1,154 @@
+"""What every cache build shares: its recipe, its place aside, its rejected rows, and `meta.json` at the very end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES, dtype_for
+from niels_gpt.cache.meta import Meta, read_meta, tokenizer_sha256, write_meta
+from niels_gpt.checksums import FileRecord
+from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
+from niels_gpt.files import StagedDirectory
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
+
+
+@runtime_checkable
+class CacheTokenizer(ChatTokenizer, Protocol):
+    """What a cache needs of a tokenizer; `model_path`, where there is one, is what its hash is taken from."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+class Writer(Protocol):
+    """Writes some of a cache's files."""
+
+    files: dict[str, FileRecord]
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+AnyWriter = TypeVar("AnyWriter", bound=Writer)
+
+
+def recipe(
+    kind: str,
+    tokenizer: CacheTokenizer,
+    *,
+    seed: int,
+    token_dtype: str,
+    source_name: str | None,
+    source_config: dict[str, Any] | None,
+    streaming: bool | None,
+    **options: Any,
+) -> Meta:
+    """All that is known of a cache before it is built: the first part of its meta.
+
+    Two builds of one recipe from the same rows give the same bytes.
+
+    Raises:
+        UsageError: the tokenizer lacks a method, or `token_dtype` cannot hold its vocabulary.
+        TokenizerError: special ids are missing, shared or outside the vocabulary.
+    """
+    if not isinstance(tokenizer, CacheTokenizer):
+        raise UsageError("the tokenizer lacks one of encode(), special_token_ids() and vocab_size; a cache needs all")
+    special = sentinel_ids(tokenizer)
+    outside = {name: token for name, token in special.items() if not 0 <= token < tokenizer.vocab_size}
+    if outside:
+        raise TokenizerError(f"special ids {outside} are outside the vocabulary of {tokenizer.vocab_size} ids")
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "dataset_name": source_name,
+        "dataset_config": source_config,
+        "streaming": bool(streaming),
+        "seed": seed,
+        "token_dtype": dtype_for(token_dtype, tokenizer.vocab_size),
+        "tokenizer_sha256": tokenizer_sha256(tokenizer),
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": special,
+        **options,
+    }
+
+
+def already_built(out: Path, wanted: Meta) -> bool:
+    """True if `out` holds the finished cache of this recipe and of recorded inputs.
+
+    Raises:
+        Mismatch: it holds a cache of another recipe; the message names what differs.
+        OutputExists: the recipes agree, but nothing is known about the rows.
+    """
+    if not (out / META_NAME).is_file():
+        return False
+    found = read_meta(str(out / META_NAME))
+    differing = [key for key in wanted if found.get(key) != wanted[key]]
+    replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
+    if differing:
+        parts = "; ".join(f"{key} {_short(found.get(key))}, now {_short(wanted[key])}" for key in differing)
+        raise Mismatch(f"{out}: holds a cache built from other inputs: {parts}. {replace}")
+    if wanted["dataset_config"] is None:
+        raise OutputExists(f"{out}: holds a finished cache. {replace}")
+    return True
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Build:
+    """One build, from an empty directory aside to a cache under its name; without `finish` nothing remains.
+
+    Attributes:
+        path: the directory to write into.
+        dtype: numpy's name of the token dtype.
+        rejections: takes the rows that cannot be used.
+
+    Raises:
+        OutputExists, StorageError: see `StagedDirectory`.
+    """
+
+    def __init__(self, out: Path, meta: Meta, *, max_bad_rows: int, overwrite: bool) -> None:
+        if max_bad_rows < 0:
+            raise UsageError(f"max_bad_rows is {max_bad_rows}; expected 0 or more")
+        self.dtype = TOKEN_DTYPES[meta["token_dtype"]]
+        self._meta = meta
+        self._staged = StagedDirectory(out, manifest=META_NAME, overwrite=overwrite)
+        self.path = self._staged.path
+        self.rejections = Rejections(self.path, max_bad_rows)
+        self._writers: list[Writer] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Build:
+        self._stack.enter_context(self._staged)
+        self.add(self.rejections)
+        return self
+
+    def add(self, writer: AnyWriter) -> AnyWriter:
+        """Close this writer at the end, list its files in the meta, and drop what it wrote if the build fails."""
+        self._writers.append(writer)
+        self._stack.callback(writer.abandon)
+        return writer
+
+    def close_writers(self) -> None:
+        """Finish all files but the meta."""
+        for writer in self._writers:
+            writer.close()
+
+    def finish(self, totals: dict[str, int], splits: dict[str, dict[str, int]]) -> None:
+        """Write `meta.json` and give the directory its name; the writers are closed."""
+        files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
+        counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
+        write_meta(str(self.path / META_NAME), self._meta | counts | {"files": files})
+        self._staged.commit()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)

@@ -1,0 +1,283 @@
+"""Builds token caches (document 001): conversations and texts in, files on disk out.
+
+A build is a pure function of the rows, the tokenizer, the options and the seed. It works on batches of about a
+million characters, so memory does not grow with the input::
+
+    rows -> usable rows -> (shuffle buffer) -> batches -> ids -> train or val -> files aside -> meta.json -> rename
+
+Nothing carries the cache's name before everything is written and flushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
+from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SPLITS, ExampleWriter, ShardWriter
+from niels_gpt.errors import DataError, TokenizerError, UsageError
+from niels_gpt.format.masks import assistant_mask
+from niels_gpt.format.rows import batches, characters, usable_chats, usable_documents
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
+from niels_gpt.inputs import Document, Rejected
+from niels_gpt.messages import ChatMsg as Message
+from niels_gpt.messages import Conversation
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.splits import ValidationSplit, shuffled
+from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentinel_ids
+
+__all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
+
+Bools = npt.NDArray[np.bool_]
+
+
+def build_pretrain_cache(
+    texts: Iterable[str | Document | Rejected],
+    out_dir: str,
+    *,
+    tokenizer: CacheTokenizer,
+    max_train_tokens: int,
+    max_val_tokens: int,
+    shard_bytes: int,
+    seed: int,
+    shuffle_buffer: int | None,
+    val_frac: float | None = None,
+    separate_documents: bool = True,
+    token_dtype: str = "uint16",
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    streaming: bool | None = None,
+    max_bad_rows: int = 0,
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> None:
+    """Write `out_dir/{train,val}/shard_*.bin` and `out_dir/meta.json` from a stream of documents.
+
+    Whole documents go to train or val. Reading stops when both budgets are full; the document that fills one is cut
+    there. A split whose budget is full hands its documents to the other.
+
+    Args:
+        texts: documents, in order; consumed once, never held.
+        max_train_tokens, max_val_tokens: budgets, in tokens, separators included.
+        shard_bytes: the most bytes of one shard.
+        seed: of the split and of the shuffle buffer.
+        shuffle_buffer: documents held for shuffling; `None` keeps the order.
+        val_frac: share of documents for val; `None` means in proportion to the budgets.
+        separate_documents: an end-of-turn id after each document, so that windows know where text ends.
+        token_dtype: "uint16", or "uint32" for vocabularies above 65 536.
+        source_name, source_config, streaming: recorded; a cache of the same `source_config` is not built twice.
+        max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
+        num_threads: for encoding; the result does not depend on it.
+        overwrite: replace an earlier cache at `out_dir`.
+
+    Raises:
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no text at all. TokenizerError: ids that should not be.
+        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+    """
+    _check_budgets(max_train_tokens, max_val_tokens)
+    fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
+    split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
+    meta = recipe(
+        "pretrain",
+        tokenizer,
+        seed=seed,
+        token_dtype=token_dtype,
+        source_name=source_name,
+        source_config=source_config,
+        streaming=streaming,
+        split_rule=_split_rule(fraction, "documents"),
+        max_train_tokens=max_train_tokens,
+        max_val_tokens=max_val_tokens,
+        shard_bytes=shard_bytes,
+        shuffle_buffer=shuffle_buffer,
+        separate_documents=separate_documents,
+    )
+    out = Path(out_dir)
+    if not overwrite and already_built(out, meta):
+        progress.note(f"{out}: already built from the same inputs, nothing to do")
+        return
+    with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
+        writers = {name: build.add(ShardWriter(build.path / name, build.dtype, shard_bytes)) for name in SPLITS}
+        rooms = _Rooms({"train": max_train_tokens, "val": max_val_tokens})
+        documents: Iterable[str] = usable_documents(texts, build.rejections)
+        if shuffle_buffer is not None:
+            documents = shuffled(documents, shuffle_buffer, seed)
+        progress.begin("encoding documents", unit="tokens")
+        for batch in batches(documents, len):
+            ids, lengths = _encode_documents(tokenizer, batch, separate_documents, num_threads)
+            for name, chosen in rooms.assign(split.take(len(batch)), lengths).items():
+                writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
+            progress.advance(len(ids))
+            if rooms.full:
+                break
+        build.close_writers()
+        totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
+        _refuse_empty(out, sum(totals.values()), "text", build)
+        build.finish(totals, {n: {"documents": rooms.documents[n], "tokens": w.tokens} for n, w in writers.items()})
+
+
+def build_sft_cache(
+    examples: Iterable[Sequence[Message] | Conversation | Rejected],
+    out_dir: str,
+    *,
+    tokenizer: CacheTokenizer,
+    val_frac: float,
+    seed: int,
+    default_system_text: str = DEFAULT_SYSTEM_TEXT,
+    token_dtype: str = "uint16",
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    streaming: bool | None = None,
+    max_bad_rows: int = 0,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    num_threads: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> None:
+    """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
+
+    They are serialised as document 000 says. Examples keep their order within a split; whole examples go to train or
+    val.
+
+    Args:
+        examples: lists of messages, in order; consumed once, never held.
+        val_frac: share of examples for val, 0 or more and below 1.
+        seed: of the split.
+        default_system_text: the system turn of conversations that have none.
+        max_message_bytes: a longer message makes its row unusable.
+        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite: as for
+            `build_pretrain_cache`.
+
+    Raises:
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
+        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+    """
+    split = ValidationSplit(val_frac, seed)
+    meta = recipe(
+        "sft",
+        tokenizer,
+        seed=seed,
+        token_dtype=token_dtype,
+        source_name=source_name,
+        source_config=source_config,
+        streaming=streaming,
+        split_rule=_split_rule(val_frac, "examples"),
+        val_frac=val_frac,
+        default_system_text=default_system_text,
+    )
+    sentinels = {f"{name}_id": token for name, token in meta["special_token_ids"].items()}
+    out = Path(out_dir)
+    if not overwrite and already_built(out, meta):
+        progress.note(f"{out}: already built from the same inputs, nothing to do")
+        return
+    with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
+        writers = {name: build.add(ExampleWriter(build.path, name, build.dtype)) for name in SPLITS}
+        trained = dict.fromkeys(SPLITS, 0)
+        progress.begin("encoding conversations", unit="tokens")
+        for batch in batches(usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes), characters):
+            ids, lengths = serialize_chats(
+                batch, tokenizer=tokenizer, default_system_text=default_system_text, num_threads=num_threads
+            )
+            _check_ids(ids, tokenizer)
+            in_val = split.take(len(batch))
+            for name, chosen in (("train", ~in_val), ("val", in_val)):
+                part = ids[np.repeat(chosen, lengths)]
+                writers[name].write(part, lengths[chosen])
+                trained[name] += int(assistant_mask(part, **sentinels).sum())
+            progress.advance(len(ids))
+        build.close_writers()
+        totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
+        _refuse_empty(out, sum(totals.values()), "usable conversation", build)
+        splits = {
+            name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
+            for name, writer in writers.items()
+        }
+        build.finish(totals, splits)
+
+
+def _split_rule(fraction: float, rows: str) -> str:
+    if not fraction:
+        return f"all {rows} to train"
+    return f"one of every {1 / fraction:.6g} neighbouring {rows} to val, drawn by torch RNG"
+
+
+def _check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
+    for name, value in (("max_train_tokens", max_train_tokens), ("max_val_tokens", max_val_tokens)):
+        if value < 0:
+            raise UsageError(f"{name} is {value}; expected 0 or more tokens")
+    if max_train_tokens + max_val_tokens == 0:
+        raise UsageError("max_train_tokens and max_val_tokens are both 0; nothing would be built")
+
+
+def _refuse_empty(out: Path, rows: int, what: str, build: Build) -> None:
+    if not rows:
+        dropped = dict(build.rejections.dropped) or "none"
+        raise DataError(f"{out}: the input holds no {what}, so nothing was written; rows left out: {dropped}")
+
+
+def _encode_documents(
+    tokenizer: CacheTokenizer, texts: Sequence[str], separate: bool, num_threads: int | None
+) -> tuple[Ids, Lengths]:
+    """The documents' ids one after the other, each followed by an end-of-turn id if `separate`."""
+    ids, lengths = encode_ordinary(tokenizer, texts, num_threads=num_threads)
+    if separate:
+        ids = np.insert(ids, np.cumsum(lengths), sentinel_ids(tokenizer)["eot"])
+        lengths = lengths + 1
+    _check_ids(ids, tokenizer)
+    return ids, lengths
+
+
+def _check_ids(ids: Ids, tokenizer: CacheTokenizer) -> None:
+    """Ids outside the vocabulary would wrap or crash a model later; they are refused here."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= tokenizer.vocab_size):
+        bad = int(ids[(ids < 0) | (ids >= tokenizer.vocab_size)][0])
+        raise TokenizerError(f"the tokenizer gave id {bad}; expected 0 to {tokenizer.vocab_size - 1} (vocab_size - 1)")
+
+
+class _Rooms:
+    """How many tokens each split may still take, and which documents therefore go where.
+
+    Attributes:
+        documents: how many went to each split so far.
+    """
+
+    def __init__(self, budgets: dict[str, int]) -> None:
+        self._left = dict(budgets)
+        self.documents = dict.fromkeys(budgets, 0)
+
+    @property
+    def full(self) -> bool:
+        """Nothing more fits anywhere."""
+        return not any(self._left.values())
+
+    def assign(self, in_val: Bools, lengths: Lengths) -> dict[str, Bools]:
+        """Which documents go to each split: the one drawn while it has room, else the other while that has.
+
+        A document belongs to a split if it begins within the split's room; with room 5, lengths 3 3 3 give two.
+        """
+        val = in_val & self._begin_inside(in_val, lengths, "val")
+        train = ~val & self._begin_inside(~val, lengths, "train")
+        val |= ~train
+        val &= self._begin_inside(val, lengths, "val")
+        chosen = {"train": train, "val": val}
+        for split, documents in chosen.items():
+            self.documents[split] += int(documents.sum())
+        return chosen
+
+    def _begin_inside(self, chosen: Bools, lengths: Lengths, split: str) -> Bools:
+        taken = np.where(chosen, lengths, 0)
+        inside: Bools = np.cumsum(taken) - taken < self._left[split]
+        return inside
+
+    def cut(self, split: str, ids: Ids) -> Ids:
+        """The ids that fit; they are taken off the split's room."""
+        kept = ids[: self._left[split]]
+        self._left[split] -= len(kept)
+        return kept

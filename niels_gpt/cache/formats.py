@@ -1,0 +1,170 @@
+"""The files of a cache: names, dtypes, and writers that stream.
+
+Tokens are little-endian and headerless. An index (`*_idx.npy`) holds where each example starts, in tokens::
+
+    tokens   a a a b b c c c c          idx  [0 3 5]
+    lengths  3 2 4                      the last example ends with the file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.checksums import FileRecord
+from niels_gpt.errors import UsageError
+from niels_gpt.files import HashedWriter
+
+FORMAT_VERSION: Final = 1
+SPLITS: Final = ("train", "val")
+META_NAME: Final = "meta.json"
+
+# The name as document 001 spells it in meta.json -> numpy's name. The short name is what callers pass.
+TOKEN_DTYPES: Final = {"uint16-le": "<u2", "uint32-le": "<u4"}
+SHORT_DTYPES: Final = {"uint16": "uint16-le", "uint32": "uint32-le"}
+
+# Document 001's constants; each is an argument of the builders and an option of the command line.
+SHARD_BYTES: Final = 128 * 1024 * 1024
+MAX_TRAIN_TOKENS: Final = 200_000_000
+MAX_VAL_TOKENS: Final = 5_000_000
+VAL_FRAC: Final = 0.10
+SEED: Final = 42
+MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+
+_COPY_ITEMS = 1 << 17
+
+
+def dtype_for(token_dtype: str, vocab_size: int) -> str:
+    """The meta name of `token_dtype` ("uint16" or "uint32"), if every id below `vocab_size` fits.
+
+    Raises:
+        UsageError: unknown name, or a vocabulary too large for it; ids are never wrapped.
+    """
+    if token_dtype not in SHORT_DTYPES:
+        raise UsageError(f"token_dtype is {token_dtype!r}; expected 'uint16' or 'uint32'")
+    name = SHORT_DTYPES[token_dtype]
+    most = np.iinfo(TOKEN_DTYPES[name]).max + 1
+    if vocab_size > most:
+        raise UsageError(
+            f'the vocabulary has {vocab_size:,} ids but {token_dtype} holds {most:,}; pass token_dtype="uint32" '
+            "(--token-dtype uint32)"
+        )
+    return name
+
+
+def shard_name(number: int) -> str:
+    """The file name of a pretrain shard: 3 -> `shard_00003.bin`."""
+    return f"shard_{number:05d}.bin"
+
+
+def tokens_name(split: str) -> str:
+    """The file name of a split's SFT tokens."""
+    return f"{split}_tokens.bin"
+
+
+def index_name(split: str) -> str:
+    """The file name of a split's SFT index."""
+    return f"{split}_idx.npy"
+
+
+class ShardWriter:
+    """Writes one endless run of tokens as `shard_00000.bin`, `shard_00001.bin`, ... of at most `shard_bytes`."""
+
+    def __init__(self, folder: Path, dtype: str, shard_bytes: int) -> None:
+        self.folder = folder
+        self.tokens = 0
+        self.files: dict[str, FileRecord] = {}
+        self._dtype = np.dtype(dtype)
+        self._shard_tokens = shard_bytes // self._dtype.itemsize
+        if self._shard_tokens < 1:
+            raise UsageError(f"shard_bytes is {shard_bytes}; expected room for a token ({self._dtype.itemsize} bytes)")
+        self._room = 0
+        self._shard: HashedWriter | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, ids: npt.NDArray[Any]) -> None:
+        """Append tokens, starting new shards where one is full."""
+        self.tokens += len(ids)
+        while len(ids):
+            if self._room == 0:
+                self._close_shard()
+                self._shard = HashedWriter(self.folder / shard_name(len(self.files)))
+                self._room = self._shard_tokens
+            assert self._shard is not None
+            part, ids = ids[: self._room], ids[self._room :]
+            self._shard.write(part.astype(self._dtype))
+            self._room -= len(part)
+
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            self.files[f"{self.folder.name}/{self._shard.path.name}"] = self._shard.close()
+            self._shard = None
+
+    def close(self) -> None:
+        """Finish the last shard; a split without tokens has no shards."""
+        self._close_shard()
+
+    def abandon(self) -> None:
+        """Let go of an unfinished shard; harmless after `close`."""
+        if self._shard is not None:
+            self._shard.abandon()
+
+
+class ExampleWriter:
+    """Writes one split of an SFT cache: tokens as they come, the index at the end.
+
+    The lengths wait in a file of their own meanwhile, because an `.npy` header says how many entries follow and
+    memory must not grow with the number of examples.
+    """
+
+    def __init__(self, folder: Path, split: str, dtype: str) -> None:
+        self.tokens = 0
+        self.examples = 0
+        self.files: dict[str, FileRecord] = {}
+        self._dtype = np.dtype(dtype)
+        self._tokens = HashedWriter(folder / tokens_name(split))
+        self._lengths = HashedWriter(folder / f"{split}_lengths.partial")
+        self._index_path = folder / index_name(split)
+
+    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> None:
+        """Append examples: their tokens one after the other, and how many each has."""
+        self._tokens.write(ids.astype(self._dtype))
+        self._lengths.write(lengths)
+        self.tokens += len(ids)
+        self.examples += len(lengths)
+
+    def close(self) -> None:
+        """Finish the tokens and write the index."""
+        self.files[self._tokens.path.name] = self._tokens.close()
+        self._lengths.close()
+        index = HashedWriter(self._index_path)
+        index.write(_npy_header(self.examples))
+        offset = 0
+        for lengths in _chunks(self._lengths.path):
+            ends = offset + np.cumsum(lengths)
+            index.write((ends - lengths).astype("<i8"))  # starts: each end less its own length
+            offset = int(ends[-1])
+        self.files[self._index_path.name] = index.close()
+        self._lengths.path.unlink()
+
+    def abandon(self) -> None:
+        """Let go of unfinished files; harmless after `close`."""
+        self._tokens.abandon()
+        self._lengths.abandon()
+
+
+def _npy_header(n: int) -> bytes:
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": (n,)})
+    return header.getvalue()
+
+
+def _chunks(path: Path) -> Iterator[npt.NDArray[np.int64]]:
+    with path.open("rb") as file:
+        while data := file.read(8 * _COPY_ITEMS):
+            yield np.frombuffer(data, dtype=np.int64)

@@ -1,0 +1,155 @@
+"""Files as arrays, without reading them: a map costs microseconds and is shared by all processes of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, tokens_name
+from niels_gpt.cache.meta import Meta, open_meta, verify_files
+from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.progress import SILENT, Progress
+
+INDEX_PROBES = 1 << 16
+VERIFY_TOKENS = 1 << 22
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+Int64s = npt.NDArray[np.int64]
+
+
+def map_tokens(path: Path, dtype: str) -> Tokens:
+    """The tokens of a headerless file as a read-only array, shape (n,).
+
+    Raises:
+        CacheError: missing, or a size that is no whole number of tokens.
+        StorageError: the file system refused.
+    """
+    if not path.is_file():
+        raise CacheError(f"{path}: no such file; expected a file of tokens")
+    size, width = path.stat().st_size, np.dtype(dtype).itemsize
+    if size % width:
+        raise CacheError(
+            f"{path}: {size:,} bytes is no whole number of {8 * width}-bit tokens; the file is short or foreign"
+        )
+    if size == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype=dtype)
+    with storage_errors("mapping", path):
+        return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+
+
+class ExampleIndex:
+    """Where examples start and stop in a token file, from offsets with or without the file's end.
+
+    Of a long index only 65 536 evenly spaced entries are read when it is opened; `spans` looks at the drawn ones,
+    `verify` at all.
+
+    Raises:
+        CacheError: missing, not an int64 `.npy`, or offsets that do not start at 0, grow, and stay in the file.
+    """
+
+    def __init__(self, path: Path, n_tokens: int) -> None:
+        self.path = path
+        self._end = n_tokens
+        self.offsets = _load_npy(path)
+        self.offsets = self.offsets[:-1] if len(self.offsets) and self.offsets[-1] == n_tokens else self.offsets
+        if (len(self) == 0) != (n_tokens == 0):
+            raise CacheError(f"{path}: {len(self)} examples for {n_tokens:,} tokens; the files do not belong together")
+        if len(self) and (self.offsets[0] != 0 or self.offsets[-1] > n_tokens):
+            raise CacheError(
+                f"{path}: offsets run from {int(self.offsets[0]):,} to {int(self.offsets[-1]):,}; expected from 0 to "
+                f"below the token file's {n_tokens:,} tokens. The files do not belong together"
+            )
+        self.check_growing(step=max(1, len(self) // INDEX_PROBES))
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def check_growing(self, *, step: int = 1) -> None:
+        """Raise `CacheError` at the first of every `step`-th offset that is not above the one before it."""
+        probes = self.offsets[::step]
+        wrong = np.flatnonzero(probes[1:] <= probes[:-1])
+        if wrong.size:
+            at = int(wrong[0])
+            raise CacheError(
+                f"{self.path}: offset {int(probes[at + 1]):,} of record {(at + 1) * step:,} is not above "
+                f"{int(probes[at]):,} of record {at * step:,}. The index is damaged: restore it or build again"
+            )
+
+    def spans(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
+        """Start and stop of each example, in tokens, both int64 of the shape of `examples`.
+
+        Raises:
+            CacheError: an example stops at or before its start.
+        """
+        starts = self.offsets[examples]
+        stops = self.offsets[np.minimum(examples + 1, len(self) - 1)]
+        stops[examples == len(self) - 1] = self._end
+        if examples.size and (stops - starts).min() < 1:
+            bad = int(examples[np.argmin(stops - starts)])
+            raise CacheError(f"{self.path}: record {bad} ends before it starts; the index is damaged, build again")
+        return starts, stops
+
+
+def _load_npy(path: Path) -> Int64s:
+    if not path.is_file():
+        raise CacheError(f"{path}: no such file; expected an index of example offsets")
+    try:
+        with storage_errors("mapping", path):
+            offsets = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise CacheError(f"{path}: not a whole .npy file ({error}); it is short or foreign") from error
+    if offsets.ndim != 1 or offsets.dtype != np.dtype("<i8"):
+        raise CacheError(f"{path}: {offsets.dtype} of shape {offsets.shape}; expected int64 of one dimension")
+    return np.asarray(offsets)
+
+
+def windows(tokens: Tokens, width: int) -> Tokens:
+    """Every run of `width` neighbouring tokens as the rows of a view, shape (n - width + 1, width); none if too short.
+
+    ::
+
+        tokens   a b c d        width 3        rows   a b c
+                                                      b c d
+    """
+    if len(tokens) < width:
+        return np.empty((0, width), dtype=tokens.dtype)
+    return np.lib.stride_tricks.sliding_window_view(tokens, width)
+
+
+def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
+    """Read a whole cache and yield one line for each thing that is wrong; nothing if all is well.
+
+    Every byte is compared with the recorded checksums; every token must be in the vocabulary, every index must grow.
+
+    Raises:
+        CacheError: the cache cannot be opened at all.
+    """
+    meta = open_meta(folder)
+    damaged = list(verify_files(folder, meta, progress))
+    yield from damaged
+    if not damaged:
+        yield from _verify_contents(folder, meta)
+
+
+def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
+    dtype, vocab_size = TOKEN_DTYPES[meta["token_dtype"]], meta["vocab_size"]
+    for name in meta["files"]:
+        if name.endswith(".bin"):
+            tokens = map_tokens(folder / name, dtype)
+            for start in range(0, len(tokens), VERIFY_TOKENS):
+                chunk = tokens[start : start + VERIFY_TOKENS]
+                if chunk.max() >= vocab_size:
+                    at = start + int(np.argmax(chunk >= vocab_size))
+                    yield f"{folder / name}: token {at:,} is {int(tokens[at])}; the vocabulary has {vocab_size:,}"
+                    break
+    if meta["kind"] == "sft":
+        for split in SPLITS:
+            try:
+                index = ExampleIndex(folder / index_name(split), len(map_tokens(folder / tokens_name(split), dtype)))
+                index.check_growing()
+            except CacheError as error:
+                yield str(error)

@@ -1,0 +1,102 @@
+"""Random windows of a token stream (document 001)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
+from niels_gpt.cache.meta import check_tokenizer, open_meta
+from niels_gpt.cache.mmap import Tokens, map_tokens, windows
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.collate import check_batch_size, check_length, inputs_and_targets
+
+
+class PretrainTokenStreamDataset:
+    """Draws windows of T + 1 tokens from the shards of one split; every window of every shard is equally likely.
+
+    Args:
+        shards_dir: holds `shard_*.bin`; beside it a `meta.json`, if a build of ours wrote it. Without one the shards
+            are taken as little-endian uint16, as document 001 says.
+        T: length of `x` and `y`, in tokens. Shards shorter than T + 1 are skipped.
+        device: where batches go.
+        tokenizer: if given, a cache that was built with another one is refused.
+
+    Attributes:
+        n_windows: how many different windows can be drawn.
+
+    Raises:
+        UsageError: `T` below 1, or larger than every shard allows (the sizes are named).
+        CacheError: no shards, an unfinished cache, or a shard that is short, long, missing or foreign.
+        Mismatch: the cache was built with another tokenizer.
+    """
+
+    def __init__(self, shards_dir: str, *, T: int, device: str, tokenizer: Any | None = None) -> None:
+        check_length(T)
+        self.shards_dir, self.T, self.device = Path(shards_dir), T, device
+        dtype, paths = _find_shards(self.shards_dir, tokenizer)
+        shards = [map_tokens(path, dtype) for path in paths]
+        self._windows = [rows for rows in (windows(shard, T + 1) for shard in shards) if len(rows)]
+        if not self._windows:
+            sizes = ", ".join(f"{path.name} {len(shard):,}" for path, shard in zip(paths, shards, strict=True))
+            raise UsageError(
+                f"{shards_dir}: T + 1 = {T + 1:,} tokens do not fit into any shard (tokens: {sizes}); use a smaller T"
+            )
+        self._dtype = np.dtype(dtype)
+        # Shards with 3 and 5 windows: starts [0 3], 8 in all; window 4 is number 4 - 3 = 1 of the second shard.
+        counts = np.array([len(rows) for rows in self._windows])
+        self._starts = np.cumsum(counts) - counts
+        self.n_windows = int(counts.sum())
+
+    def get_batch(self, *, B: int, generator: torch.Generator) -> tuple[torch.LongTensor, torch.LongTensor]:
+        """`(x, y)`, int64 of shape (B, T) on the device, with `y[:, :-1] == x[:, 1:]`.
+
+        Raises:
+            UsageError: `B` below 1.
+        """
+        check_batch_size(B)
+        numbers = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device).cpu().numpy()
+        shard = np.searchsorted(self._starts, numbers, side="right") - 1
+        x, y = inputs_and_targets(self._gather(shard, numbers - self._starts[shard]), self.device)
+        return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
+
+    def _gather(self, shard: Any, offset: Any) -> Tokens:
+        """The windows at `offset` of `shard`, rows of a new array, shape (B, T + 1). The loop is over shards."""
+        rows = np.empty((len(shard), self.T + 1), dtype=self._dtype)
+        for number in np.unique(shard):
+            here = np.flatnonzero(shard == number)
+            rows[here] = self._windows[number][offset[here]]
+        return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
+        return {"shards_dir": str(self.shards_dir), "T": self.T, "device": self.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def _find_shards(folder: Path, tokenizer: Any | None) -> tuple[str, list[Path]]:
+    """The token dtype and the shards of a split, checked against the cache's meta where there is one."""
+    if not folder.is_dir():
+        raise CacheError(f"{folder}: no such directory; expected the train or val directory of a pretrain cache")
+    paths = sorted(folder.glob("shard_*.bin"))
+    dtype = TOKEN_DTYPES["uint16-le"]
+    if (folder.parent / META_NAME).is_file():
+        meta = open_meta(folder.parent)
+        dtype = TOKEN_DTYPES[meta["token_dtype"]]
+        if tokenizer is not None:
+            check_tokenizer(meta, tokenizer, folder.parent)
+        foreign = [path for path in paths if f"{folder.name}/{path.name}" not in meta["files"]]
+        if foreign:
+            raise CacheError(f"{foreign[0]}: not listed in {META_NAME}; this file is not part of the cache, remove it")
+    elif tokenizer is not None:
+        raise CacheError(
+            f"{folder.parent / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
+        )
+    if not paths:
+        raise CacheError(f"{folder}: no shard_*.bin in it; expected shards, or this split got no documents")
+    return dtype, paths

@@ -1,0 +1,153 @@
+"""Conversations with masked targets (document 001)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
+from niels_gpt.cache.meta import Meta, check_tokenizer, open_meta
+from niels_gpt.cache.mmap import ExampleIndex, Tokens, map_tokens, windows
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.format.collate import check_batch_size, check_length, inputs_and_targets, masked_targets, to_device
+from niels_gpt.format.masks import IGNORE_INDEX, spans_after
+
+
+class SFTExampleDataset:
+    """Draws whole examples, cut to their first T + 1 tokens or padded with `eot_id` to as many.
+
+    Args:
+        tokens_path: tokens of all examples, one after the other.
+        idx_path: int64 start offsets, with or without the end.
+        T: length of `x` and `y`, in tokens.
+        device: where batches go.
+        eot_id: the end-of-turn sentinel, which also pads. Padding is told by position: a real end-of-turn stays
+            trained, a padded one never is.
+        asst_id: the assistant sentinel; by default from the `meta.json` beside the files.
+        tokenizer: if given, a cache that was built with another one is refused.
+
+    Raises:
+        UsageError: `T` below 1, or `asst_id` neither given nor recorded.
+        CacheError: a file is missing, short or foreign, an unfinished cache, or no examples.
+        Mismatch: the cache records another tokenizer or other sentinels.
+    """
+
+    def __init__(
+        self,
+        tokens_path: str,
+        idx_path: str,
+        *,
+        T: int,
+        device: str,
+        eot_id: int,
+        asst_id: int | None = None,
+        tokenizer: Any | None = None,
+    ) -> None:
+        check_length(T)
+        self.tokens_path, self.idx_path, self.T, self.device = Path(tokens_path), Path(idx_path), T, device
+        meta = _meta_beside(self.tokens_path, tokenizer)
+        recorded = meta["special_token_ids"] if meta else {}
+        self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
+        self.asst_id = _agreed("asst", asst_id, recorded, self.tokens_path)
+        self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
+        dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
+        self._tokens = map_tokens(self.tokens_path, dtype)
+        self._index = ExampleIndex(self.idx_path, len(self._tokens))
+        self._windows = windows(self._tokens, T + 1)
+        if len(self) == 0:
+            raise CacheError(f"{idx_path}: no examples in it; use the other split or build with more data")
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def get_batch(
+        self, *, B: int, generator: torch.Generator
+    ) -> tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor]:
+        """`(x, y, y_masked)` of `B` random examples, drawn with replacement; see `rows` for the shapes.
+
+        Raises:
+            UsageError: `B` below 1.
+        """
+        check_batch_size(B)
+        drawn = torch.randint(len(self), (B,), generator=generator, device=generator.device)
+        return self.rows(drawn.cpu().numpy())
+
+    def rows(
+        self, examples: npt.NDArray[np.integer[Any]]
+    ) -> tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor]:
+        """`(x, y, y_masked)` of chosen examples, int64 of shape (len(examples), T) on the device.
+
+        `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
+        """
+        ids, lengths = self._gather(examples)
+        padding = np.arange(self.T + 1) >= lengths[:, None]
+        # The mask is read off before padding: thousands of padded end-of-turns would only slow it down.
+        trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & ~padding
+        np.copyto(ids, self.eot_id, where=padding)
+        x, y = inputs_and_targets(ids, self.device)
+        mask = to_device(torch.from_numpy(trained[:, 1:]).contiguous(), self.device)
+        y_masked = masked_targets(y, mask, IGNORE_INDEX)
+        return cast(torch.LongTensor, x), cast(torch.LongTensor, y), cast(torch.LongTensor, y_masked)
+
+    def _gather(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Tokens, npt.NDArray[np.int64]]:
+        """The T + 1 tokens from each example's start, shape (B, T + 1), and how many of each row are its own.
+
+        What follows an example in a row is what follows it in the file. Rows that start too near the file's end for
+        a window are read token by token, with the last token repeated.
+        """
+        starts, stops = self._index.spans(examples)
+        lengths = np.minimum(stops - starts, self.T + 1)
+        whole = starts < len(self._windows)
+        ids = np.empty((len(examples), self.T + 1), dtype=self._tokens.dtype)
+        ids[whole] = self._windows[starts[whole]]
+        near_end = starts[~whole, None] + np.arange(self.T + 1)
+        ids[~whole] = self._tokens[np.minimum(near_end, len(self._tokens) - 1)]
+        return ids, lengths
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
+        return {
+            "tokens_path": str(self.tokens_path),
+            "idx_path": str(self.idx_path),
+            "T": self.T,
+            "device": self.device,
+            "eot_id": self.eot_id,
+            "asst_id": self.asst_id,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def _meta_beside(tokens_path: Path, tokenizer: Any | None) -> Meta | None:
+    folder = tokens_path.parent
+    if not (folder / META_NAME).is_file():
+        if tokenizer is not None:
+            raise CacheError(
+                f"{folder / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
+            )
+        return None
+    meta = open_meta(folder)
+    if tokens_path.name not in meta["files"]:
+        raise CacheError(f"{tokens_path}: not listed in the {META_NAME} beside it; this file is not part of the cache")
+    if tokenizer is not None:
+        check_tokenizer(meta, tokenizer, folder)
+    return meta
+
+
+def _agreed(name: str, given: int | None, recorded: dict[str, int], path: Path) -> int:
+    """The sentinel's id: what was given and what is recorded must agree where both are there."""
+    if given is None and name not in recorded:
+        raise UsageError(
+            f"{path}: no {META_NAME} beside it names the {name} sentinel; pass {name}_id, or build the cache with "
+            "niels-gpt cache build-sft"
+        )
+    if given is not None and name in recorded and given != recorded[name]:
+        raise Mismatch(
+            f"{path}: built with {name} id {recorded[name]} but opened with {name}_id={given}; pass the former"
+        )
+    return int(recorded[name] if given is None else given)

@@ -1,0 +1,137 @@
+"""Checksums of files, computed while bytes pass by, and fine enough to say where a file was damaged.
+
+A manifest keeps a sha256 of the whole file (is it the same?) and a CRC-32 of every 256 KiB (where is it not?).
+A CRC is linear, so the difference between the expected and the found CRC of a block even tells which single byte
+was changed, see `_changed_byte`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.errors import storage_errors
+
+BLOCK_BYTES = 256 * 1024
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a manifest says of one file: size in bytes, sha256, and the CRC-32 of each 256 KiB block.
+
+    `crc32_blocks` is one string, eight hex digits a block: 300 KiB of data gives sixteen digits.
+    """
+
+    bytes: int
+    sha256: str
+    crc32_blocks: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as the JSON object that stands in `meta.json`."""
+        return {"bytes": self.bytes, "sha256": self.sha256, "crc32_blocks": self.crc32_blocks}
+
+
+class Checksums:
+    """Size, sha256 and block CRCs of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._blocks: list[int] = []
+
+    def update(self, data: memoryview) -> None:
+        """Take in the next bytes; `data` is one-dimensional and of single bytes."""
+        self._sha256.update(data)
+        start = 0
+        while start < len(data):
+            used = self.bytes % BLOCK_BYTES
+            piece = data[start : start + BLOCK_BYTES - used]
+            if used == 0:
+                self._blocks.append(0)
+            self._blocks[-1] = zlib.crc32(piece, self._blocks[-1])
+            self.bytes += len(piece)
+            start += len(piece)
+
+    def record(self) -> FileRecord:
+        """The record of all bytes so far."""
+        digits = "".join(f"{crc:08x}" for crc in self._blocks)
+        return FileRecord(self.bytes, self._sha256.hexdigest(), digits)
+
+
+def file_record(path: Path) -> FileRecord:
+    """Read a whole file and return its record.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    checksums = Checksums()
+    with storage_errors("reading", path), path.open("rb") as file:
+        while chunk := file.read(COPY_BYTES):
+            checksums.update(memoryview(chunk))
+    return checksums.record()
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A block that is not what it was: its first byte's offset, its length, and single bytes that would explain it.
+
+    `single_bytes` lists `(offset, found, expected)` for every change of one byte that fits; usually one, empty if
+    several bytes changed.
+    """
+
+    offset: int
+    length: int
+    single_bytes: list[tuple[int, int, int]]
+
+
+def find_damage(path: Path, crc32_blocks: str) -> Iterator[Damage]:
+    """Compare a file's blocks with the CRCs of its record; both cover the same number of bytes.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    with storage_errors("reading", path), path.open("rb") as file:
+        for number in range(len(crc32_blocks) // 8):
+            block = file.read(BLOCK_BYTES)
+            difference = zlib.crc32(block) ^ int(crc32_blocks[8 * number : 8 * number + 8], 16)
+            if difference:
+                start = number * BLOCK_BYTES
+                changed = [
+                    (start + at, block[at], block[at] ^ flip) for at, flip in _changed_byte(difference, len(block))
+                ]
+                yield Damage(start, len(block), changed)
+
+
+def _changed_byte(difference: int, length: int) -> Iterator[tuple[int, int]]:
+    """`(position, xor)` of every single-byte change of a block of `length` bytes that changes its CRC by `difference`.
+
+    Changing the last byte by `flip` changes the CRC by `table[flip]`. Each byte after it sends that through one step
+    of the CRC register; so we step `difference` backwards, byte by byte, and look whether it is in the table.
+    """
+    table, by_top_byte = _crc_tables()
+    flips = {value: flip for flip, value in enumerate(table)}
+    for position in range(length - 1, -1, -1):
+        if difference in flips:
+            yield position, flips[difference]
+        low = by_top_byte[difference >> 24]
+        difference = ((difference ^ table[low]) << 8 | low) & 0xFFFFFFFF
+
+
+@cache
+def _crc_tables() -> tuple[list[int], list[int]]:
+    """CRC-32's table, and for each top byte the one entry that has it."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
+        table.append(value)
+    by_top_byte = [0] * 256
+    for low, entry in enumerate(table):
+        by_top_byte[entry >> 24] = low
+    return table, by_top_byte

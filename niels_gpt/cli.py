@@ -1,0 +1,131 @@
+"""The console script `niels-gpt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from niels_gpt import __version__
+from niels_gpt.cache.cli import app as cache_app
+from niels_gpt.cache.formats import SEED
+from niels_gpt.terminal import ShownProgress, out, print_json, run
+
+app = typer.Typer(
+    name="niels-gpt",
+    help="From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+tokenizer_app = typer.Typer(help="Train a tokenizer.", no_args_is_help=True)
+app.add_typer(tokenizer_app, name="tokenizer")
+app.add_typer(cache_app, name="cache")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"niels-gpt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo"""
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Option("--out", help="Where to build; an earlier demo there is replaced.")] = Path(
+        "niels-gpt-demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = SEED,
+) -> None:
+    """The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
+
+    Example: niels-gpt demo --out /tmp/demo
+    """
+    from niels_gpt.demo import run_demo  # here, because it needs torch
+
+    with ShownProgress() as progress:
+        run_demo(directory, seed=seed, console=out(), progress=progress)
+
+
+@app.command()
+def show(
+    cache: Annotated[Path, typer.Argument(help="A cache: the directory that holds meta.json.", show_default=False)],
+    number: Annotated[int, typer.Argument(help="Which example, or which run of T tokens of a stream.")] = 0,
+    split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
+    length: Annotated[
+        int | None, typer.Option("--T", help="Tokens in x.  [default: the whole example, or 64 of a stream]")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The cache's tokenizer.  [default: found beside the cache]")
+    ] = None,
+    table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
+) -> None:
+    """One example as a training step sees it: trained, context, scaffold and padding in colour.
+
+    Example: niels-gpt show cache/sft/chats 17 --T 128
+    """
+    from niels_gpt.explorer.show import render
+    from niels_gpt.explorer.tokens import view_example
+
+    view = view_example(cache, number, split=split, T=length, tokenizer=tokenizer)
+    if as_json:
+        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+    else:
+        out().print(render(view, with_table=table))
+
+
+@tokenizer_app.command("train")
+def train(
+    inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],
+    directory: Annotated[Path, typer.Option("--out", help="The directory to create.")] = Path("tokenizer"),
+    vocab_size: Annotated[int, typer.Option(help="Pieces, sentinels and bytes included.")] = 16_000,
+    model_type: Annotated[Literal["unigram", "bpe"], typer.Option(help="SentencePiece's algorithm.")] = "unigram",
+    character_coverage: Annotated[float, typer.Option(help="Share of characters with a piece of their own.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of lines.")] = SEED,
+    max_lines: Annotated[int, typer.Option(help="Train on a seeded sample of at most so many lines.")] = 2_000_000,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier tokenizer at --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Texts and chats -> spm.model with the four sentinels, and tokenizer_meta.json.
+
+    Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer
+    """
+    from niels_gpt.tokenizer import train_tokenizer
+
+    with ShownProgress() as progress:
+        tokenizer = train_tokenizer(
+            inputs,
+            directory,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            seed=seed,
+            max_lines=max_lines,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    result = {
+        "model": tokenizer.model_path,
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": tokenizer.special_token_ids(),
+        "sha256": tokenizer.sha256,
+    }
+    if as_json:
+        print_json(result)
+    else:
+        out().print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
+
+
+def main() -> None:
+    """Run the command line."""
+    run(app)

@@ -1,0 +1,112 @@
+"""Every error that this package raises on purpose.
+
+::
+
+    NielsError                      exit code 1
+    ├── UsageError (ValueError)     exit code 2   the call or the command line is wrong
+    │   ├── OutputExists            the place to write to is taken
+    │   ├── Mismatch                two things that belong together do not
+    │   └── MissingExtra            an optional library is not installed
+    └── DataError (ValueError)      exit code 3   the data is wrong
+        ├── MessageError            a conversation cannot be used
+        ├── InputError              an input file or line cannot be read
+        ├── TokenizerError          a tokenizer cannot be trained, loaded or trusted
+        ├── CacheError              a cache is absent, foreign, short or damaged
+        └── StorageError (OSError)  the disk refused
+
+A message says what was found, what was expected and what to do, in that order and on one line.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+
+class NielsError(Exception):
+    """Base of all errors of this package; `exit_code` is what a command that meets it exits with."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(NielsError, ValueError):
+    """An argument, option or path given by the caller cannot work."""
+
+    exit_code = 2
+
+
+class OutputExists(UsageError):
+    """The output directory already holds something, or another process is writing it."""
+
+
+class Mismatch(UsageError):
+    """Two things that belong together differ, for example a cache and the tokenizer it is opened with."""
+
+
+class MissingExtra(UsageError, ImportError):
+    """A feature needs a library that is installed with one of the extras."""
+
+    def __init__(self, library: str) -> None:
+        super().__init__(
+            f"this needs {library}, which is not installed: pip install 'niels-gpt[{EXTRA_OF_LIBRARY[library]}]'"
+        )
+
+
+class DataError(NielsError, ValueError):
+    """The data, not the call, is wrong."""
+
+    exit_code = 3
+
+
+class MessageError(DataError):
+    """A conversation cannot be used.
+
+    `reason` is a short stable code (`unknown_role`, `no_assistant`, ...) by which rejected rows are counted.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class InputError(DataError):
+    """An input file is missing, empty or cannot be read as what it should be."""
+
+
+class TokenizerError(DataError):
+    """A tokenizer cannot be trained, loaded or trusted."""
+
+
+class CacheError(DataError):
+    """A cache is absent, incomplete, foreign, short or damaged."""
+
+
+class StorageError(DataError, OSError):
+    """The file system refused: disk full, file too large, read-only, no permission, i/o error."""
+
+
+EXTRA_OF_LIBRARY = {"torch": "torch"}
+
+STORAGE_REMEDIES = {
+    errno.ENOSPC: "free some space or choose another place, then run the same command again",
+    errno.EDQUOT: "raise the quota or choose another place, then run the same command again",
+    errno.EFBIG: "the file-size limit is reached: raise it (ulimit -f) or use smaller shards",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.EACCES: "check the permissions or choose another place",
+    errno.EPERM: "check the permissions or choose another place",
+}
+
+
+@contextmanager
+def storage_errors(doing: str, path: Path | str) -> Iterator[None]:
+    """Turn any `OSError` inside the block into a `StorageError` that names `path` and a way out."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")
+        raise StorageError(f"{path}: {doing} failed: {error.strerror or error}; {remedy}") from error

@@ -1,0 +1,151 @@
+"""One example of a cache, token by token: what each is, what is predicted after it, and whether that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from niels_gpt.cache.formats import TOKEN_DTYPES, index_name, tokens_name
+from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
+from niels_gpt.cache.mmap import ExampleIndex, map_tokens
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
+
+Kind = Literal["trained", "context", "scaffold", "padding"]
+TOKENIZER_PLACES = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
+
+
+@dataclass(frozen=True)
+class TokenView:
+    """A token at a position of `x`.
+
+    `kind` says what the token is: trained (in the loss when it was predicted), context, scaffold (a sentinel that is
+    not trained) or padding. `target` is the token predicted from here, in the loss only if `target_trained`.
+    """
+
+    position: int
+    id: int
+    text: str
+    kind: Kind
+    target: int
+    target_text: str
+    target_trained: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The view as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ExampleView:
+    """An example as a training step sees it, with a line that says where it is from."""
+
+    title: str
+    tokens: list[TokenView]
+    has_text: bool
+
+
+def view_example(
+    cache: Path, number: int, *, split: str = "train", T: int | None = None, tokenizer: Path | None = None
+) -> ExampleView:
+    """Example `number` (SFT) or the `number`-th run of `T` tokens (pretrain) of a cache.
+
+    Args:
+        T: tokens shown; by default a whole SFT example, or 64 tokens of a stream.
+        tokenizer: by default the one found in a `tokenizer` directory near the cache, if its hash fits.
+
+    Raises:
+        CacheError: no cache, or a damaged one. UsageError: no such example. Mismatch: not the cache's tokenizer.
+    """
+    meta = open_meta(cache)
+    text = _pieces(cache, meta, tokenizer)
+    view = _sft if meta["kind"] == "sft" else _pretrain
+    return view(cache, meta, number, split, T, text)
+
+
+def _sft(
+    cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Callable[[int], str] | None
+) -> ExampleView:
+    tokens_path, idx_path = cache / tokens_name(split), cache / index_name(split)
+    tokens = map_tokens(tokens_path, TOKEN_DTYPES[meta["token_dtype"]])
+    index = ExampleIndex(idx_path, len(tokens))
+    if not 0 <= number < len(index):
+        raise UsageError(f"{cache}: {split} has examples 0 to {len(index) - 1:,}; there is no {number:,}")
+    starts, stops = index.spans(np.array([number]))
+    length = int(stops[0] - starts[0])
+    T = T or max(1, length - 1)
+    special = meta["special_token_ids"]
+    dataset = SFTExampleDataset(str(tokens_path), str(idx_path), T=T, device="cpu", eot_id=special["eot"])
+    x, y, y_masked = (tensor[0].numpy() for tensor in dataset.rows(np.array([number])))
+    graded = y_masked != IGNORE_INDEX
+    trained = np.concatenate([[False], graded[:-1]])
+    kinds = [_kind(i, int(x[i]), length, bool(trained[i]), set(special.values())) for i in range(T)]
+    cut = f", cut to the first {T + 1:,}" if length > T + 1 else ""
+    title = (
+        f"{cache} {split} example {number:,} of {len(index):,}: {length:,} tokens{cut}, {int(graded.sum()):,} trained"
+    )
+    return ExampleView(title, _views(x, y, kinds, graded, text), text is not None)
+
+
+def _pretrain(
+    cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Callable[[int], str] | None
+) -> ExampleView:
+    T = T or 64
+    shards = sorted((cache / split).glob("shard_*.bin"))
+    start = number * T
+    for path in shards:
+        tokens = map_tokens(path, TOKEN_DTYPES[meta["token_dtype"]])
+        if 0 <= start < len(tokens) - 1:
+            break
+        start -= -(-max(0, len(tokens) - 1) // T) * T
+    else:
+        raise UsageError(f"{cache}: {split} has fewer than {number + 1:,} runs of {T:,} tokens; ask for an earlier one")
+    row = tokens[start : start + T + 1]
+    graded = np.ones(len(row) - 1, dtype=np.bool_)
+    eot = meta["special_token_ids"]["eot"]
+    kinds: list[Kind] = ["scaffold" if token == eot else "trained" for token in row[:-1]]
+    title = f"{path}: tokens {start:,} to {start + len(row) - 1:,} of {len(tokens):,}, all trained"
+    return ExampleView(title, _views(row[:-1], row[1:], kinds, graded, text), text is not None)
+
+
+def _kind(position: int, token: int, length: int, trained: bool, sentinels: set[int]) -> Kind:
+    if position >= length:
+        return "padding"
+    if trained:
+        return "trained"
+    return "scaffold" if token in sentinels else "context"
+
+
+def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Callable[[int], str] | None) -> list[TokenView]:
+    name = text or (lambda token: "")
+    return [
+        TokenView(i, int(x[i]), name(int(x[i])), kind, int(y[i]), name(int(y[i])), bool(graded[i]))
+        for i, kind in enumerate(kinds)
+    ]
+
+
+def _pieces(cache: Path, meta: Meta, given: Path | None) -> Callable[[int], str] | None:
+    """How ids are spelled; `None` if the cache's tokenizer is neither given nor near."""
+    if given is not None:
+        tokenizer = load_tokenizer(given)
+        if tokenizer_sha256(tokenizer) != meta["tokenizer_sha256"]:
+            raise Mismatch(f"{given}: not the tokenizer that {cache} was built with; pass that one")
+        return _spelling(tokenizer, meta)
+    for place in TOKENIZER_PLACES:
+        near = cache / place / "spm.model"
+        if near.is_file():
+            tokenizer = load_tokenizer(near)
+            if tokenizer_sha256(tokenizer) == meta["tokenizer_sha256"]:
+                return _spelling(tokenizer, meta)
+    return None
+
+
+def _spelling(tokenizer: SentencePieceTokenizer, meta: Meta) -> Callable[[int], str]:
+    names = {token: f"<{name}>" for name, token in meta["special_token_ids"].items()}
+    return lambda token: names.get(token) or tokenizer.piece(token)

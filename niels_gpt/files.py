@@ -1,0 +1,241 @@
+"""Files that are whole or absent.
+
+Everything is written aside, flushed to the disk, then renamed; a directory gets its manifest last and its
+name after that. A reader can therefore trust what it finds under its real name, whatever was killed when.
+
+Sizes and checksums are computed while the bytes pass by, so they cost no second read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.checksums import COPY_BYTES, Checksums, FileRecord
+from niels_gpt.errors import OutputExists, storage_errors
+
+
+class HashedWriter:
+    """A binary file under construction: `write` bytes or arrays, then `close` for its `FileRecord`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._checksums = Checksums()
+        with storage_errors("creating the file", path):
+            self._file: IO[bytes] = path.open("xb", buffering=COPY_BYTES)
+
+    def write(self, data: bytes | memoryview | npt.NDArray[Any]) -> None:
+        """Append bytes, or an array's bytes in C order."""
+        view = np.ascontiguousarray(data).data if isinstance(data, np.ndarray) else memoryview(data)
+        if view.nbytes == 0:  # an empty view cannot be cast
+            return
+        view = view.cast("B")
+        self._checksums.update(view)
+        with storage_errors("writing", self.path):
+            self._file.write(view)
+
+    def close(self) -> FileRecord:
+        """Flush to the disk, close, and return the record."""
+        with storage_errors("writing", self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        return self._checksums.record()
+
+    def abandon(self) -> None:
+        """Close and delete what was written so far; harmless after `close`."""
+        if not self._file.closed:
+            with suppress(OSError):  # a full disk refuses the buffered rest too; the file goes away now
+                self._file.close()
+            self.path.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory's entries, so that a rename in it survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes) -> FileRecord:
+    """Write a small file whole: aside, flushed, renamed over `path`.
+
+    Raises:
+        StorageError: the file system refused; `path` is then as it was before.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage_errors("writing", path):
+        aside.unlink(missing_ok=True)
+    writer = HashedWriter(aside)
+    try:
+        writer.write(data)
+        record = writer.close()
+        with storage_errors("renaming into place", path):
+            aside.replace(path)
+            sync_directory(path.parent)
+    finally:
+        writer.abandon()
+        aside.unlink(missing_ok=True)
+    return record
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON as every manifest is written: indented, keys in the given order, UTF-8, one final newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def staging_path(target: Path) -> Path:
+    """Where a directory is built before it gets its name: `out/chats` is built in `out/.chats.partial`."""
+    target = target.absolute()
+    return target.with_name(f".{target.name}.partial")
+
+
+def refuse_taken(target: Path, *, replaceable: str | None = None) -> None:
+    """Raise `OutputExists` unless `target` is new or empty, or holds the manifest named `replaceable`.
+
+    A directory without that manifest is not one of ours, so it is never replaced.
+    """
+    if target.is_dir():
+        if not any(target.iterdir()) or (replaceable and (target / replaceable).is_file()):
+            return
+        if replaceable:
+            raise OutputExists(
+                f"{target}: not empty and without {replaceable}, so it is not a finished build of ours and is "
+                "not overwritten. Choose another directory, or delete it yourself"
+            )
+        raise OutputExists(
+            f"{target}: the directory is not empty; expected a new or empty one. "
+            "Choose another, or pass --overwrite (overwrite=True) to replace an earlier build"
+        )
+    if target.exists() or target.is_symlink():
+        raise OutputExists(f"{target}: this is a file; expected a directory to create. Choose another path")
+
+
+class StagedDirectory:
+    """A directory that appears whole or not at all.
+
+    ::
+
+        with StagedDirectory(Path("out/chats"), manifest="meta.json") as staged:
+            ...                        # write files below staged.path, the manifest last
+            staged.commit()            # without this, leaving the block removes everything
+
+    What a killed process left behind is removed by the next one; a live one keeps a lock and the second refuses.
+
+    Raises:
+        OutputExists: `target` is taken, or another process is building it. With `overwrite`, a directory
+            that holds `manifest` is replaced at `commit`; anything else is still refused.
+        StorageError: the file system refused; an earlier directory at `target` is then untouched.
+    """
+
+    def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
+        self.target = target
+        self.path = staging_path(target)
+        self._replaceable = manifest if overwrite else None
+        self._lock: int | None = None
+
+    def __enter__(self) -> StagedDirectory:
+        with storage_errors("looking at the output directory", self.target):
+            _restore(self.target)
+            refuse_taken(self.target, replaceable=self._replaceable)
+        with storage_errors("creating the directory", self.target):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            self._take_lock(self._lock)
+            with storage_errors("clearing an earlier unfinished build", self.path):
+                _empty(self.path)
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def _take_lock(self, descriptor: int) -> None:
+        """Lock the staging directory itself, so that no lock file can be left over."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise self._busy() from error
+        # Between opening and locking, the other process may have finished and renamed the directory away.
+        if not self.path.exists() or self.path.stat().st_ino != os.fstat(descriptor).st_ino:
+            raise self._busy()
+
+    def _busy(self) -> OutputExists:
+        return OutputExists(
+            f"{self.target}: another process is building here right now; wait for it or choose another path"
+        )
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def commit(self) -> None:
+        """Flush everything below the staging directory and give it its real name."""
+        with storage_errors("moving the finished build into place", self.target):
+            for folder in _folders(self.path):
+                sync_directory(folder)
+            with _moved_away(self.target):
+                self.path.rename(self.target)
+            sync_directory(self.path.parent)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+
+def _folders(root: Path) -> list[Path]:
+    """`root` and every directory below it, deepest first."""
+    return [Path(folder) for folder, _, _ in os.walk(root, topdown=False)]
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _aside(target: Path) -> Path:
+    target = target.absolute()
+    return target.with_name(f".{target.name}.replaced")
+
+
+def _restore(target: Path) -> None:
+    """Undo a replacement that was killed between its two renames."""
+    if _aside(target).exists() and not target.exists():
+        _aside(target).rename(target)
+
+
+@contextmanager
+def _moved_away(target: Path) -> Iterator[None]:
+    """Move a finished `target` aside for the block; delete it after success, put it back after a failure."""
+    if not target.is_dir() or not any(target.iterdir()):
+        yield
+        return
+    aside = _aside(target)
+    if aside.exists():
+        shutil.rmtree(aside)
+    target.rename(aside)
+    try:
+        yield
+    except BaseException:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)

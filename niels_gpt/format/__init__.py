@@ -1,0 +1,11 @@
+"""Ids -> masks, fitting, tensors.
+
+::
+
+    sft.py      document 000's four functions: serialise, mask, pack to S tokens, collate
+    masks.py    which tokens of a sentinel-marked row are trained, on whole arrays
+    fitting.py  named ways to make a row fit
+    collate.py  rows of ids and masks -> x, y and mask tensors; the one place where targets are shifted
+
+In a mask `True` means trained, here and everywhere.
+"""

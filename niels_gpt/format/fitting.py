@@ -1,0 +1,72 @@
+"""Named ways to make a row of ids fit into a window; each returns which slices of the row stay.
+
+A policy never touches the mask: whoever applies it cuts ids and mask with the same slices, so a mask is never
+rebuilt from what is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Slices = list[slice]
+
+
+def head(n: int, room: int) -> Slices:
+    """Keep the first `room` of `n` tokens (documents 001 and 002)."""
+    return [slice(0, min(n, room))]
+
+
+def drop_oldest_turns(
+    ids: npt.NDArray[Any], room: int, *, sys_id: int, usr_id: int, asst_id: int, eot_id: int
+) -> Slices:
+    """Drop whole oldest turns after the system turn until the row fits; cut hard only if that is not enough.
+
+    Document 000: a question and its answer leave together, the last answer stays. When even the last question and
+    answer are too long, the last `room` tokens stay, but never without the last answer's end-of-turn: if a longer
+    user turn follows it, the window ends at that end-of-turn.
+
+    ::
+
+        turns        sys  usr asst  usr asst          room for 4 turns
+        cut before         |         |                never between a question and its answer
+        kept         sys            usr asst
+
+    Args:
+        ids: integers, shape (n,).
+        room: how many tokens may stay, at least 1.
+
+    Returns:
+        One or two slices of `ids`, in order, together at most `room` long.
+    """
+    n = len(ids)
+    if n <= room:
+        return [slice(0, n)]
+    starts = np.flatnonzero((ids == sys_id) | (ids == usr_id) | (ids == asst_id))
+    roles = ids[starts]
+    answers = np.flatnonzero(roles == asst_id)
+    if answers.size == 0:
+        return [slice(n - room, n)]
+    first = 1 if starts[0] == 0 and roles[0] == sys_id else 0
+    system_end = int(starts[first]) if first else 0
+    # A turn may become the first one kept if it is not an answer to the turn before it.
+    may_start = np.ones(len(starts), dtype=np.bool_)
+    may_start[1:] = (roles[1:] != asst_id) | (roles[:-1] == asst_id)
+    last = int(answers[-1])
+    last_start = last if may_start[last] or last == first else last - 1
+    cuts = starts[first : last_start + 1][may_start[first : last_start + 1]]
+    fitting = np.flatnonzero(system_end + (n - cuts) <= room)
+    if fitting.size:
+        return [slice(0, system_end), slice(int(cuts[fitting[0]]), n)]
+    return [_hard_window(ids, room, int(starts[last]), eot_id)]
+
+
+def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: int) -> slice:
+    """The last `room` tokens, moved left where they would begin behind the end-of-turn of the answer."""
+    n = len(ids)
+    ends = np.flatnonzero(ids[answer_start:] == eot_id)
+    last_eot = answer_start + int(ends[0]) if ends.size else n - 1
+    stop = n if last_eot >= n - room else last_eot + 1
+    return slice(max(0, stop - room), stop)

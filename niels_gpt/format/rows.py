@@ -1,0 +1,110 @@
+"""Rows on their way into a cache: which can be used, and in what portions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from niels_gpt.errors import MessageError
+from niels_gpt.format.sft import check_chat
+from niels_gpt.inputs import Document, Rejected
+from niels_gpt.messages import ChatMsg, Conversation, Message, check_unicode, normalise
+from niels_gpt.sources.rejections import Rejections
+
+BATCH_CHARACTERS = 1_000_000
+BATCH_ROWS = 4096
+
+Row = TypeVar("Row")
+
+
+def usable_documents(texts: Iterable[str | Document | Rejected], rejections: Rejections) -> Iterator[str]:
+    """The texts that can be encoded. Bad ones go to `rejections`, empty ones are counted there and left out.
+
+    Raises:
+        DataError: too many bad rows, see `Rejections`.
+    """
+    for text in rejections.usable(_judged_document(number, given) for number, given in enumerate(texts)):
+        if text:
+            yield text
+        else:
+            rejections.dropped["empty"] += 1
+
+
+def _judged_document(number: int, given: str | Document | Rejected) -> str | Rejected:
+    if isinstance(given, Rejected):
+        return given
+    where, text = (given.where, given.text) if isinstance(given, Document) else (f"document {number}", given)
+    if not isinstance(text, str):
+        return Rejected(where, "wrong_type", f"{where}: a {type(text).__name__}; expected a string")
+    try:
+        check_unicode(text)
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")
+    return text
+
+
+def usable_chats(
+    examples: Iterable[Sequence[ChatMsg] | Conversation | Rejected], rejections: Rejections, *, max_message_bytes: int
+) -> Iterator[list[Message]]:
+    """The conversations that document 000's format can express and that train something; others to `rejections`.
+
+    Raises:
+        DataError: too many bad rows, see `Rejections`.
+    """
+    judged = (_judged_chat(number, given, max_message_bytes) for number, given in enumerate(examples))
+    return rejections.usable(judged)
+
+
+def _judged_chat(
+    number: int, given: Sequence[ChatMsg] | Conversation | Rejected, max_message_bytes: int
+) -> list[Message] | Rejected:
+    if isinstance(given, Rejected):
+        return given
+    where = given.where if isinstance(given, Conversation) else f"example {number}"
+    try:
+        messages = given.messages if isinstance(given, Conversation) else normalise(given)
+        if isinstance(given, Conversation) and given.tools:
+            raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
+        check_chat(messages)
+        _check_trains(messages)
+        _check_lengths(messages, max_message_bytes)
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")
+    return messages
+
+
+def _check_trains(messages: Sequence[Message]) -> None:
+    if not any(message["role"] == "assistant" for message in messages):
+        raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
+
+
+def _check_lengths(messages: Sequence[Message], max_message_bytes: int) -> None:
+    for index, message in enumerate(messages):
+        # A character has at most four bytes: the exact count is taken only where it can matter.
+        if 4 * len(message["content"]) > max_message_bytes:
+            size = len(str(message["content"]).encode())
+            if size > max_message_bytes:
+                raise MessageError(
+                    "message_too_long",
+                    f"message {index}: content has {size:,} bytes; at most {max_message_bytes:,} are allowed. "
+                    "Split the row, or raise --max-message-bytes (max_message_bytes=)",
+                )
+
+
+def characters(messages: Sequence[Message]) -> int:
+    """The size of a conversation, in characters of content."""
+    return sum(len(message["content"]) for message in messages)
+
+
+def batches(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
+    """Rows in lists of about `BATCH_CHARACTERS`: enough to keep all threads busy, little enough to hold."""
+    batch: list[Row] = []
+    total = 0
+    for row in rows:
+        batch.append(row)
+        total += size(row)
+        if total >= BATCH_CHARACTERS or len(batch) >= BATCH_ROWS:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch

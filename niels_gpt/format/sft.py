@@ -1,0 +1,212 @@
+"""Document 000: conversations as sentinel-marked ids, their masks, rows of fixed length, tensors.
+
+::
+
+    {"messages": [...]}  --serialize_chat_to_ids-->  [sys] ... [eot] [usr] ... [eot] [asst] ... [eot]
+                         --sft_loss_mask_for_ids-->  True on assistant text and its [eot]
+                         --pack_sft_ids_and_mask-->  exactly S = T + 1 of both
+                         --collate_sft_batch------>  x, y, loss_mask of shape (B, T)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.format.fitting import drop_oldest_turns
+from niels_gpt.format.masks import IGNORE_INDEX, assistant_mask
+from niels_gpt.messages import ChatExample, Message, normalise
+from niels_gpt.tokenizer.sentinels import ChatTokenizer, Ids, Lengths, encode_ordinary, sentinel_ids
+
+if TYPE_CHECKING:
+    import torch
+
+DEFAULT_SYSTEM_TEXT: Final = "you are a helpful assistant."
+
+_SENTINEL_OF_ROLE: Final = {"system": "sys", "user": "usr", "assistant": "asst"}
+_INEXPRESSIBLE: Final = ("tool_calls", "tool_call_id", "reasoning_content")
+
+
+def check_chat(messages: Sequence[Message]) -> None:
+    """Check that this format can express messages that `messages.normalise` returned.
+
+    Raises:
+        MessageError: naming message index and field. Reasons: `unknown_role`, `late_system` (a system message that is
+            not the first), `unsupported_content` (a list of parts), `unsupported_field` (tool calls, reasoning, or a
+            `train`/`weight` that this format cannot carry).
+    """
+    for index, message in enumerate(messages):
+        _check_message(message, index)
+
+
+def _check_message(message: Message, index: int) -> None:
+    role = message["role"]
+    if role not in _SENTINEL_OF_ROLE:
+        raise MessageError("unknown_role", f"message {index}: role is {role!r}; expected system, user or assistant")
+    if role == "system" and index > 0:
+        raise MessageError(
+            "late_system",
+            f"message {index}: a system message after others; expected at most one, first. Move or merge it",
+        )
+    if not isinstance(message["content"], str):
+        raise MessageError("unsupported_content", f"message {index}: content is a list of parts; expected a string")
+    for key in _INEXPRESSIBLE:
+        if message.get(key):
+            raise MessageError(
+                "unsupported_field",
+                f"message {index}: {key} has no place in this format of plain text turns; remove it",
+            )
+    if message.get("train") is False or message.get("weight", 1.0) != 1.0:
+        raise MessageError(
+            "unsupported_field",
+            f"message {index}: this format trains every assistant turn and cannot keep train/weight; remove it",
+        )
+
+
+def serialize_chat_to_ids(ex: ChatExample, *, tokenizer: ChatTokenizer, default_system_text: str) -> list[int]:
+    """The ids of a whole chat: for each message its role's sentinel, its text, the end-of-turn sentinel.
+
+    A system turn comes first; `default_system_text` is used where the chat has none. Sentinels enter by id, and text
+    that spells one out is encoded as ordinary text.
+
+    Args:
+        ex: `{"messages": [{"role", "content"}, ...]}`; any order of user and assistant, repeats included.
+        tokenizer: anything with `encode(str) -> list[int]` and `special_token_ids()`.
+
+    Raises:
+        MessageError: naming message index and field; see `messages.normalise` and `check_chat`.
+        TokenizerError: the tokenizer yields a sentinel's id from text.
+    """
+    if not isinstance(ex, dict) or "messages" not in ex:
+        raise MessageError("missing_field", "the chat has no 'messages'; expected {'messages': [...]}")
+    messages = normalise(ex["messages"])
+    check_chat(messages)
+    ids, _ = serialize_chats([messages], tokenizer=tokenizer, default_system_text=default_system_text)
+    return _as_list(ids)
+
+
+def serialize_chats(
+    chats: Sequence[Sequence[Message]],
+    *,
+    tokenizer: ChatTokenizer,
+    default_system_text: str = DEFAULT_SYSTEM_TEXT,
+    num_threads: int | None = None,
+) -> tuple[Ids, Lengths]:
+    """Many chats at once, each exactly as `serialize_chat_to_ids` gives it.
+
+    All texts are encoded in one batch, then texts and sentinels are scattered into place::
+
+        turn lengths   2 3        (text tokens)
+        turn starts    0 4        (each turn has two sentinels more)
+        out            S x x E U y y y E
+
+    Args:
+        chats: messages that `normalise` returned and `check_chat` accepted.
+
+    Returns:
+        `(ids, lengths)`: all ids one after the other, int32; tokens per chat, int64 of shape (len(chats),).
+    """
+    by_name = sentinel_ids(tokenizer)
+    turns = [_with_system(messages, default_system_text) for messages in chats]
+    roles = [by_name[_SENTINEL_OF_ROLE[message["role"]]] for message in chain.from_iterable(turns)]
+    texts = [str(message["content"]) for message in chain.from_iterable(turns)]
+    text_ids, text_lengths = encode_ordinary(tokenizer, texts, num_threads=num_threads)
+    turn_lengths = text_lengths + 2
+    turn_ends = np.cumsum(turn_lengths)
+    ids = np.empty(int(turn_lengths.sum()), dtype=np.int32)
+    is_text = np.ones(len(ids), dtype=np.bool_)
+    is_text[turn_ends - turn_lengths] = False
+    is_text[turn_ends - 1] = False
+    ids[turn_ends - turn_lengths] = roles
+    ids[turn_ends - 1] = by_name["eot"]
+    ids[is_text] = text_ids
+    turns_per_chat = np.fromiter(map(len, turns), dtype=np.int64, count=len(turns))
+    chat_ends = turn_ends[np.cumsum(turns_per_chat) - 1]
+    return ids, np.diff(chat_ends, prepend=0)
+
+
+def _with_system(messages: Sequence[Message], default_system_text: str) -> list[Message]:
+    if messages[0]["role"] == "system":
+        return list(messages)
+    return [Message(role="system", content=default_system_text), *messages]
+
+
+def sft_loss_mask_for_ids(ids: list[int], *, sys_id: int, usr_id: int, asst_id: int, eot_id: int) -> list[bool]:
+    """One bool per id, True = trained: assistant text and the end-of-turn that closes it, nothing else."""
+    mask = assistant_mask(np.asarray(ids, dtype=np.int64), sys_id=sys_id, usr_id=usr_id, asst_id=asst_id, eot_id=eot_id)
+    return _as_list(mask)
+
+
+def pack_sft_ids_and_mask(
+    ids: list[int],
+    mask: list[bool],
+    *,
+    S: int,
+    sys_id: int,
+    usr_id: int,
+    asst_id: int,
+    eot_id: int,
+    pad_id: int,
+) -> tuple[list[int], list[bool]]:
+    """Make ids and mask exactly `S` = T + 1 long.
+
+    Too long: whole oldest turns go first, see `fitting.drop_oldest_turns`. Too short: `pad_id` on the right, mask
+    False. The mask is cut along with the ids and never derived again: a cut assistant turn stays trained where it
+    was, and a padding end-of-turn is never trained.
+
+    Raises:
+        UsageError: `S` below 1, or ids and mask of different lengths.
+    """
+    if S < 1:
+        raise UsageError(f"S is {S}; expected at least 1 (S = T + 1)")
+    if len(ids) != len(mask):
+        raise UsageError(f"{len(ids)} ids but {len(mask)} mask entries; expected one bool per id")
+    kept = drop_oldest_turns(
+        np.asarray(ids, dtype=np.int64), S, sys_id=sys_id, usr_id=usr_id, asst_id=asst_id, eot_id=eot_id
+    )
+    packed_ids = [token for part in kept for token in ids[part]]
+    packed_mask = [trained for part in kept for trained in mask[part]]
+    padding = S - len(packed_ids)
+    return packed_ids + [pad_id] * padding, packed_mask + [False] * padding
+
+
+def collate_sft_batch(
+    packed: list[tuple[list[int], list[bool]]], *, T: int, device: str, ignore_index: int = IGNORE_INDEX
+) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor]:
+    """Rows of `S` = T + 1 ids and masks -> `(x, y, loss_mask)`, each of shape (B, T) on `device`.
+
+    `x` and `y` are int64, `y` holds `ignore_index` wherever `loss_mask` (bool, aligned to `y`) is False.
+
+    Raises:
+        UsageError: no rows, `T` below 1, or a row that is not T + 1 long (its index is named).
+    """
+    import torch
+
+    from niels_gpt.format import collate  # torch is loaded by those who make tensors only
+
+    collate.check_batch_size(len(packed))
+    collate.check_length(T)
+    for index, (ids, mask) in enumerate(packed):
+        if len(ids) != T + 1 or len(mask) != T + 1:
+            raise UsageError(f"row {index} has {len(ids)} ids and {len(mask)} mask entries; expected T + 1 = {T + 1}")
+    rows = _filled((ids for ids, _ in packed), (len(packed), T + 1), np.int64)
+    masks = _filled((mask for _, mask in packed), (len(packed), T + 1), np.bool_)
+    x, y = collate.inputs_and_targets(rows, device)
+    loss_mask = collate.to_device(torch.from_numpy(masks[:, 1:]).contiguous(), device)
+    return x, collate.masked_targets(y, loss_mask, ignore_index), loss_mask  # type: ignore[return-value]
+
+
+def _as_list(array: npt.NDArray[Any]) -> list[Any]:
+    """A list of plain Python values: lists are the contract at the door."""
+    values: list[Any] = array.tolist()
+    return values
+
+
+def _filled(rows: Any, shape: tuple[int, int], dtype: Any) -> npt.NDArray[Any]:
+    """One preallocated array, filled in a single pass over all rows."""
+    return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=shape[0] * shape[1]).reshape(shape)

@@ -1,0 +1,155 @@
+"""The user's input files: which ones, and their text, lines and records, with errors that say where.
+
+Used by the tokenizer's training and by the sources, so both accept the same paths and complain in the same words.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.checksums import file_record
+from niels_gpt.errors import InputError, storage_errors
+
+TEXT_SUFFIXES = (".txt", ".md", ".markdown")
+JSONL_SUFFIXES = (".jsonl",)
+MAX_LINE_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that cannot be used: where it stands (`chats.jsonl:17`), a short reason code, and a sentence."""
+
+    where: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and where it stands."""
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """A parsed JSON line and where it stands."""
+
+    where: str
+    value: Any
+
+
+def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """The files that paths, directories and glob patterns stand for, in a fixed order without repeats.
+
+    A directory stands for all files below it whose name ends in one of `suffixes`, sorted by path.
+
+    Raises:
+        InputError: a path does not exist, a pattern or directory matches nothing.
+    """
+    files: dict[Path, None] = {}
+    for given in inputs:
+        files.update(dict.fromkeys(_expand_one(str(given), suffixes)))
+    return list(files)
+
+
+def _expand_one(given: str, suffixes: tuple[str, ...]) -> list[Path]:
+    path = Path(given)
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
+        if not found:
+            raise InputError(f"{given}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
+        return found
+    if path.is_file():
+        return [path]
+    matches = sorted(Path(name) for name in glob.glob(given, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+    if not matches:
+        raise InputError(f"{given}: no such file or directory; check the path (it is relative to {Path.cwd()})")
+    return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
+
+
+def the_file(path: str | Path) -> Path:
+    """`path` as an existing, non-empty regular file.
+
+    Raises:
+        InputError: it is missing, a directory or empty.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file}: this is a directory; expected a file")
+    if not file.exists():
+        raise InputError(f"{file}: no such file; check the path (it is relative to {Path.cwd()})")
+    if file.stat().st_size == 0:
+        raise InputError(f"{file}: the file is empty; expected at least one row")
+    return file
+
+
+def fingerprint(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once."""
+    records = [(file, file_record(file)) for file in files]
+    return [{"name": file.name, "bytes": record.bytes, "sha256": record.sha256} for file, record in records]
+
+
+def read_text(path: Path) -> str:
+    """A whole text file, decoded as UTF-8 without changing a character (line ends stay as they are).
+
+    Raises:
+        InputError: invalid UTF-8, naming line and byte offset.
+    """
+    with storage_errors("reading", path):
+        data = path.read_bytes()
+    return decode(data.removeprefix(b"\xef\xbb\xbf"), str(path), first_line=1)
+
+
+def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
+    """`data` as UTF-8; an `InputError` names the bad byte and, with `first_line`, the line it is on."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = "" if first_line is None else f":{first_line + data.count(10, 0, error.start)}"
+        raise InputError(
+            f"{where}{line}: invalid UTF-8 at byte {error.start} (0x{data[error.start]:02x}); "
+            "save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8"
+        ) from error
+
+
+def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
+    """The records of a JSON-lines file, one by one in constant memory; blank lines are skipped.
+
+    A line that is not UTF-8 or not JSON, or is longer than 256 MiB, comes out as `Rejected` in its place.
+
+    Raises:
+        InputError: missing, a directory or empty (on the first step).
+        StorageError: the disk failed.
+    """
+    path = the_file(path)
+    with storage_errors("reading", path), path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            where = f"{path}:{number}"
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(MAX_LINE_BYTES)
+                yield Rejected(where, "line_too_long", f"{where}: the line is longer than 256 MiB; split the row")
+            elif line.strip():
+                yield _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where)
+
+
+def _parse_line(line: bytes, where: str) -> Record | Rejected:
+    try:
+        return Record(where, json.loads(decode(line, where)))
+    except InputError as error:
+        return Rejected(where, "invalid_utf8", str(error))
+    except json.JSONDecodeError as error:
+        what = f"{error.msg[0].lower()}{error.msg[1:]}"
+        detail = f"{where}: not valid JSON at column {error.colno}: {what}; expected one JSON object per line"
+        return Rejected(where, "invalid_json", detail)
+    except RecursionError:
+        return Rejected(where, "invalid_json", f"{where}: JSON nested too deeply to read")

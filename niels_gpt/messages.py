@@ -1,0 +1,184 @@
+"""Conversations: their shape, and the one door through which they enter.
+
+A message is a plain dict in the shape of the OpenAI chat format. `normalise` is called once, where data comes in;
+everything behind it can rely on the result: no `None` anywhere outside tool arguments, `content` always present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, NotRequired, Required
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from niels_gpt.errors import MessageError
+
+# Unknown keys stay: a chat template may read any key of a message.
+_KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
+
+
+class ChatMsg(TypedDict):
+    """One message of document 000: a role and its text."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class ChatExample(TypedDict):
+    """One conversation of document 000."""
+
+    messages: list[ChatMsg]
+
+
+@with_config(_KEEP_UNKNOWN)
+class FunctionCall(TypedDict):
+    """The function of a tool call; `arguments` stay as they came, JSON text or an object."""
+
+    name: str
+    arguments: str | dict[str, Any]
+
+
+@with_config(_KEEP_UNKNOWN)
+class ToolCall(TypedDict):
+    """A call that an assistant message makes."""
+
+    function: FunctionCall
+    id: NotRequired[str]
+    type: NotRequired[str]
+
+
+@with_config(_KEEP_UNKNOWN)
+class ToolSpec(TypedDict):
+    """A tool that a conversation offers; `function` holds name, description and a JSON schema."""
+
+    function: dict[str, Any]
+    type: NotRequired[str]
+
+
+@with_config(_KEEP_UNKNOWN)
+class Message(TypedDict, total=False):
+    """One message as the package hands it around, after `normalise`.
+
+    `train` and `weight` say whether, and how much, an assistant message counts in the loss.
+    """
+
+    role: Required[str]
+    content: Required[str | list[dict[str, Any]]]
+    reasoning_content: str
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+    train: bool
+    weight: float
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A normalised conversation and where it came from (`chats.jsonl:17`)."""
+
+    messages: list[Message]
+    where: str = ""
+    tools: list[ToolSpec] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def _adapter() -> TypeAdapter[list[Message]]:
+    """Built on first use, so that importing this module costs nothing."""
+    return TypeAdapter(list[Message])
+
+
+def normalise(messages: object) -> list[Message]:
+    """Validate a conversation's messages and bring them into the one shape that the package uses.
+
+    `content: None` becomes `""`; keys that hold `None` (Arrow writes them for every key that any row has) are dropped
+    from messages and tool calls, never inside tool arguments; all else is kept.
+
+    Args:
+        messages: a list of message dicts. It is not changed.
+
+    Returns:
+        New dicts, in order.
+
+    Raises:
+        MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
+            `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        found = _shown(messages)
+        raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
+    if not messages:
+        raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
+    try:
+        return _adapter().validate_python([_tidy(message, index) for index, message in enumerate(messages)])
+    except ValidationError as error:
+        raise _explained(error) from error
+
+
+def _tidy(message: object, index: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        found = _shown(message)
+        raise MessageError(
+            "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
+        )
+    tidy = {key: value for key, value in message.items() if value is not None}
+    for key, value in tidy.items():
+        if isinstance(value, str):
+            try:
+                check_unicode(value)
+            except MessageError as error:
+                raise MessageError(error.reason, f"message {index}: {key} holds {error}") from error
+    calls = tidy.get("tool_calls")
+    if isinstance(calls, list):
+        tidy["tool_calls"] = [_tidy_call(call) for call in calls]
+    if "content" not in tidy and ("content" in message or calls):
+        tidy["content"] = ""
+    return tidy
+
+
+def check_unicode(text: str) -> None:
+    """Raise `MessageError` (`invalid_unicode`) if a text holds half of a surrogate pair: no encoding can write it."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageError(
+            "invalid_unicode",
+            f"half of a surrogate pair (\\u{ord(text[error.start]):04x}) at character {error.start}, not text; "
+            "repair it or drop the row",
+        ) from error
+
+
+def _tidy_call(call: object) -> object:
+    if not isinstance(call, Mapping):
+        return call
+    tidy = {key: value for key, value in call.items() if value is not None}
+    if isinstance(tidy.get("function"), Mapping):
+        tidy["function"] = {key: value for key, value in tidy["function"].items() if value is not None}
+    return tidy
+
+
+def _explained(error: ValidationError) -> MessageError:
+    """The first of pydantic's findings in our words: message index, field, found, expected."""
+    first = error.errors()[0]
+    index, *path = [part for part in first["loc"] if not _is_union_branch(part)]
+    where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
+    if first["type"] == "missing":
+        return MessageError("missing_field", f"{where} is missing; add it or drop the row")
+    expected = {"string_type": "a string", "list_type": "a list", "bool_type": "true or false"}
+    wanted = expected.get(first["type"], first["msg"].removeprefix("Input should be "))
+    return MessageError("wrong_type", f"{where} is {_shown(first['input'])}; expected {wanted}")
+
+
+def _is_union_branch(part: int | str) -> bool:
+    """Pydantic adds the branch of a union to the path (`content`, `str`); a reader does not want to see it."""
+    return isinstance(part, str) and part in {"str", "list[dict[str,any]]", "dict[str,any]"}
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"

@@ -1,0 +1,141 @@
+"""Orders: which item comes at which position, as a pure function of (seed, epoch, length).
+
+An epoch's order is a keyed permutation. Nothing is stored, any position can be asked for directly, so
+resuming, skipping ahead and sharing work between ranks are arithmetic (DESIGN §4, row "order").
+
+How it works: the numbers below `2**bits >= n` are permuted by an unbalanced Feistel network; results that
+fall at or beyond `n` are sent through the network again until they land inside ("cycle walking"), which
+keeps the map one-to-one. With n = 6 and bits = 3 it may go like this::
+
+    network          0->5  1->7  2->0  3->6  4->2  5->4  6->1  7->3
+    position 0 1 2 3 4 5
+    walks    5 7 0 6 2 4        7 and 6 are outside: 7->3, 6->1
+    index    5 3 0 1 2 4        every number below 6, once
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import UsageError
+
+ROUNDS = 8
+MAX_LENGTH = 2**62
+MIN_BITS = 6  # with fewer, orders of 5 or 6 items are measurably not equally likely (chi-square over all orders)
+CHUNK = 1 << 14  # items per pass: temporaries stay in the processor's cache, measured 1.5 times faster
+
+# Multipliers of the 64-bit finaliser "murmur3"; they spread every input bit over the word.
+_MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT = np.uint64(33)
+
+Uint64s = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+
+
+def order(seed: int, epoch: int, n: int) -> Order:
+    """The order of `n` items in one epoch.
+
+    Args:
+        seed: any integer; another seed gives an unrelated order.
+        epoch: any integer; another epoch gives an unrelated order.
+        n: how many items, 0 to 2**62.
+
+    Returns:
+        An `Order`: `order(...)[position]` is the index of the item at that position.
+
+    Raises:
+        UsageError: `n` is negative or above 2**62.
+    """
+    if not 0 <= n <= MAX_LENGTH:
+        raise UsageError(f"order: n is {n}; expected 0 to 2**62")
+    digest = hashlib.blake2b(f"niels_gpt.order/1/{seed}/{epoch}/{n}".encode(), digest_size=8 * ROUNDS).digest()
+    keys = tuple(int(key) for key in np.frombuffer(digest, dtype="<u8"))
+    bits = max(MIN_BITS, (n - 1).bit_length())
+    return Order(n=n, bits=bits, keys=keys)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A permutation of `range(n)` held in a few numbers; index it with an int, a slice or an integer array."""
+
+    n: int
+    bits: int
+    keys: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, self.n, CHUNK):
+            yield from self[start : start + CHUNK].tolist()
+
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+    @overload
+    def __getitem__(self, position: slice | npt.NDArray[np.integer]) -> Int64s: ...
+    def __getitem__(self, position: int | slice | npt.NDArray[np.integer]) -> int | Int64s:
+        """Index (or int64 indices, same shape) of the item at `position`; `IndexError` outside 0..n-1."""
+        if isinstance(position, slice):
+            return self._walk(np.arange(*position.indices(self.n), dtype=np.uint64), forward=True)
+        if isinstance(position, np.ndarray):
+            return self._walk(self._inside(position), forward=True)
+        inside = self._inside(np.array([position + self.n if position < 0 else position]))
+        return int(self._walk(inside, forward=True)[0])
+
+    def positions(self, indices: npt.NDArray[np.integer]) -> Int64s:
+        """The inverse: at which positions the items `indices` come, int64, same shape."""
+        return self._walk(self._inside(indices), forward=False)
+
+    def _inside(self, values: npt.NDArray[np.integer]) -> Uint64s:
+        if values.size and (values.min() < 0 or values.max() >= self.n):
+            bad = values[(values < 0) | (values >= self.n)].flat[0]
+            raise IndexError(f"position {bad} is outside an order of {self.n} items")
+        return values.astype(np.uint64)
+
+    def _walk(self, values: Uint64s, *, forward: bool) -> Int64s:
+        flat = values.ravel()
+        indices = np.empty(flat.shape, dtype=np.int64)
+        for start in range(0, flat.size, CHUNK):
+            chunk = self._network(flat[start : start + CHUNK], forward=forward)
+            outside = np.flatnonzero(chunk >= np.uint64(self.n))
+            while outside.size:
+                again = self._network(chunk[outside], forward=forward)
+                chunk[outside] = again
+                outside = outside[again >= np.uint64(self.n)]
+            indices[start : start + CHUNK] = chunk
+        return indices.reshape(values.shape)
+
+    def _network(self, values: Uint64s, *, forward: bool) -> Uint64s:
+        """One pass: halves of `low` and `bits - low` bits take turns in being xor-ed with a hash of the other.
+
+        bits = 5: low = 2, so 0b10110 splits into high 0b101 and low 0b10. Even rounds change high, odd rounds low.
+        """
+        low_bits = np.uint64(self.bits // 2)
+        low_mask = np.uint64((1 << (self.bits // 2)) - 1)
+        high_mask = np.uint64((1 << (self.bits - self.bits // 2)) - 1)
+        high, low = values >> low_bits, values & low_mask
+        rounds = range(ROUNDS) if forward else range(ROUNDS - 1, -1, -1)
+        for number in rounds:
+            key = np.uint64(self.keys[number])
+            if number % 2 == 0:
+                high ^= _hash(low, key) & high_mask
+            else:
+                low ^= _hash(high, key) & low_mask
+        return (high << low_bits) | low
+
+
+def _hash(values: Uint64s, key: np.uint64) -> Uint64s:
+    mixed = values + key
+    mixed ^= mixed >> _SHIFT
+    mixed *= _MIX_1
+    mixed ^= mixed >> _SHIFT
+    mixed *= _MIX_2
+    mixed ^= mixed >> _SHIFT
+    return mixed

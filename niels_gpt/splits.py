@@ -1,0 +1,101 @@
+"""Who goes to validation, and the shuffle buffer: the random choices of a build, from torch's generator alone.
+
+Choices depend on the seed and on a row's number in the stream, never on how rows are batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from niels_gpt.errors import UsageError
+
+BLOCK = 1024
+
+Item = TypeVar("Item")
+
+
+class _Draws:
+    """Uniform numbers in [0, 1), drawn from torch in blocks of fixed size so that the sequence is one and the same."""
+
+    def __init__(self, seed: int, purpose: int) -> None:
+        # Two purposes of one build must not see the same numbers; torch keeps 64 bits of a seed.
+        self._generator = torch.Generator().manual_seed((seed * 2 + purpose) % 2**63)
+        self._block = np.empty(0)
+
+    def take(self, n: int) -> npt.NDArray[np.float64]:
+        """The next `n` numbers."""
+        while len(self._block) < n:
+            more = torch.rand(BLOCK, generator=self._generator, dtype=torch.float64).numpy()
+            self._block = np.concatenate([self._block, more])
+        taken, self._block = self._block[:n], self._block[n:]
+        return taken
+
+
+class ValidationSplit:
+    """Chooses a fraction of a stream for validation: of every `1/fraction` neighbouring rows exactly one, at random.
+
+    With fraction 1/3 the groups are 0-2, 3-5, ...; a draw of 0.7 in the first group picks row 0 + floor(0.7 * 3) = 2::
+
+        row     0 1 2   3 4 5   6 7 8
+        draw    0.7     0.1     0.4
+        val     . . x   x . .   . x .
+
+    The share is right after any number of rows, and nothing needs to be known of the stream's length.
+
+    Raises:
+        UsageError: `fraction` outside 0 to 1.
+    """
+
+    def __init__(self, fraction: float, seed: int) -> None:
+        if not 0.0 <= fraction < 1.0:
+            raise UsageError(f"the validation fraction is {fraction}; expected 0 or more and below 1")
+        exact = Fraction(fraction).limit_denominator(1_000_000)
+        self._picked, self._per = exact.numerator, max(1, exact.denominator)
+        self._draws = _Draws(seed, purpose=0)
+        self._rows = 0
+        self._next_group = 0
+        self._last_pick = -1
+
+    def take(self, n: int) -> npt.NDArray[np.bool_]:
+        """For each of the next `n` rows: does it go to validation? bool, shape (n,)."""
+        rows = np.arange(self._rows, self._rows + n)
+        self._rows += n
+        if self._picked == 0 or n == 0:
+            return np.zeros(n, dtype=np.bool_)
+        group = rows * self._picked // self._per
+        groups = np.arange(self._next_group, int(group[-1]) + 1)
+        self._next_group = int(group[-1]) + 1
+        first = -(-groups * self._per // self._picked)  # the smallest row of each group
+        size = -(-(groups + 1) * self._per // self._picked) - first
+        picks = first + (self._draws.take(len(groups)) * size).astype(np.int64)
+        picks = np.append(picks, self._last_pick)  # the last group may reach into this batch from the one before
+        self._last_pick = int(picks[-2]) if len(groups) else self._last_pick
+        return np.isin(rows, picks)
+
+
+def shuffled(items: Iterable[Item], buffer_size: int, seed: int) -> Iterator[Item]:
+    """The items in a random order: each leaves a buffer of `buffer_size` when a later one takes its place.
+
+    Raises:
+        UsageError: `buffer_size` below 1.
+    """
+    if buffer_size < 1:
+        raise UsageError(f"the shuffle buffer is {buffer_size}; expected at least 1 row, or None for no shuffling")
+    draws = _Draws(seed, purpose=1)
+    buffer: list[Item] = []
+    for item in items:
+        if len(buffer) < buffer_size:
+            buffer.append(item)
+            continue
+        place = int(draws.take(1)[0] * buffer_size)
+        leaving, buffer[place] = buffer[place], item
+        yield leaving
+    order = np.argsort(draws.take(len(buffer)), kind="stable")
+    for place in order.tolist():
+        yield buffer[place]

@@ -1,0 +1,144 @@
+"""What every command shares: consoles, progress, and errors that become one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, NielsError
+from niels_gpt.progress import Progress
+
+PLAIN_SECONDS = 5.0
+
+
+def out() -> Console:
+    """The console for results."""
+    return Console(highlight=False)
+
+
+def err() -> Console:
+    """The console for progress, notes and errors, so that results can be piped."""
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for machines."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def run(command: Callable[[], Any]) -> None:
+    """Run a command line; an expected error becomes one line on stderr and its exit code."""
+    try:
+        _with_extras_named(command)
+    except NielsError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        err().print(Text("interrupted; nothing half-written remains", style="yellow"))
+        sys.exit(130)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _print_error(f"{where}{error.strerror or error}")
+        sys.exit(3)
+
+
+def _with_extras_named(command: Callable[[], Any]) -> None:
+    try:
+        command()
+    except ModuleNotFoundError as error:
+        if error.name in EXTRA_OF_LIBRARY:
+            raise MissingExtra(error.name) from error
+        raise
+
+
+def _print_error(message: str) -> None:
+    err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+class ShownProgress(Progress):
+    """Progress on stderr: a live bar in a terminal, a plain line every few seconds elsewhere.
+
+    Use it as a context manager; `quiet` shows nothing but notes.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = err()
+        self._quiet = quiet
+        self._bar: Bar | None = None
+        self._what, self._unit = "", ""
+        self._done = 0
+        self._started = self._last_line = time.monotonic()
+
+    def __enter__(self) -> ShownProgress:
+        return self
+
+    def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
+        """A phase starts; the one before it is finished."""
+        self._finish()
+        self._what, self._unit, self._done = what, unit, 0
+        self._started = self._last_line = time.monotonic()
+        if self._console.is_terminal and not self._quiet:
+            self._bar = Bar(*_columns(total, unit), console=self._console, transient=True)
+            self._bar.add_task(what, total=total, rate="")
+            self._bar.start()
+
+    def advance(self, steps: int) -> None:
+        """`steps` more units are done."""
+        self._done += steps
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._rate(now))
+        elif not self._quiet and now - self._last_line >= PLAIN_SECONDS:
+            self._last_line = now
+            self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
+
+    def note(self, text: str) -> None:
+        """Print a line of its own."""
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _rate(self, now: float) -> str:
+        seconds = now - self._started
+        return f", {self._done / seconds:,.0f} {self._unit}/s" if self._done and seconds > 0.5 else ""
+
+    def _finish(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish()
+
+
+def _columns(total: int | None, unit: str) -> list[Any]:
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if total is not None:
+        columns += [BarColumn(), DownloadColumn() if unit == "bytes" else MofNCompleteColumn()]
+    elif unit:
+        columns.append(TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}"))
+    return [*columns, TimeElapsedColumn()]
+
+
+def key_values(title: str, rows: list[tuple[str, str]]) -> Table:
+    """A two-column table."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table

@@ -1,0 +1,20 @@
+"""Text <-> ids.
+
+::
+
+    sentinels.py      the four sentinels; encoding that can never produce one from text
+    sentencepiece.py  our own tokenizer: load and use
+    training.py       our own tokenizer: train from files, with provenance
+"""
+
+from niels_gpt.tokenizer.sentencepiece import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
+from niels_gpt.tokenizer.training import train_tokenizer
+
+__all__ = [
+    "DEFAULT_TOKENIZER_PATH",
+    "SPECIAL_TOKENS",
+    "SentencePieceTokenizer",
+    "load_tokenizer",
+    "train_tokenizer",
+]

@@ -1,0 +1,148 @@
+"""Our own tokenizer: a SentencePiece model with four sentinels, used so that text goes in and out unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from niels_gpt.checksums import file_record
+from niels_gpt.errors import TokenizerError, storage_errors
+from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, Ids, cut_sentinels
+
+MODEL_NAME = "spm.model"
+DEFAULT_TOKENIZER_PATH = f"tokenizer/{MODEL_NAME}"
+
+# SentencePiece writes a space as U+2581 inside pieces and would read a real U+2581 back as a space.
+_SPACE_MARK = "\u2581"
+
+
+class SentencePieceTokenizer:
+    """A trained model: text to ids and back, exactly (document 001, PR-01 row of DESIGN §4).
+
+    `encode` treats all text as text: a sentinel's literal spelling in it gives ordinary ids. The sentinels' own ids
+    come from `special_token_ids()`. Instances pickle, and may be shared by threads.
+
+    Raises:
+        TokenizerError: not a SentencePiece model, or one whose sentinels are missing or not single ids.
+    """
+
+    def __init__(self, model_path: str | Path) -> None:
+        self.model_path = str(model_path)
+        self._model = _load(Path(model_path))
+        self._special_ids = _checked_sentinels(self._model, self.model_path)
+        self._space_mark_ids = _byte_ids(self._model, _SPACE_MARK)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are, sentinels and byte pieces included."""
+        return int(self._model.vocab_size())
+
+    @property
+    def sha256(self) -> str:
+        """sha256 of the model file, as caches record it."""
+        return file_record(Path(self.model_path)).sha256
+
+    def special_token_ids(self) -> dict[str, int]:
+        """The ids of the sentinels: `{"sys", "usr", "asst", "eot"}`."""
+        return dict(self._special_ids)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`; never a sentinel's. `decode` gives the text back to the character."""
+        ids: list[int] = self.encode_batch([text])[0].tolist()
+        return ids
+
+    def encode_batch(self, texts: Sequence[str], *, num_threads: int | None = None) -> list[Ids]:
+        """The ids of each text, int32; the same whatever `num_threads` (`None`: one per processor)."""
+        texts = list(texts)
+        encoded = self._model.encode(texts, return_type="numpy", num_threads=num_threads or -1)
+        for index, text in enumerate(texts):
+            if (not text.isascii() and _SPACE_MARK in text) or MARK in text:
+                encoded[index] = self._encode_apart(text)
+        return list(encoded)
+
+    def _encode_apart(self, text: str) -> Ids:
+        """Encode a text that holds a sentinel's spelling or a literal U+2581 (by its UTF-8 bytes)."""
+        parts = list(chain.from_iterable(re.split(f"({_SPACE_MARK})", part) for part in cut_sentinels(text)))
+        encoded = [
+            self._space_mark_ids if part == _SPACE_MARK else self._model.encode(part, return_type="numpy")
+            for part in parts
+            if part
+        ]
+        return np.concatenate(encoded, dtype=np.int32)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; sentinels come out as their spelling.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary.
+        """
+        plain = [int(token) for token in ids]
+        outside = [token for token in plain if not 0 <= token < self.vocab_size]
+        if outside:
+            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
+        return str(self._model.decode(plain))
+
+    def piece(self, token: int) -> str:
+        """How one id is shown: its text, or `<0x0A>` for a byte."""
+        return str(self._model.id_to_piece(int(token))).replace(_SPACE_MARK, " ")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model_path": self.model_path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["model_path"])  # type: ignore[misc]
+
+
+def load_tokenizer(path: str | Path) -> SentencePieceTokenizer:
+    """Load a model file, or the `spm.model` of a directory.
+
+    Raises:
+        TokenizerError: nothing there, not a SentencePiece model, or sentinels missing or not single ids.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / MODEL_NAME
+    if not path.is_file():
+        raise TokenizerError(
+            f"{path}: no tokenizer here; expected a SentencePiece model. "
+            f"Train one: niels-gpt tokenizer train FILES... --out {path.parent}"
+        )
+    return SentencePieceTokenizer(path)
+
+
+def _load(path: Path) -> Any:
+    with storage_errors("reading the tokenizer", path):
+        proto = path.read_bytes()
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=proto)
+    except (RuntimeError, ValueError) as error:
+        raise TokenizerError(
+            f"{path}: not a SentencePiece model; expected an spm.model as training writes it"
+        ) from error
+
+
+def _checked_sentinels(model: Any, path: str) -> dict[str, int]:
+    ids = {}
+    for name, token in zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True):
+        found = model.encode(token)
+        if len(found) != 1 or found[0] == model.unk_id() or model.id_to_piece(found[0]) != token:
+            raise TokenizerError(
+                f"{path}: the sentinel {token} encodes to {found}; expected one id of its own. This model was not "
+                "trained for this project: train one with niels-gpt tokenizer train"
+            )
+        ids[name] = int(found[0])
+    return ids
+
+
+def _byte_ids(model: Any, text: str) -> Ids:
+    """The byte-fallback ids of `text`, or the model's own encoding where it has no byte pieces."""
+    ids = [model.piece_to_id(f"<0x{byte:02X}>") for byte in text.encode()]
+    if any(token == model.unk_id() for token in ids):
+        return np.asarray(model.encode(text), dtype=np.int32)
+    return np.asarray(ids, dtype=np.int32)

@@ -1,0 +1,111 @@
+"""The four sentinels, and the promise that text can never become one.
+
+Sentinels enter a sequence by id. Text is encoded so that their ids cannot come out, even where the text holds a
+sentinel's literal spelling: such a spelling is cut after its first character and the parts are encoded apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import TokenizerError
+
+SPECIAL_TOKENS: Final = (
+    "<|ngpt_sys_84a5023f67d74cf29cc4001becde983c|>",
+    "<|ngpt_usr_84a5023f67d74cf29cc4001becde983c|>",
+    "<|ngpt_asst_84a5023f67d74cf29cc4001becde983c|>",
+    "<|ngpt_eot_84a5023f67d74cf29cc4001becde983c|>",
+)
+SPECIAL_NAMES: Final = ("sys", "usr", "asst", "eot")
+
+MARK = "ngpt_"  # every spelling holds it; one fast substring test spares ordinary text the regular expression
+_SEAM = re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in SPECIAL_TOKENS))
+
+Ids = npt.NDArray[np.int32]
+Lengths = npt.NDArray[np.int64]
+
+
+@runtime_checkable
+class ChatTokenizer(Protocol):
+    """What documents 000 and 001 need of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def special_token_ids(self) -> Mapping[str, int]: ...
+
+
+@runtime_checkable
+class BatchTokenizer(ChatTokenizer, Protocol):
+    """A tokenizer that encodes many texts at once, on several threads."""
+
+    def encode_batch(self, texts: Sequence[str], *, num_threads: int | None = None) -> list[Ids]: ...
+
+
+def cut_sentinels(text: str) -> list[str]:
+    """`text` in pieces, cut after the first character of every literal sentinel; joined they are `text` again."""
+    return _SEAM.split(text) if MARK in text else [text]
+
+
+def sentinel_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
+    """The ids of sys, usr, asst and eot.
+
+    Raises:
+        TokenizerError: one is missing, or two share an id.
+    """
+    given = tokenizer.special_token_ids()
+    missing = [name for name in SPECIAL_NAMES if name not in given]
+    ids = {name: int(given[name]) for name in SPECIAL_NAMES if name in given}
+    if missing or len(set(ids.values())) < len(SPECIAL_NAMES):
+        raise TokenizerError(
+            f"special_token_ids() gave {dict(given)}; expected four different ids for sys, usr, asst and eot"
+        )
+    return ids
+
+
+def encode_ordinary(
+    tokenizer: ChatTokenizer, texts: Sequence[str], *, num_threads: int | None = None
+) -> tuple[Ids, Lengths]:
+    """Encode texts as text: no sentinel id can come out, whatever the texts contain.
+
+    Args:
+        tokenizer: anything with `encode` and `special_token_ids`; `encode_batch` is used where there is one.
+        texts: the texts.
+        num_threads: for tokenizers with `encode_batch`; `None` means one per processor.
+
+    Returns:
+        `(ids, lengths)`: all ids one after the other, int32, and how many each text has, int64 of shape (len(texts),).
+
+    Raises:
+        TokenizerError: a sentinel id came out all the same, so the tokenizer spells it in another way.
+    """
+    sentinels = np.array(list(sentinel_ids(tokenizer).values()), dtype=np.int64)
+    if isinstance(tokenizer, BatchTokenizer):
+        encoded: Sequence[Sequence[int] | Ids] = tokenizer.encode_batch(texts, num_threads=num_threads)
+    else:
+        encoded = [_encode_cut(tokenizer.encode, text) for text in texts]
+    lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    ids = _concatenated(encoded, int(lengths.sum()))
+    forged = np.flatnonzero(np.isin(ids, sentinels))
+    if forged.size:
+        index = int(np.searchsorted(np.cumsum(lengths), forged[0], side="right"))
+        raise TokenizerError(
+            f"text {index} encodes to the sentinel id {ids[forged[0]]} although sentinels are inserted by id only; "
+            "give a tokenizer whose encode() never produces them from text"
+        )
+    return ids, lengths
+
+
+def _encode_cut(encode: Callable[[str], list[int]], text: str) -> list[int]:
+    return list(chain.from_iterable(encode(part) for part in cut_sentinels(text)))
+
+
+def _concatenated(encoded: Sequence[Sequence[int] | Ids], total: int) -> Ids:
+    if encoded and isinstance(encoded[0], np.ndarray):
+        return np.concatenate(encoded, dtype=np.int32)
+    return np.fromiter(chain.from_iterable(encoded), dtype=np.int32, count=total)

@@ -1,0 +1,200 @@
+"""Train the SentencePiece model from the user's files, and record what it was made of."""
+
+from __future__ import annotations
+
+import heapq
+import io
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sentencepiece
+
+from niels_gpt import __version__
+from niels_gpt.errors import InputError, TokenizerError, UsageError
+from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
+
+META_NAME = "tokenizer_meta.json"
+ModelType = Literal["unigram", "bpe"]
+
+# SentencePiece drops longer lines without a word; we cut them at this length instead.
+LINE_CHARACTERS = 4096
+# The result depends on how many threads share the work (sums of floats), so the number is fixed.
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a tokenizer is trained with; defaults as DESIGN §4 sets them."""
+
+    vocab_size: int = 16_000
+    model_type: ModelType = "unigram"
+    character_coverage: float = 1.0
+    seed: int = 42
+    max_lines: int = 2_000_000
+
+
+def train_tokenizer(
+    inputs: Iterable[str | Path],
+    out_dir: str | Path,
+    *,
+    vocab_size: int = 16_000,
+    model_type: ModelType = "unigram",
+    character_coverage: float = 1.0,
+    seed: int = 42,
+    max_lines: int = 2_000_000,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> SentencePieceTokenizer:
+    """Train a tokenizer from files, directories or glob patterns (.txt, .md, .jsonl).
+
+    Text files are read line by line; JSON lines give their `text` and the `content` of their `messages`. Of more than
+    `max_lines` lines a seeded sample is used. The same files and options give the same bytes.
+
+    Writes `spm.model` and `tokenizer_meta.json` (options, versions, inputs with sha256) into `out_dir`.
+
+    Raises:
+        InputError: a file is missing, empty or unreadable; the message says where.
+        TokenizerError: the text does not suffice for `vocab_size`, or is too varied for it.
+        OutputExists: `out_dir` is taken.
+    """
+    options = TrainingOptions(vocab_size, model_type, character_coverage, seed, max_lines)
+    _check(options)
+    files = expand(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
+        progress.begin("reading text", unit="lines")
+        sample = _Sample(options.max_lines, options.seed)
+        for line in _lines(files):
+            sample.add(line)
+            progress.advance(1)
+        progress.begin(f"training {model_type} with {vocab_size:,} pieces on {len(sample):,} lines")
+        model = _train(sample.lines(), options)
+        record = write_atomic(staged.path / MODEL_NAME, model)
+        SentencePieceTokenizer(staged.path / MODEL_NAME)  # refuses a model that we would refuse to load
+        meta = {
+            "format_version": 1,
+            **vars(options),
+            "special_tokens": list(SPECIAL_TOKENS),
+            "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
+            "lines": {"read": sample.seen, "used": len(sample)},
+            "inputs": fingerprint(files),
+            "model": {"name": MODEL_NAME, "bytes": record.bytes, "sha256": record.sha256},
+        }
+        write_atomic(staged.path / META_NAME, json_bytes(meta))
+        staged.commit()
+    return load_tokenizer(out_dir)
+
+
+def _check(options: TrainingOptions) -> None:
+    if options.vocab_size < 300:
+        raise UsageError(f"vocab_size is {options.vocab_size}; expected at least 300 (256 bytes, 4 sentinels, letters)")
+    if options.model_type not in ("unigram", "bpe"):
+        raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
+    if not 0.9 <= options.character_coverage <= 1.0:
+        raise UsageError(f"character_coverage is {options.character_coverage}; expected 0.9 to 1.0")
+    if options.max_lines < 1:
+        raise UsageError(f"max_lines is {options.max_lines}; expected at least 1")
+
+
+def _lines(files: list[Path]) -> Iterator[str]:
+    for file in files:
+        texts = _jsonl_texts(file) if file.name.endswith(JSONL_SUFFIXES) else [read_text(file)]
+        for text in texts:
+            for line in text.splitlines():
+                for start in range(0, len(line), LINE_CHARACTERS):
+                    yield line[start : start + LINE_CHARACTERS]
+
+
+def _jsonl_texts(file: Path) -> Iterator[str]:
+    for record in read_jsonl(file):
+        if isinstance(record, Rejected):
+            raise InputError(record.detail)
+        row = record.value if isinstance(record.value, dict) else {}
+        messages = row.get("messages")
+        texts = [row.get("text"), *(m.get("content") for m in messages or () if isinstance(m, dict))]
+        found = [text for text in texts if isinstance(text, str)]
+        if not found:
+            keys = ", ".join(map(repr, row)) or "none"
+            raise InputError(f"{record.where}: no 'text' and no 'messages' with content; keys found: {keys}")
+        yield from found
+
+
+class _Sample:
+    """At most `limit` lines of a stream: each line draws a number, the lines with the smallest stay, in their order."""
+
+    def __init__(self, limit: int, seed: int) -> None:
+        self._limit = limit
+        self._random = random.Random(seed)
+        self._kept: list[tuple[float, int, str]] = []  # a heap on (-draw, position): the largest draw is on top
+        self.seen = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, line: str) -> None:
+        entry = (-self._random.random(), self.seen, line)
+        self.seen += 1
+        if len(self._kept) < self._limit:
+            heapq.heappush(self._kept, entry)
+        else:
+            heapq.heappushpop(self._kept, entry)
+
+    def lines(self) -> list[str]:
+        return [line for _, _, line in sorted(self._kept, key=lambda entry: entry[1])]
+
+
+def _train(lines: list[str], options: TrainingOptions) -> bytes:
+    if not any(line.strip() for line in lines):
+        raise TokenizerError("the input holds no text; expected at least some hundred lines to train on")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, **_trainer_arguments(options)
+        )
+    except RuntimeError as error:
+        raise _explained(str(error), options) from error
+    return model.getvalue()
+
+
+def _trainer_arguments(options: TrainingOptions) -> dict[str, Any]:
+    return {
+        "vocab_size": options.vocab_size,
+        "model_type": options.model_type,
+        "character_coverage": options.character_coverage,
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
+        "user_defined_symbols": list(SPECIAL_TOKENS),
+        "unk_id": 0,
+        "bos_id": -1,
+        "eos_id": -1,
+        "pad_id": -1,
+        "max_sentence_length": 4 * LINE_CHARACTERS + 1,  # in bytes, UTF-8 has at most four a character
+        "num_threads": THREADS,
+        "minloglevel": 2,
+    }
+
+
+def _explained(message: str, options: TrainingOptions) -> TokenizerError:
+    """SentencePiece's two usual refusals in our words, with the number to use."""
+    size = options.vocab_size
+    if "too high" in message:
+        most = message.rpartition("<=")[2].strip(" .\n")
+        return TokenizerError(
+            f"the text is too small for {size:,} pieces; give more text or at most --vocab-size {most}"
+        )
+    if "smaller than required_chars" in message:
+        needed = message.partition("required_chars. ")[2].partition("vs ")[2].partition(".")[0]
+        return TokenizerError(
+            f"the text has so many different characters that {needed} pieces are needed before any word; "
+            f"raise --vocab-size above {needed} (now {size:,}) or lower --character-coverage"
+        )
+    return TokenizerError(f"SentencePiece could not train: {message.strip()}")

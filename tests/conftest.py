@@ -1,0 +1,76 @@
+"""Shared by all tests: a real tokenizer trained on the samples, and a fake one whose ids a person can predict."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
+
+REPOSITORY = Path(__file__).parent.parent
+SYS, USR, ASST, EOT = 1, 2, 3, 4
+IDS = {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
+
+
+class FakeTokenizer:
+    """Words split at spaces get ids 10, 11, ... in the order in which they are first seen; sentinels 1 to 4.
+
+    Like many real tokenizers it would turn a sentinel's spelling into the sentinel's id.
+    """
+
+    def __init__(self, vocab_size: int = 1000) -> None:
+        self.vocab_size = vocab_size
+        self._ids = dict(zip(SPECIAL_TOKENS, (SYS, USR, ASST, EOT), strict=True))
+        self._words = 0
+
+    def special_token_ids(self) -> dict[str, int]:
+        return {"sys": SYS, "usr": USR, "asst": ASST, "eot": EOT}
+
+    def encode(self, text: str) -> list[int]:
+        return [self._id(word) for word in text.split(" ") if word]
+
+    def _id(self, word: str) -> int:
+        if word not in self._ids:
+            self._ids[word] = 10 + self._words
+            self._words += 1
+        return self._ids[word]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        words = {token: word for word, token in self._ids.items()}
+        return " ".join(words[token] for token in ids)
+
+
+@pytest.fixture
+def fake() -> FakeTokenizer:
+    """A new fake tokenizer."""
+    return FakeTokenizer()
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a real tokenizer of 2 000 pieces, trained on the bundled samples."""
+    folder = tmp_path_factory.mktemp("tokenizer") / "tokenizer"
+    train_tokenizer([chats_file(), notes_dir()], folder, vocab_size=2000)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_dir: Path) -> SentencePieceTokenizer:
+    """The real tokenizer of `tokenizer_dir`."""
+    return SentencePieceTokenizer(tokenizer_dir / "spm.model")
+
+
+def run_cli(*arguments: object, cwd: Path | None = None, module: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, as a user would, and return what it printed and its exit code."""
+    program = [sys.executable, "-m", module] if module else [str(Path(sys.executable).parent / "niels-gpt")]
+    # Wide and colourless, so that a line of output is a line for the test.
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return subprocess.run(
+        [*program, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
