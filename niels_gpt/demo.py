@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console, Group
+from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +45,7 @@ def run_demo(out: Path, *, seed: int, console: Console, progress: Progress) -> N
     _one_example(out, console)
     _counts(out, console)
     console.print(Text(f"\ndone in {time.perf_counter() - started:.1f} s\n", style="dim"))
-    console.print(_next_steps(out))
+    _next_steps(out, console)
 
 
 def _tokenizer(out: Path, seed: int, console: Console, progress: Progress) -> SentencePieceTokenizer:
@@ -58,7 +58,8 @@ def _tokenizer(out: Path, seed: int, console: Console, progress: Progress) -> Se
         overwrite=True,
         progress=progress,
     )
-    console.print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces, sentinels {tokenizer.special_token_ids()}")
+    special = ", ".join(f"{name} {token}" for name, token in tokenizer.special_token_ids().items())
+    console.print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces; sentinels: {special}", soft_wrap=True)
     return tokenizer
 
 
@@ -93,7 +94,7 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
     )
     for cache in ("pretrain/notes", "sft/chats"):
         size = sum(record["bytes"] for record in open_meta(out / cache)["files"].values())
-        console.print(f"{out / cache}: {size:,} bytes, each file with its sha256 in meta.json")
+        console.print(f"{out / cache}: {size:,} bytes, each file with its sha256 in meta.json", soft_wrap=True)
 
 
 def _batches(out: Path, seed: int, console: Console) -> None:
@@ -107,7 +108,8 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     trained = int((y_masked != IGNORE_INDEX).sum())
     console.print(
         f"sft       x {tuple(x.shape)}  y {tuple(y.shape)}  y_masked {tuple(y_masked.shape)}; "
-        f"{trained:,} of {y.numel():,} targets trained"
+        f"{trained:,} of {y.numel():,} targets trained",
+        soft_wrap=True,
     )
 
 
@@ -146,7 +148,7 @@ def _counts(out: Path, console: Console) -> None:
     console.print(table)
 
 
-def _next_steps(out: Path) -> Group:
+def _next_steps(out: Path, console: Console) -> None:
     steps = [
         ("look at more", f"niels-gpt show {out / 'sft/chats'} 3"),
         ("what a cache is made of", f"niels-gpt cache info {out / 'sft/chats'}"),
@@ -155,6 +157,7 @@ def _next_steps(out: Path) -> Group:
         ("your own chats", "niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats"),
         ("your own texts", "niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes"),
     ]
+    console.print(Rule("next, on your own data", align="left"))
     width = max(len(what) for what, _ in steps)
-    lines = [Text.assemble((f"{what:<{width}}  ", "dim"), (command, "cyan")) for what, command in steps]
-    return Group(Rule("next, on your own data", align="left"), *lines)
+    for what, command in steps:
+        console.print(Text.assemble((f"{what:<{width}}  ", "dim"), (command, "cyan")), soft_wrap=True)

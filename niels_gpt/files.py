@@ -186,16 +186,19 @@ class StagedDirectory:
     def commit(self) -> None:
         """Flush everything below the staging directory and give it its real name."""
         with storage_errors("moving the finished build into place", self.target):
+            refuse_taken(self.target, replaceable=self._replaceable)  # somebody may have put files there meanwhile
             for folder in _folders(self.path):
                 sync_directory(folder)
             with _moved_away(self.target):
                 self.path.rename(self.target)
+            self._unlock()  # from here on the staging path may be another builder's
             sync_directory(self.path.parent)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
 
 

@@ -69,7 +69,7 @@ def _expand_one(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     if path.is_file():
         return [path]
     matches = sorted(Path(name) for name in glob.glob(given, recursive=True))  # noqa: PTH207 (patterns may be absolute)
-    if not matches:
+    if matches in ([], [path]):  # glob also finds a dead link or a device by its own name
         raise InputError(f"{given}: no such file or directory; check the path (it is relative to {Path.cwd()})")
     return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
 
@@ -104,7 +104,7 @@ def read_text(path: Path) -> str:
     """
     with storage_errors("reading", path):
         data = path.read_bytes()
-    return decode(data.removeprefix(b"\xef\xbb\xbf"), str(path), first_line=1)
+    return decode(data, str(path), first_line=1).removeprefix("\ufeff")
 
 
 def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
@@ -151,5 +151,7 @@ def _parse_line(line: bytes, where: str) -> Record | Rejected:
         what = f"{error.msg[0].lower()}{error.msg[1:]}"
         detail = f"{where}: not valid JSON at column {error.colno}: {what}; expected one JSON object per line"
         return Rejected(where, "invalid_json", detail)
+    except ValueError as error:  # Python reads no integer of more than 4300 digits
+        return Rejected(where, "invalid_json", f"{where}: JSON that cannot be read: {error}")
     except RecursionError:
         return Rejected(where, "invalid_json", f"{where}: JSON nested too deeply to read")

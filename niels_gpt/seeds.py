@@ -16,6 +16,7 @@ keeps the map one-to-one. With n = 6 and bits = 3 it may go like this::
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import overload
@@ -53,6 +54,7 @@ def order(seed: int, epoch: int, n: int) -> Order:
     Raises:
         UsageError: `n` is negative or above 2**62.
     """
+    n = operator.index(n)  # numpy's integers lack bit_length
     if not 0 <= n <= MAX_LENGTH:
         raise UsageError(f"order: n is {n}; expected 0 to 2**62")
     digest = hashlib.blake2b(f"niels_gpt.order/1/{seed}/{epoch}/{n}".encode(), digest_size=8 * ROUNDS).digest()

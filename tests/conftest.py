@@ -72,5 +72,11 @@ def run_cli(*arguments: object, cwd: Path | None = None, module: str | None = No
     # Wide and colourless, so that a line of output is a line for the test.
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     return subprocess.run(
-        [*program, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*program, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )

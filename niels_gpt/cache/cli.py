@@ -171,7 +171,10 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
             out().print(Text(finding, style="red"), soft_wrap=True)
     else:
         size = sum(record["bytes"] for record in files.values())
-        out().print(Text(f"{cache}: {len(files)} files, {size:,} bytes, all as they were written", style="green"))
+        out().print(
+            Text(f"{cache}: {len(files)} files, {size:,} bytes, all as they were written", style="green"),
+            soft_wrap=True,
+        )
     if findings:
         raise typer.Exit(3)
 
@@ -183,7 +186,7 @@ def _report(cache: Path, as_json: bool) -> None:
         return
     console = out()
     console.print(counts(meta))
-    console.print(Text(f"{cache} is complete. Look at it: niels-gpt show {cache} 0", style="green"))
+    console.print(Text(f"{cache} is complete. Look at it: niels-gpt show {cache} 0", style="green"), soft_wrap=True)
 
 
 def counts(meta: Meta) -> Table:

@@ -39,7 +39,7 @@ def drop_oldest_turns(
         room: how many tokens may stay, at least 1.
 
     Returns:
-        One or two slices of `ids`, in order, together at most `room` long.
+        Slices of `ids`, in order, together at most `room` long.
     """
     n = len(ids)
     if n <= room:
@@ -54,19 +54,22 @@ def drop_oldest_turns(
     # A turn may become the first one kept if it is not an answer to the turn before it.
     may_start = np.ones(len(starts), dtype=np.bool_)
     may_start[1:] = (roles[1:] != asst_id) | (roles[:-1] == asst_id)
+    may_start[first] = True
     last = int(answers[-1])
-    last_start = last if may_start[last] or last == first else last - 1
+    last_start = last if may_start[last] else last - 1
     cuts = starts[first : last_start + 1][may_start[first : last_start + 1]]
     fitting = np.flatnonzero(system_end + (n - cuts) <= room)
-    if fitting.size:
-        return [slice(0, system_end), slice(int(cuts[fitting[0]]), n)]
-    return [_hard_window(ids, room, int(starts[last]), eot_id)]
+    cut = int(cuts[fitting[0]] if fitting.size else cuts[-1])
+    kept = np.concatenate([ids[:system_end], ids[cut:]])
+    gap = cut - system_end
+    start, stop = _hard_window(kept, room, int(starts[last]) - gap, eot_id)
+    return [slice(start, min(stop, system_end)), slice(max(start, system_end) + gap, stop + gap)]
 
 
-def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: int) -> slice:
-    """The last `room` tokens, moved left where they would begin behind the end-of-turn of the answer."""
+def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: int) -> tuple[int, int]:
+    """Start and stop of the last `room` tokens, moved left where they would begin behind the answer's end-of-turn."""
     n = len(ids)
     ends = np.flatnonzero(ids[answer_start:] == eot_id)
     last_eot = answer_start + int(ends[0]) if ends.size else n - 1
     stop = n if last_eot >= n - room else last_eot + 1
-    return slice(max(0, stop - room), stop)
+    return max(0, stop - room), stop

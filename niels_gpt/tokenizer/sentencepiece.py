@@ -120,11 +120,13 @@ def _load(path: Path) -> Any:
     with storage_errors("reading the tokenizer", path):
         proto = path.read_bytes()
     try:
-        return sentencepiece.SentencePieceProcessor(model_proto=proto)
+        model = sentencepiece.SentencePieceProcessor()
+        model.LoadFromSerializedProto(proto)  # unlike the constructor, this refuses an empty file
     except (RuntimeError, ValueError) as error:
         raise TokenizerError(
             f"{path}: not a SentencePiece model; expected an spm.model as training writes it"
         ) from error
+    return model
 
 
 def _checked_sentinels(model: Any, path: str) -> dict[str, int]:

@@ -96,8 +96,8 @@ def _check(options: TrainingOptions) -> None:
         raise UsageError(f"vocab_size is {options.vocab_size}; expected at least 300 (256 bytes, 4 sentinels, letters)")
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
-    if not 0.9 <= options.character_coverage <= 1.0:
-        raise UsageError(f"character_coverage is {options.character_coverage}; expected 0.9 to 1.0")
+    if not 0.98 <= options.character_coverage <= 1.0:
+        raise UsageError(f"character_coverage is {options.character_coverage}; expected 0.98 to 1.0")
     if options.max_lines < 1:
         raise UsageError(f"max_lines is {options.max_lines}; expected at least 1")
 
@@ -116,8 +116,8 @@ def _jsonl_texts(file: Path) -> Iterator[str]:
         if isinstance(record, Rejected):
             raise InputError(record.detail)
         row = record.value if isinstance(record.value, dict) else {}
-        messages = row.get("messages")
-        texts = [row.get("text"), *(m.get("content") for m in messages or () if isinstance(m, dict))]
+        messages = row["messages"] if isinstance(row.get("messages"), list) else []
+        texts = [row.get("text"), *(m.get("content") for m in messages if isinstance(m, dict))]
         found = [text for text in texts if isinstance(text, str)]
         if not found:
             keys = ", ".join(map(repr, row)) or "none"

@@ -1,0 +1,39 @@
+# Every target does all its own set-up: a virtual environment in .venv, pinned by constraints.txt.
+# Another interpreter: make PYTHON=/path/to/python3.12 demo
+
+CANDIDATES := python3 python3.11 python3.12 python3.13 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+.PHONY: help demo test check bench format clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
+	$(BIN)/niels-gpt demo
+
+test: .venv/installed  ## all tests
+	$(BIN)/python -m pytest
+
+check: .venv/installed  ## style, types, and which floor may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed  ## ours beside the alternatives; prints ratios
+	$(BIN)/python -m benchmarks
+
+format: .venv/installed  ## let ruff repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment, caches of tools, and the demo
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo
+
+.venv/installed: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
+	@touch $@

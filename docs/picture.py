@@ -1,0 +1,36 @@
+"""Draws docs/show.svg, the README's picture, from the demo's cache: python docs/picture.py"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from niels_gpt.demo import run_demo
+from niels_gpt.explorer.show import render
+from niels_gpt.explorer.tokens import view_example
+from niels_gpt.progress import SILENT
+
+EXAMPLE_TOKENS = 42
+SHOWN = 48
+
+
+def main() -> None:
+    """Run the demo aside and save one of its examples as a picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        run_demo(out, seed=42, console=Console(file=io.StringIO()), progress=SILENT)
+        lengths = np.diff(np.load(out / "sft/chats/train_idx.npy"))
+        view = view_example(out / "sft/chats", int(np.flatnonzero(lengths == EXAMPLE_TOKENS)[0]), T=SHOWN)
+    console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
+    console.print(render(view, with_table=True))
+    target = Path(__file__).parent / "show.svg"
+    console.save_svg(str(target), title="niels-gpt show sft/chats 35 --T 48", unique_id="niels-gpt-show")
+    target.write_text(target.read_text().replace(folder + "/", ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The command line beside its main job: help, version, JSON, the module form, and a user's own data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from niels_gpt.explorer.show import render, visible
+from niels_gpt.explorer.tokens import ExampleView, TokenView
+from niels_gpt.samples import chats_file, notes_dir
+from tests.conftest import run_cli
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "show", "tokenizer train", "cache build-sft", "cache build-pretrain", "cache info", "cache verify"],
+)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = run_cli(*command.split(), "--help")
+    assert result.returncode == 0
+    assert f"Example: niels-gpt {command}" in result.stdout
+
+
+def test_version() -> None:
+    assert run_cli("--version").stdout == "niels-gpt 0.1.0\n"
+
+
+def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
+    """The README's section, command by command, through JSON where there is one."""
+    trained = run_cli(
+        "tokenizer",
+        "train",
+        notes_dir(),
+        chats_file(),
+        "--vocab-size",
+        1500,
+        "--out",
+        "tokenizer",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert json.loads(trained.stdout)["vocab_size"] == 1500
+    sft = run_cli("cache", "build-sft", chats_file(), "--out", "cache/sft/chats", "--json", cwd=tmp_path)
+    assert json.loads(sft.stdout)["splits"]["train"]["examples"] == 90
+    module = "niels_gpt.cache.cli"
+    built = run_cli(
+        "build-pretrain", notes_dir(), "--out", "cache/pretrain/notes", "--val-frac", 0.1, "--shuffle-buffer", 8,
+        "--shard-bytes", 9000, cwd=tmp_path, module=module,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    assert "documents" in built.stdout
+    assert run_cli("verify", "cache/pretrain/notes", cwd=tmp_path, module=module).returncode == 0
+    info = json.loads(run_cli("cache", "info", "cache/pretrain/notes", "--json", cwd=tmp_path).stdout)
+    assert info["splits"]["train"]["documents"] + info["splits"]["val"]["documents"] == 44
+    assert len(info["files"]) > 5
+    assert [entry["name"] for entry in info["dataset_config"]["inputs"]][:1] == ["allotment-diary.md"]
+
+
+def test_a_reader_imports_neither_tokenizers_nor_the_command_line() -> None:
+    code = (
+        "import sys, niels_gpt.cache.pretrain_dataset, niels_gpt.cache.sft_dataset;"
+        "print([m for m in ('sentencepiece','pydantic','rich','typer','niels_gpt.tokenizer') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "cache build-sft FILE --out OUT"])
+def test_without_torch_the_message_says_what_to_install(command: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    arguments = command.replace("FILE", str(chats_file())).replace("OUT", str(tmp_path / "c")).split()
+    without_torch = "import sys; sys.modules['torch'] = None"
+    code = f"{without_torch}; sys.argv = ['niels-gpt', *{arguments!r}]; from niels_gpt.cli import main; main()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr == "error: this needs torch, which is not installed: pip install 'niels-gpt[torch]'\n"
+
+
+def test_text_from_data_cannot_steer_the_terminal() -> None:
+    """Control characters are shown, not sent; markup of the terminal library is not read."""
+    nasty = "\x1b[2J[bold red]\x07\u202e\x00"
+    token = TokenView(0, 5, nasty, "trained", 6, nasty, True)
+    console = Console(record=True, width=120, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115, PTH123
+    console.print(render(ExampleView("title", [token], True), with_table=True))
+    console.file.close()
+    shown = console.export_text()
+    assert "[bold red]" in shown
+    assert not set("\x1b\x07\u202e\x00") & set(shown)
+    assert visible(" \n\t") == "·⏎⇥"
