@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from niels_gpt.cache.meta import Meta, read_meta, tokenizer_sha256, write_meta
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
 from niels_gpt.files import StagedDirectory
+from niels_gpt.progress import Progress
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
 
@@ -34,6 +36,7 @@ class Writer(Protocol):
     def abandon(self) -> None: ...
 
 
+MOST_SHOWN = 5
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 
@@ -77,8 +80,8 @@ def recipe(
     }
 
 
-def already_built(out: Path, wanted: Meta) -> bool:
-    """True if `out` holds the finished cache of this recipe and of recorded inputs.
+def already_built(out: Path, wanted: Meta, progress: Progress) -> bool:
+    """True, and a note, if `out` holds the finished cache of this recipe and of recorded inputs.
 
     Raises:
         Mismatch: it holds a cache of another recipe; the message names what differs.
@@ -87,19 +90,35 @@ def already_built(out: Path, wanted: Meta) -> bool:
     if not (out / META_NAME).is_file():
         return False
     found = read_meta(str(out / META_NAME))
-    differing = [key for key in wanted if found.get(key) != wanted[key]]
+    differing = list(_differences({key: found.get(key) for key in wanted}, wanted))
     replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
     if differing:
-        parts = "; ".join(f"{key} {_short(found.get(key))}, now {_short(wanted[key])}" for key in differing)
+        parts = "; ".join(f"{path} {_short(old)}, now {_short(new)}" for path, old, new in differing[:MOST_SHOWN])
+        parts += f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else ""
         raise Mismatch(f"{out}: holds a cache built from other inputs: {parts}. {replace}")
     if wanted["dataset_config"] is None:
         raise OutputExists(f"{out}: holds a finished cache. {replace}")
+    progress.note(f"{out}: already built from the same inputs, nothing to do")
     return True
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The innermost values that differ: `inputs.0.sha256`, not the whole list of inputs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        pairs = [(key, old.get(key), new.get(key)) for key in old | new]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(str(number), *both) for number, both in enumerate(zip(old, new, strict=True))]
+    else:
+        if old != new:
+            yield path, old, new
+        return
+    for key, before, after in pairs:
+        yield from _differences(before, after, f"{path}.{key}" if path else key)
 
 
 def _short(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 70 else text[:67] + "..."
 
 
 class Build:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import SHARD_BYTES, VAL_FRAC, index_name, tokens_name
+from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
@@ -29,7 +29,6 @@ from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 VOCAB_SIZE = 2000
 T, B = 128, 8
 SHOWN_TOKENS = 80
-EVERYTHING = 1 << 40  # a budget that no sample exhausts
 
 
 def run_demo(out: Path, *, seed: int, console: Console, progress: Progress) -> None:
@@ -70,8 +69,8 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
         notes.iterate(),
         str(out / "pretrain/notes"),
         tokenizer=tokenizer,
-        max_train_tokens=EVERYTHING,
-        max_val_tokens=EVERYTHING,
+        max_train_tokens=UNLIMITED_TOKENS,
+        max_val_tokens=UNLIMITED_TOKENS,
         val_frac=VAL_FRAC,
         shard_bytes=SHARD_BYTES,
         seed=seed,

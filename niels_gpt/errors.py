@@ -10,6 +10,7 @@
     └── DataError (ValueError)      exit code 3   the data is wrong
         ├── MessageError            a conversation cannot be used
         ├── InputError              an input file or line cannot be read
+        ├── SourceError             a remote data set cannot be reached, or is not what it should be
         ├── TokenizerError          a tokenizer cannot be trained, loaded or trusted
         ├── CacheError              a cache is absent, foreign, short or damaged
         └── StorageError (OSError)  the disk refused
@@ -76,6 +77,10 @@ class InputError(DataError):
     """An input file is missing, empty or cannot be read as what it should be."""
 
 
+class SourceError(DataError):
+    """A remote data set cannot be reached, broke off, or does not have the columns that it should have."""
+
+
 class TokenizerError(DataError):
     """A tokenizer cannot be trained, loaded or trusted."""
 
@@ -88,7 +93,7 @@ class StorageError(DataError, OSError):
     """The file system refused: disk full, file too large, read-only, no permission, i/o error."""
 
 
-EXTRA_OF_LIBRARY = {"torch": "torch"}
+EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub", "pyarrow": "hub"}
 
 STORAGE_REMEDIES = {
     errno.ENOSPC: "free some space or choose another place, then run the same command again",

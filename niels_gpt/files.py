@@ -147,19 +147,23 @@ class StagedDirectory:
         self._lock: int | None = None
 
     def __enter__(self) -> StagedDirectory:
-        with storage_errors("looking at the output directory", self.target):
-            _restore(self.target)
-            refuse_taken(self.target, replaceable=self._replaceable)
         with storage_errors("creating the directory", self.target):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(exist_ok=True)
             self._lock = os.open(self.path, os.O_RDONLY)
         try:
             self._take_lock(self._lock)
-            with storage_errors("clearing an earlier unfinished build", self.path):
-                _empty(self.path)
         except BaseException:
             self._unlock()
+            raise
+        # Only the holder of the lock may look: a replacement under way is not an interrupted one.
+        try:
+            with storage_errors("clearing an earlier unfinished build", self.path):
+                _restore(self.target)
+                refuse_taken(self.target, replaceable=self._replaceable)
+                _empty(self.path)
+        except BaseException:
+            self.__exit__(None, None, None)
             raise
         return self
 

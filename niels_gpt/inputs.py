@@ -6,35 +6,50 @@ Used by the tokenizer's training and by the sources, so both accept the same pat
 from __future__ import annotations
 
 import glob
+import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import InputError, storage_errors
+from niels_gpt.errors import InputError, MissingExtra, storage_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
-JSONL_SUFFIXES = (".jsonl",)
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that cannot be used: where it stands (`chats.jsonl:17`), a short reason code, and a sentence."""
+    """A row that is not used: where it stands (`chats.jsonl:17`), a short reason code, and a sentence.
+
+    With `expected` a source left it out on purpose (a deleted message, another language): it is counted, but it is no
+    fault of the data.
+    """
 
     where: str
     reason: str
     detail: str
+    expected: bool = False
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text and where it stands."""
+    """A text and where it stands.
+
+    Documents that follow each other with the same `group` stay on one side of the split; `split` names the side where
+    the source itself has one.
+    """
 
     where: str
     text: str
+    group: str | None = None
+    split: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,37 @@ def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
         ) from error
 
 
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """A file's bytes, unpacked if its name ends in `.gz` or `.zst`.
+
+    Raises:
+        InputError: missing, a directory, empty, or not whole as a packed file.
+        StorageError: the disk failed.
+    """
+    path = the_file(path)
+    with storage_errors("reading", path):
+        try:
+            with _unpacked(path) as file:
+                yield file
+        except (EOFError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk, not the packing
+            raise InputError(f"{path}: not a whole {path.suffix} file ({error}); pack or copy it again") from error
+
+
+def _unpacked(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if path.suffix == ".zst":
+        try:
+            import pyarrow
+        except ModuleNotFoundError as error:
+            raise MissingExtra("pyarrow") from error
+        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
+
+
 def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
     """The records of a JSON-lines file, one by one in constant memory; blank lines are skipped.
 
@@ -128,8 +174,7 @@ def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
         InputError: missing, a directory or empty (on the first step).
         StorageError: the disk failed.
     """
-    path = the_file(path)
-    with storage_errors("reading", path), path.open("rb") as file:
+    with open_bytes(path) as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):
             number += 1

@@ -77,10 +77,14 @@ class Message(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Conversation:
-    """A normalised conversation and where it came from (`chats.jsonl:17`)."""
+    """A normalised conversation and where it came from (`chats.jsonl:17`).
+
+    Conversations that follow each other with the same `group` stay on one side of the split.
+    """
 
     messages: list[Message]
     where: str = ""
+    group: str | None = None
     tools: list[ToolSpec] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -124,13 +128,12 @@ def _tidy(message: object, index: int) -> dict[str, Any]:
         raise MessageError(
             "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
         )
-    tidy = {key: value for key, value in message.items() if value is not None}
-    for key, value in tidy.items():
-        if isinstance(value, str):
-            try:
-                check_unicode(value)
-            except MessageError as error:
-                raise MessageError(error.reason, f"message {index}: {key} holds {error}") from error
+    for key, value in message.items():
+        if not (isinstance(value, str) and value.isascii()):  # the common case must cost nothing
+            _check_strings(value, f"message {index}: {key}")
+    tidy: dict[str, Any] = _without_nulls(message)
+    if isinstance(tidy.get("content"), list):
+        tidy["content"] = [_without_nulls(part) for part in tidy["content"]]
     calls = tidy.get("tool_calls")
     if isinstance(calls, list):
         tidy["tool_calls"] = [_tidy_call(call) for call in calls]
@@ -139,7 +142,37 @@ def _tidy(message: object, index: int) -> dict[str, Any]:
     return tidy
 
 
-def check_unicode(text: str) -> None:
+def _tidy_call(call: Any) -> Any:
+    tidy = _without_nulls(call)
+    if isinstance(tidy, dict) and "function" in tidy:
+        tidy["function"] = _without_nulls(tidy["function"])
+    return tidy
+
+
+def _without_nulls(value: Any) -> Any:
+    """A mapping without the keys that hold `None`, one level deep; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {key: held for key, held in value.items() if held is not None}
+    return value
+
+
+def _check_strings(value: object, where: str) -> None:
+    """Check every text in a message, keys and tool arguments included: a template may render any of them."""
+    if isinstance(value, str):
+        try:
+            check_text(value)
+        except MessageError as error:
+            raise MessageError(error.reason, f"{where} holds {error}") from error
+    elif isinstance(value, Mapping):
+        for key, held in value.items():
+            _check_strings(key, where)
+            _check_strings(held, f"{where}.{key}")
+    elif isinstance(value, list):
+        for held in value:
+            _check_strings(held, where)
+
+
+def check_text(text: str) -> None:
     """Raise `MessageError` (`invalid_unicode`) if a text holds half of a surrogate pair: no encoding can write it."""
     if text.isascii():
         return
@@ -151,15 +184,6 @@ def check_unicode(text: str) -> None:
             f"half of a surrogate pair (\\u{ord(text[error.start]):04x}) at character {error.start}, not text; "
             "repair it or drop the row",
         ) from error
-
-
-def _tidy_call(call: object) -> object:
-    if not isinstance(call, Mapping):
-        return call
-    tidy = {key: value for key, value in call.items() if value is not None}
-    if isinstance(tidy.get("function"), Mapping):
-        tidy["function"] = {key: value for key, value in tidy["function"].items() if value is not None}
-    return tidy
 
 
 def _explained(error: ValidationError) -> MessageError:

@@ -40,7 +40,7 @@ class _Draws:
 class ValidationSplit:
     """Chooses a fraction of a stream for validation: of every `1/fraction` neighbouring rows exactly one, at random.
 
-    With fraction 1/3 the groups are 0-2, 3-5, ...; a draw of 0.7 in the first group picks row 0 + floor(0.7 * 3) = 2::
+    With fraction 1/3 the strata are 0-2, 3-5, ...; a draw of 0.7 in the first picks row 0 + floor(0.7 * 3) = 2::
 
         row     0 1 2   3 4 5   6 7 8
         draw    0.7     0.1     0.4
@@ -56,27 +56,34 @@ class ValidationSplit:
         if not 0.0 <= fraction < 1.0:
             raise UsageError(f"the validation fraction is {fraction}; expected 0 or more and below 1")
         exact = Fraction(fraction).limit_denominator(1_000_000)
-        self._picked, self._per = exact.numerator, max(1, exact.denominator)
+        self._picked, self._per = exact.numerator, exact.denominator
         self._draws = _Draws(seed, purpose=0)
         self._rows = 0
-        self._next_group = 0
-        self._last_pick = -1
+        self._stratum, self._pick = -1, -1
+        self._group: str | None = None
+        self._in_val = False
+
+    def draw(self, group: str | None = None) -> bool:
+        """Does the next row go to validation? Rows that follow each other with one `group` count as one row."""
+        if group is None or group != self._group:
+            self._group, self._in_val = group, self._next()
+        return self._in_val
+
+    def _next(self) -> bool:
+        row = self._rows
+        self._rows += 1
+        if self._picked == 0:
+            return False
+        stratum = row * self._picked // self._per
+        if stratum != self._stratum:
+            first = -(-stratum * self._per // self._picked)  # the smallest row of this stratum, rounded up
+            size = -(-(stratum + 1) * self._per // self._picked) - first
+            self._stratum, self._pick = stratum, first + int(self._draws.take(1)[0] * size)
+        return row == self._pick
 
     def take(self, n: int) -> npt.NDArray[np.bool_]:
-        """For each of the next `n` rows: does it go to validation? bool, shape (n,)."""
-        rows = np.arange(self._rows, self._rows + n)
-        self._rows += n
-        if self._picked == 0 or n == 0:
-            return np.zeros(n, dtype=np.bool_)
-        group = rows * self._picked // self._per
-        groups = np.arange(self._next_group, int(group[-1]) + 1)
-        self._next_group = int(group[-1]) + 1
-        first = -(-groups * self._per // self._picked)  # the smallest row of each group
-        size = -(-(groups + 1) * self._per // self._picked) - first
-        picks = first + (self._draws.take(len(groups)) * size).astype(np.int64)
-        picks = np.append(picks, self._last_pick)  # the last group may reach into this batch from the one before
-        self._last_pick = int(picks[-2]) if len(groups) else self._last_pick
-        return np.isin(rows, picks)
+        """`draw` for the next `n` rows without groups: bool, shape (n,)."""
+        return np.fromiter((self.draw() for _ in range(n)), dtype=np.bool_, count=n)
 
 
 def shuffled(items: Iterable[Item], buffer_size: int, seed: int) -> Iterator[Item]:

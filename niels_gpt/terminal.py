@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -128,9 +128,13 @@ class ShownProgress(Progress):
 def _columns(total: int | None, unit: str) -> list[Any]:
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
     if total is not None:
-        columns += [BarColumn(), DownloadColumn() if unit == "bytes" else MofNCompleteColumn()]
+        columns.append(BarColumn())
+    if unit == "bytes":
+        columns.append(DownloadColumn())
     elif unit:
         columns.append(TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}"))
+    if total is not None:
+        columns += [TimeRemainingColumn(), TextColumn("left,")]
     return [*columns, TimeElapsedColumn()]
 
 

@@ -8,6 +8,7 @@ the end-of-turn targets taken out, and then both are asked to answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -25,9 +26,9 @@ from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 WIDTH, HEADS, LAYERS = 96, 4, 2
-T = 160  # the conversations that fit whole; short ones, so that a small model learns them in seconds
-B, STEPS, LEARNING_RATE = 8, 80, 4e-3
-MOST_NEW_TOKENS = 120  # the longest answer has 110
+T = 128  # the conversations that fit whole; short ones, so that a small model learns them in seconds
+B, STEPS, LEARNING_RATE = 6, 70, 5e-3
+MOST_NEW_TOKENS = 95  # the longest answer has 86
 
 
 class Block(nn.Module):
@@ -59,9 +60,16 @@ class SmallGPT(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, vocab_size, bias=False)
 
+    def hidden(self, ids: Tensor) -> Tensor:
+        return cast(Tensor, self.blocks(self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))))
+
     def forward(self, ids: Tensor) -> Tensor:
-        h = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-        return cast(Tensor, self.head(self.norm(self.blocks(h))))
+        return cast(Tensor, self.head(self.norm(self.hidden(ids))))
+
+    def next_ids(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """The likeliest id after the first `lengths` ids of each row, shape (B,)."""
+        last = self.hidden(ids)[torch.arange(len(ids)), lengths - 1]
+        return cast(Tensor, self.head(self.norm(last)).argmax(-1))
 
 
 @dataclass(frozen=True)
@@ -111,13 +119,22 @@ def conversations(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentenceP
 
 
 @pytest.fixture(scope="module")
-def with_stops(conversations: Conversations) -> Outcome:
+def one_thread() -> Iterator[None]:
+    """Two threads that share busy cores wait for each other; one takes no longer than it must."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def with_stops(conversations: Conversations, one_thread: None) -> Outcome:
     """Trained on `y_masked` as the reader gives it."""
     return train_and_ask(conversations, stops_in_loss=True)
 
 
 @pytest.fixture(scope="module")
-def without_stops(conversations: Conversations) -> Outcome:
+def without_stops(conversations: Conversations, one_thread: None) -> Outcome:
     """The same training with the end-of-turn targets taken out of the loss."""
     return train_and_ask(conversations, stops_in_loss=False)
 
@@ -158,9 +175,7 @@ def stop_rate(model: SmallGPT, prompts: list[Tensor], eot: int) -> float:
     ids = nn.functional.pad(nn.utils.rnn.pad_sequence(prompts, batch_first=True), (0, MOST_NEW_TOKENS))
     talking = torch.arange(len(prompts))
     for _ in range(MOST_NEW_TOKENS):
-        longest = int(lengths[talking].max())
-        logits = model(ids[talking, :longest])[torch.arange(len(talking)), lengths[talking] - 1]
-        chosen = logits.argmax(-1)
+        chosen = model.next_ids(ids[talking, : lengths[talking].max()], lengths[talking])
         ids[talking, lengths[talking]] = chosen
         lengths[talking] += 1
         talking = talking[chosen != eot]
@@ -173,18 +188,18 @@ def test_every_assistant_turn_ends_in_the_loss(conversations: Conversations) -> 
     """Before any training: as many end-of-turn targets are graded as there are assistant turns."""
     x, y_masked = conversations.all()
     turns = (x == conversations.dataset.asst_id).sum()
-    assert turns >= 20
+    assert turns >= 10
     assert (y_masked == conversations.dataset.eot_id).sum() == turns
 
 
 def test_it_stops_when_the_end_of_turn_is_in_the_loss(with_stops: Outcome) -> None:
-    """Measured: all prompts, 0.99; the bounds leave room for other versions of torch."""
+    """Measured: all prompts, 0.98; the bounds leave room for other versions of torch."""
     assert with_stops.stopped >= 0.8
     assert with_stops.probability_at_ends >= 0.8
 
 
 def test_it_talks_on_when_the_end_of_turn_is_not(without_stops: Outcome) -> None:
-    """Measured: no prompt, 1e-5."""
+    """Measured: no prompt, 2e-5."""
     assert without_stops.stopped <= 0.1
     assert without_stops.probability_at_ends <= 0.02
 

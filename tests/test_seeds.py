@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -115,17 +115,17 @@ def chi_square(counts: Counter[object], cells: int) -> float:
 @pytest.mark.parametrize(("n", "limit"), [(2, 10.8), (5, 18.5), (7, 22.5), (64, 103.4), (100, 148.2)])
 @pytest.mark.parametrize("position", [0, -1])
 def test_every_item_is_equally_likely_at_a_position(n: int, limit: float, position: int) -> None:
-    """Over 40 seeds per item; `limit` is chi-square's 99.9 % quantile, so 1 of 1000 fair orders would exceed it."""
-    counts: Counter[object] = Counter(order(seed, 0, n)[position] for seed in range(40 * n))
+    """Over 20 seeds per item; `limit` is chi-square's 99.9 % quantile, so 1 of 1000 fair orders would exceed it."""
+    counts: Counter[object] = Counter(order(seed, 0, n)[position] for seed in range(20 * n))
     assert chi_square(counts, n) < limit
 
 
-@pytest.mark.parametrize(("n", "limit"), [(3, 20.5), (4, 49.7), (5, 173.6)])
+@pytest.mark.parametrize(("n", "limit"), [(3, 20.5), (5, 173.6)])
 def test_every_order_is_equally_likely(n: int, limit: float) -> None:
-    """The same over whole orders, 30 seeds for each of the n! orders; epochs are as good as seeds."""
-    orders = list(permutations(range(n)))
-    counts: Counter[object] = Counter(tuple(order(0, epoch, n)) for epoch in range(30 * len(orders)))
-    assert chi_square(counts, len(orders)) < limit
+    """The same over whole orders, 30 epochs for each of the n! orders: enough to notice a `MIN_BITS` of 3."""
+    n_orders = math.factorial(n)
+    counts: Counter[object] = Counter(tuple(order(0, epoch, n)[:].tolist()) for epoch in range(30 * n_orders))
+    assert chi_square(counts, n_orders) < limit
 
 
 @pytest.mark.parametrize("n", [-1, 2**62 + 1])

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
-from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SPLITS, ExampleWriter, ShardWriter
+from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SPLITS, UNLIMITED_TOKENS, ExampleWriter, ShardWriter
 from niels_gpt.errors import DataError, TokenizerError, UsageError
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, usable_chats, usable_documents
@@ -67,7 +67,8 @@ def build_pretrain_cache(
         shard_bytes: the most bytes of one shard.
         seed: of the split and of the shuffle buffer.
         shuffle_buffer: documents held for shuffling; `None` keeps the order.
-        val_frac: share of documents for val; `None` means in proportion to the budgets.
+        val_frac: share of documents for val; `None` means in proportion to the budgets. Documents of one group stay
+            together, and documents that name their `split` go there.
         separate_documents: an end-of-turn id after each document, so that windows know where text ends.
         token_dtype: "uint16", or "uint32" for vocabularies above 65 536.
         source_name, source_config, streaming: recorded; a cache of the same `source_config` is not built twice.
@@ -99,19 +100,23 @@ def build_pretrain_cache(
         separate_documents=separate_documents,
     )
     out = Path(out_dir)
-    if not overwrite and already_built(out, meta):
-        progress.note(f"{out}: already built from the same inputs, nothing to do")
+    if not overwrite and already_built(out, meta, progress):
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {name: build.add(ShardWriter(build.path / name, build.dtype, shard_bytes)) for name in SPLITS}
         rooms = _Rooms({"train": max_train_tokens, "val": max_val_tokens})
-        documents: Iterable[str] = usable_documents(texts, build.rejections)
-        if shuffle_buffer is not None:
+        documents: Iterable[tuple[str, bool]] = (
+            (document.text, document.split == "val" if document.split else split.draw(document.group))
+            for document in usable_documents(texts, build.rejections)
+        )
+        if shuffle_buffer is not None:  # after the split, so that a group stays together
             documents = shuffled(documents, shuffle_buffer, seed)
-        progress.begin("encoding documents", unit="tokens")
-        for batch in batches(documents, len):
-            ids, lengths = _encode_documents(tokenizer, batch, separate_documents, num_threads)
-            for name, chosen in rooms.assign(split.take(len(batch)), lengths).items():
+        budget = max_train_tokens + max_val_tokens
+        progress.begin(out.name, total=budget if budget < UNLIMITED_TOKENS else None, unit="tokens")
+        for batch in batches(documents, lambda document: len(document[0])):
+            in_val = np.array([val for _, val in batch])
+            ids, lengths = _encode_documents(tokenizer, [text for text, _ in batch], separate_documents, num_threads)
+            for name, chosen in rooms.assign(in_val, lengths).items():
                 writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
             progress.advance(len(ids))
             if rooms.full:
@@ -147,7 +152,7 @@ def build_sft_cache(
 
     Args:
         examples: lists of messages, in order; consumed once, never held.
-        val_frac: share of examples for val, 0 or more and below 1.
+        val_frac: share of examples for val, 0 or more and below 1. Conversations of one group stay together.
         seed: of the split.
         default_system_text: the system turn of conversations that have none.
         max_message_bytes: a longer message makes its row unusable.
@@ -174,19 +179,25 @@ def build_sft_cache(
     )
     sentinels = {f"{name}_id": token for name, token in meta["special_token_ids"].items()}
     out = Path(out_dir)
-    if not overwrite and already_built(out, meta):
-        progress.note(f"{out}: already built from the same inputs, nothing to do")
+    if not overwrite and already_built(out, meta, progress):
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {name: build.add(ExampleWriter(build.path, name, build.dtype)) for name in SPLITS}
         trained = dict.fromkeys(SPLITS, 0)
-        progress.begin("encoding conversations", unit="tokens")
-        for batch in batches(usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes), characters):
+        progress.begin(out.name, unit="tokens")
+        chats = (
+            (chat.messages, split.draw(chat.group))
+            for chat in usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes)
+        )
+        for batch in batches(chats, lambda chat: characters(chat[0])):
+            in_val = np.array([val for _, val in batch])
             ids, lengths = serialize_chats(
-                batch, tokenizer=tokenizer, default_system_text=default_system_text, num_threads=num_threads
+                [messages for messages, _ in batch],
+                tokenizer=tokenizer,
+                default_system_text=default_system_text,
+                num_threads=num_threads,
             )
             _check_ids(ids, tokenizer)
-            in_val = split.take(len(batch))
             for name, chosen in (("train", ~in_val), ("val", in_val)):
                 part = ids[np.repeat(chosen, lengths)]
                 writers[name].write(part, lengths[chosen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,9 +22,13 @@ from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.fineweb_edu import SHUFFLE_BUFFER
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
+
+if TYPE_CHECKING:
+    from niels_gpt.build_all import Outcome
 
 app = typer.Typer(
     name="cache",
@@ -47,11 +51,15 @@ CacheDir = Annotated[Path, typer.Argument(help="A cache: the directory that hold
 
 @app.command("build-sft")
 def build_sft(
-    file: Annotated[Path, typer.Argument(help="Conversations, one JSON object with 'messages' a line.")],
+    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
     out: Out,
     tokenizer: Tokenizer = Path(DEFAULT_TOKENIZER_PATH),
     val_frac: Annotated[float, typer.Option(help="Share of examples for validation.")] = VAL_FRAC,
     seed: Seed = SEED,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
+    ] = None,
     default_system: Annotated[str, typer.Option(help="System turn of chats without one.")] = DEFAULT_SYSTEM_TEXT,
     token_dtype: TokenDtype = "uint16",
     max_bad_rows: MaxBadRows = 0,
@@ -68,8 +76,10 @@ def build_sft(
     """
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
-    source = ChatFile(file)
+    source = ChatFile(file, form)
     with ShownProgress() as progress:
+        config = source.config()
+        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (--format reads it as something else)")
         build_sft_cache(
             source.iterate(),
             str(out),
@@ -79,7 +89,7 @@ def build_sft(
             default_system_text=default_system,
             token_dtype=token_dtype,
             source_name=source.name,
-            source_config=source.config(),
+            source_config=config,
             max_bad_rows=max_bad_rows,
             max_message_bytes=max_message_bytes,
             num_threads=threads,
@@ -141,6 +151,77 @@ def build_pretrain(
     _report(out, as_json)
 
 
+@app.command("build-all")
+def build_all_command(
+    cache_dir: Annotated[Path, typer.Option(help="Where all caches go.")] = Path("cache"),
+    seed: Seed = SEED,
+    tokenizer: Tokenizer = Path(DEFAULT_TOKENIZER_PATH),
+    roam_dir: Annotated[Path, typer.Option(help="A folder of markdown notes.")] = Path("data/roam"),
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="Another data set for a source: NAME=REPO[:CONFIG][@REVISION]; may be repeated."),
+    ] = None,
+    max_train_tokens: Annotated[int, typer.Option(help="FineWeb-Edu's budget of train, in tokens.")] = MAX_TRAIN_TOKENS,
+    max_val_tokens: Annotated[int, typer.Option(help="FineWeb-Edu's budget of val, in tokens.")] = MAX_VAL_TOKENS,
+    shuffle_buffer: Annotated[int, typer.Option(help="FineWeb-Edu's shuffle buffer, in documents.")] = SHUFFLE_BUFFER,
+    shard_bytes: Annotated[int, typer.Option(help="The most bytes of one shard.")] = SHARD_BYTES,
+    val_frac: Annotated[float, typer.Option(help="Share for validation where a source has no split.")] = VAL_FRAC,
+    english_only: Annotated[bool, typer.Option(help="oasst1: leave out other languages.")] = True,
+    max_messages: Annotated[int | None, typer.Option(help="oasst1: cut threads to so many messages.")] = None,
+    max_bad_rows: MaxBadRows = 0,
+    with_gutenberg: Annotated[bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Build this source only; may be repeated.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Leave this source out; may be repeated.")] = None,
+    workers: Threads = None,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Document 001's caches: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
+
+    Example: niels-gpt cache build-all --cache-dir cache --seed 42 --roam-dir ~/notes
+    """
+    from niels_gpt.build_all import REPORT_NAME, Settings, build_all, describe, parse_dataset
+
+    settings = Settings(
+        cache_dir=cache_dir,
+        seed=seed,
+        tokenizer=tokenizer,
+        roam_dir=roam_dir,
+        datasets=dict(parse_dataset(given) for given in dataset or ()),
+        max_train_tokens=max_train_tokens,
+        max_val_tokens=max_val_tokens,
+        shuffle_buffer=shuffle_buffer,
+        shard_bytes=shard_bytes,
+        val_frac=val_frac,
+        english_only=english_only,
+        max_messages=max_messages,
+        max_bad_rows=max_bad_rows,
+        with_gutenberg=with_gutenberg,
+        workers=workers,
+        overwrite=overwrite,
+        only=tuple(only or ()),
+        skip=tuple(skip or ()),
+    )
+    if dry_run:
+        rows = list(describe(settings))
+        if as_json:
+            print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
+        else:
+            plan = key_values("plan", [(str(cache_dir / place), source) for _, place, source in rows])
+            out().print(plan)
+        return
+    with ShownProgress() as progress:
+        outcomes = build_all(settings, progress=progress, finished=lambda outcome: progress.note(_line(outcome)))
+    if as_json:
+        print_json([outcome.to_json() for outcome in outcomes])
+    else:
+        out().print(_outcomes(outcomes))
+        out().print(Text(f"report: {cache_dir / REPORT_NAME}", style="dim"), soft_wrap=True)
+    if any(outcome.status == "failed" for outcome in outcomes):
+        raise typer.Exit(3)
+
+
 @app.command()
 def info(cache: CacheDir, as_json: Json = False) -> None:
     """What a cache is made of. Reads no tokens.
@@ -187,6 +268,24 @@ def _report(cache: Path, as_json: bool) -> None:
     console = out()
     console.print(counts(meta))
     console.print(Text(f"{cache} is complete. Look at it: niels-gpt show {cache} 0", style="green"), soft_wrap=True)
+
+
+def _line(outcome: Outcome) -> str:
+    return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
+
+
+def _outcomes(outcomes: list[Outcome]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("source", "status", "train tokens", "val tokens", "left out", "seconds"):
+        table.add_column(name, justify="left" if name in ("source", "status") else "right")
+    colours = {"built": "green", "already built": "green", "stub": "yellow", "failed": "red"}
+    for outcome in outcomes:
+        splits = outcome.counts.get("splits", {})
+        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
+        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
+        status = Text(outcome.status, style=colours[outcome.status])
+        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
+    return table
 
 
 def counts(meta: Meta) -> Table:

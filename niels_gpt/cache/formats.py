@@ -32,6 +32,7 @@ SHORT_DTYPES: Final = {"uint16": "uint16-le", "uint32": "uint32-le"}
 SHARD_BYTES: Final = 128 * 1024 * 1024
 MAX_TRAIN_TOKENS: Final = 200_000_000
 MAX_VAL_TOKENS: Final = 5_000_000
+UNLIMITED_TOKENS: Final = 1 << 62
 VAL_FRAC: Final = 0.10
 SEED: Final = 42
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024

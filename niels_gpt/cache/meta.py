@@ -104,6 +104,8 @@ def open_meta(folder: Path) -> Meta:
         raise CacheError(f"{folder}: no such directory; expected a cache directory with {META_NAME} in it")
     path = folder / META_NAME
     meta = read_meta(str(path))
+    if meta.get("built") is False:
+        raise CacheError(f"{path}: a stub that says 'not built'; build this cache first")
     missing = [key for key in REQUIRED_KEYS if key not in meta]
     if missing:
         raise CacheError(f"{path}: lacks {', '.join(missing)}; this is no token cache of this format")
@@ -114,12 +116,34 @@ def open_meta(folder: Path) -> Meta:
         )
     if meta["token_dtype"] not in TOKEN_DTYPES:
         raise CacheError(f"{path}: token_dtype {meta['token_dtype']!r}; expected one of {', '.join(TOKEN_DTYPES)}")
-    check_sizes(folder, meta)
+    check_files(folder, meta)
     return meta
 
 
-def check_sizes(folder: Path, meta: Meta) -> None:
-    """Raise `CacheError` for the first recorded file that is missing, or shorter or longer than recorded."""
+def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
+    """The meta of a directory that a reader opens, or `None` where there is none; checked against `tokenizer` if given.
+
+    Raises:
+        CacheError: as `open_meta`; or no meta although a tokenizer is to be checked.
+        Mismatch: the cache was built with another tokenizer.
+    """
+    if not (folder / META_NAME).is_file():
+        if tokenizer is not None:
+            raise CacheError(
+                f"{folder / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
+            )
+        return None
+    meta = open_meta(folder)
+    if tokenizer is not None:
+        check_tokenizer(meta, tokenizer, folder)
+    return meta
+
+
+def check_files(folder: Path, meta: Meta) -> None:
+    """Raise `CacheError` for the first data file that is missing, shorter or longer than recorded, or not recorded."""
+    for path in sorted((*folder.glob("**/*.bin"), *folder.glob("*.npy"))):
+        if path.relative_to(folder).as_posix() not in meta["files"]:
+            raise CacheError(f"{path}: not listed in {META_NAME}; this file is not part of the cache, remove it")
     for name, record in meta["files"].items():
         path = folder / name
         if not path.is_file():

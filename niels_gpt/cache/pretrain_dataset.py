@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
-from niels_gpt.cache.meta import check_tokenizer, open_meta
-from niels_gpt.cache.mmap import Tokens, map_tokens, windows
+from niels_gpt.cache.formats import TOKEN_DTYPES
+from niels_gpt.cache.meta import meta_beside
+from niels_gpt.cache.mmap import Int64s, Tokens, map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import check_batch_size, check_length, inputs_and_targets
 
@@ -58,17 +58,20 @@ class PretrainTokenStreamDataset:
             UsageError: `B` below 1.
         """
         check_batch_size(B)
-        numbers = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device).cpu().numpy()
-        shard = np.searchsorted(self._starts, numbers, side="right") - 1
-        x, y = inputs_and_targets(self._gather(shard, numbers - self._starts[shard]), self.device)
+        drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
+        x, y = inputs_and_targets(self._gather(drawn.cpu().numpy()), self.device)
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
 
-    def _gather(self, shard: Any, offset: Any) -> Tokens:
-        """The windows at `offset` of `shard`, rows of a new array, shape (B, T + 1). The loop is over shards."""
-        rows = np.empty((len(shard), self.T + 1), dtype=self._dtype)
-        for number in np.unique(shard):
-            here = np.flatnonzero(shard == number)
-            rows[here] = self._windows[number][offset[here]]
+    def _gather(self, numbers: Int64s) -> Tokens:
+        """The windows of these numbers as rows of a new array, shape (B, T + 1). The loop is over the shards hit."""
+        if len(self._windows) == 1:
+            return self._windows[0][numbers]
+        shard = np.searchsorted(self._starts, numbers, side="right") - 1
+        offset = numbers - self._starts[shard]
+        rows = np.empty((len(numbers), self.T + 1), dtype=self._dtype)
+        for hit in set(shard.tolist()):
+            here = shard == hit
+            rows[here] = self._windows[hit][offset[here]]
         return rows
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,19 +87,7 @@ def _find_shards(folder: Path, tokenizer: Any | None) -> tuple[str, list[Path]]:
     if not folder.is_dir():
         raise CacheError(f"{folder}: no such directory; expected the train or val directory of a pretrain cache")
     paths = sorted(folder.glob("shard_*.bin"))
-    dtype = TOKEN_DTYPES["uint16-le"]
-    if (folder.parent / META_NAME).is_file():
-        meta = open_meta(folder.parent)
-        dtype = TOKEN_DTYPES[meta["token_dtype"]]
-        if tokenizer is not None:
-            check_tokenizer(meta, tokenizer, folder.parent)
-        foreign = [path for path in paths if f"{folder.name}/{path.name}" not in meta["files"]]
-        if foreign:
-            raise CacheError(f"{foreign[0]}: not listed in {META_NAME}; this file is not part of the cache, remove it")
-    elif tokenizer is not None:
-        raise CacheError(
-            f"{folder.parent / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
-        )
+    meta = meta_beside(folder.parent, tokenizer)
     if not paths:
         raise CacheError(f"{folder}: no shard_*.bin in it; expected shards, or this split got no documents")
-    return dtype, paths
+    return TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"], paths

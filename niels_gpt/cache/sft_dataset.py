@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
-from niels_gpt.cache.meta import Meta, check_tokenizer, open_meta
-from niels_gpt.cache.mmap import ExampleIndex, Tokens, map_tokens, windows
+from niels_gpt.cache.meta import meta_beside
+from niels_gpt.cache.mmap import ExampleIndex, Int64s, Tokens, map_tokens, windows
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.format.collate import check_batch_size, check_length, inputs_and_targets, masked_targets, to_device
+from niels_gpt.format.collate import check_batch_size, check_length, padded_inputs_and_targets
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 
 
@@ -49,7 +49,7 @@ class SFTExampleDataset:
     ) -> None:
         check_length(T)
         self.tokens_path, self.idx_path, self.T, self.device = Path(tokens_path), Path(idx_path), T, device
-        meta = _meta_beside(self.tokens_path, tokenizer)
+        meta = meta_beside(self.tokens_path.parent, tokenizer)
         recorded = meta["special_token_ids"] if meta else {}
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
         self.asst_id = _agreed("asst", asst_id, recorded, self.tokens_path)
@@ -84,29 +84,30 @@ class SFTExampleDataset:
         `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
         """
         ids, lengths = self._gather(examples)
-        padding = np.arange(self.T + 1) >= lengths[:, None]
-        # The mask is read off before padding: thousands of padded end-of-turns would only slow it down.
-        trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & ~padding
-        np.copyto(ids, self.eot_id, where=padding)
-        x, y = inputs_and_targets(ids, self.device)
-        mask = to_device(torch.from_numpy(trained[:, 1:]).contiguous(), self.device)
-        y_masked = masked_targets(y, mask, IGNORE_INDEX)
+        own = np.arange(ids.shape[1]) < lengths[:, None]
+        trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
+        x, y, y_masked = padded_inputs_and_targets(
+            ids, own, trained, T=self.T, pad_id=self.eot_id, ignore_index=IGNORE_INDEX, device=self.device
+        )
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y), cast(torch.LongTensor, y_masked)
 
-    def _gather(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Tokens, npt.NDArray[np.int64]]:
-        """The T + 1 tokens from each example's start, shape (B, T + 1), and how many of each row are its own.
+    def _gather(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Tokens, Int64s]:
+        """The tokens from each example's start, shape (B, n), and how many of each row are its own.
 
-        What follows an example in a row is what follows it in the file. Rows that start too near the file's end for
-        a window are read token by token, with the last token repeated.
+        n is the longest example's length, cut to T + 1: work on columns that all rows would pad is spared. What
+        follows an example in a row is what follows it in the file; at the file's end the last token is repeated::
+
+            tokens  a a a b b c        examples 1 and 2: starts [3 5], lengths [2 1]        rows  b b
+                                                                                                  c c
         """
         starts, stops = self._index.spans(examples)
         lengths = np.minimum(stops - starts, self.T + 1)
-        whole = starts < len(self._windows)
-        ids = np.empty((len(examples), self.T + 1), dtype=self._tokens.dtype)
-        ids[whole] = self._windows[starts[whole]]
-        near_end = starts[~whole, None] + np.arange(self.T + 1)
-        ids[~whole] = self._tokens[np.minimum(near_end, len(self._tokens) - 1)]
-        return ids, lengths
+        longest = int(lengths.max(initial=0))
+        if (starts < len(self._windows)).all():
+            return self._windows[starts, :longest], lengths
+        # Some row starts too near the file's end for a window of T + 1: token by token, slower and seldom.
+        places = starts[:, None] + np.arange(longest)
+        return self._tokens[np.minimum(places, len(self._tokens) - 1)], lengths
 
     def __getstate__(self) -> dict[str, Any]:
         """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
@@ -121,22 +122,6 @@ class SFTExampleDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-def _meta_beside(tokens_path: Path, tokenizer: Any | None) -> Meta | None:
-    folder = tokens_path.parent
-    if not (folder / META_NAME).is_file():
-        if tokenizer is not None:
-            raise CacheError(
-                f"{folder / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
-            )
-        return None
-    meta = open_meta(folder)
-    if tokens_path.name not in meta["files"]:
-        raise CacheError(f"{tokens_path}: not listed in the {META_NAME} beside it; this file is not part of the cache")
-    if tokenizer is not None:
-        check_tokenizer(meta, tokenizer, folder)
-    return meta
 
 
 def _agreed(name: str, given: int | None, recorded: dict[str, int], path: Path) -> int:

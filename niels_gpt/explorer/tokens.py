@@ -14,6 +14,7 @@ from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.cache.mmap import ExampleIndex, map_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
 
@@ -63,6 +64,8 @@ def view_example(
     Raises:
         CacheError: no cache, or a damaged one. UsageError: no such example. Mismatch: not the cache's tokenizer.
     """
+    if T is not None:
+        check_length(T)
     meta = open_meta(cache)
     text = _pieces(cache, meta, tokenizer)
     view = _sft if meta["kind"] == "sft" else _pretrain
@@ -96,6 +99,8 @@ def _sft(
 def _pretrain(
     cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Callable[[int], str] | None
 ) -> ExampleView:
+    if number < 0:
+        raise UsageError(f"{cache}: runs are counted from 0; there is no {number:,}")
     T = T or 64
     shards = sorted((cache / split).glob("shard_*.bin"))
     start = number * T

@@ -50,16 +50,16 @@ def spans_after(
     """
     if ids.size == 0:
         return np.zeros(ids.shape, dtype=np.bool_)
-    opener = _any_of(ids, opens)
-    never = opener | _any_of(ids, breaks or [])
-    event = never | _any_of(ids, closes)
+    never = [*opens, *(breaks or [])]
+    event = _any_of(ids, [*never, *closes])
     event[..., -1] = True
     at = np.flatnonzero(event)
-    inside_after = opener.ravel()[at]
+    found = ids.ravel()[at]
+    inside_after = _any_of(found, opens)
     inside_after[(at + 1) % ids.shape[-1] == 0] = False
-    mask = np.repeat(np.concatenate([[False], inside_after[:-1]]), np.diff(at, prepend=-1)).reshape(ids.shape)
-    mask &= ~never
-    return mask
+    mask = np.repeat(np.concatenate([[False], inside_after[:-1]]), np.diff(at, prepend=-1))
+    mask[at[_any_of(found, never)]] = False
+    return mask.reshape(ids.shape)
 
 
 def _any_of(ids: npt.NDArray[Any], values: list[int]) -> Bools:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from niels_gpt.errors import MessageError
 from niels_gpt.format.sft import check_chat
 from niels_gpt.inputs import Document, Rejected
-from niels_gpt.messages import ChatMsg, Conversation, Message, check_unicode, normalise
+from niels_gpt.messages import ChatMsg, Conversation, Message, check_text, normalise
 from niels_gpt.sources.rejections import Rejections
 
 BATCH_CHARACTERS = 1_000_000
@@ -17,35 +17,35 @@ BATCH_ROWS = 4096
 Row = TypeVar("Row")
 
 
-def usable_documents(texts: Iterable[str | Document | Rejected], rejections: Rejections) -> Iterator[str]:
-    """The texts that can be encoded. Bad ones go to `rejections`, empty ones are counted there and left out.
+def usable_documents(texts: Iterable[str | Document | Rejected], rejections: Rejections) -> Iterator[Document]:
+    """The documents that can be encoded. Bad ones go to `rejections`, empty ones are counted there and left out.
 
     Raises:
         DataError: too many bad rows, see `Rejections`.
     """
-    for text in rejections.usable(_judged_document(number, given) for number, given in enumerate(texts)):
-        if text:
-            yield text
-        else:
-            rejections.dropped["empty"] += 1
+    return rejections.usable(_judged_document(number, given) for number, given in enumerate(texts))
 
 
-def _judged_document(number: int, given: str | Document | Rejected) -> str | Rejected:
+def _judged_document(number: int, given: str | Document | Rejected) -> Document | Rejected:
     if isinstance(given, Rejected):
         return given
-    where, text = (given.where, given.text) if isinstance(given, Document) else (f"document {number}", given)
+    document = given if isinstance(given, Document) else Document(f"document {number}", given)
+    where, text = document.where, document.text
     if not isinstance(text, str):
         return Rejected(where, "wrong_type", f"{where}: a {type(text).__name__}; expected a string")
+    if not text:
+        return Rejected(where, "empty", f"{where}: no text", expected=True)
     try:
-        check_unicode(text)
+        check_text(text)
+        _check_no_nul(text, "")
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    return text
+    return document
 
 
 def usable_chats(
     examples: Iterable[Sequence[ChatMsg] | Conversation | Rejected], rejections: Rejections, *, max_message_bytes: int
-) -> Iterator[list[Message]]:
+) -> Iterator[Conversation]:
     """The conversations that document 000's format can express and that train something; others to `rejections`.
 
     Raises:
@@ -57,20 +57,20 @@ def usable_chats(
 
 def _judged_chat(
     number: int, given: Sequence[ChatMsg] | Conversation | Rejected, max_message_bytes: int
-) -> list[Message] | Rejected:
+) -> Conversation | Rejected:
     if isinstance(given, Rejected):
         return given
     where = given.where if isinstance(given, Conversation) else f"example {number}"
     try:
-        messages = given.messages if isinstance(given, Conversation) else normalise(given)
-        if isinstance(given, Conversation) and given.tools:
+        chat = given if isinstance(given, Conversation) else Conversation(normalise(given), where=where)
+        if chat.tools:
             raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
-        check_chat(messages)
-        _check_trains(messages)
-        _check_lengths(messages, max_message_bytes)
+        check_chat(chat.messages)
+        _check_trains(chat.messages)
+        _check_contents(chat.messages, max_message_bytes)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    return messages
+    return chat
 
 
 def _check_trains(messages: Sequence[Message]) -> None:
@@ -78,8 +78,18 @@ def _check_trains(messages: Sequence[Message]) -> None:
         raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
 
 
-def _check_lengths(messages: Sequence[Message], max_message_bytes: int) -> None:
+def _check_no_nul(text: str, where: str) -> None:
+    """A NUL is what binary data looks like, and it ends strings in other tools."""
+    if "\0" in text:
+        at = text.index("\0")
+        raise MessageError(
+            "nul_character", f"{where}a NUL at character {at}, as binary data has; repair it or drop the row"
+        )
+
+
+def _check_contents(messages: Sequence[Message], max_message_bytes: int) -> None:
     for index, message in enumerate(messages):
+        _check_no_nul(str(message["content"]), f"message {index}: content holds ")
         # A character has at most four bytes: the exact count is taken only where it can matter.
         if 4 * len(message["content"]) > max_message_bytes:
             size = len(str(message["content"]).encode())

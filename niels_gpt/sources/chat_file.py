@@ -1,55 +1,79 @@
-"""Conversations from the user's own files: one JSON object per line with `messages`, and `tools` if there are any."""
+"""Conversations from the user's own files, in whichever of the common shapes they are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import MessageError
-from niels_gpt.inputs import Record, Rejected, fingerprint, read_jsonl, the_file
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.inputs import Record, Rejected, fingerprint, the_file
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.dialects import DIALECTS, detect, to_messages, tools_of
+from niels_gpt.sources.records import read_records
 
 
 @dataclass(frozen=True)
-class ChatFile:
-    """A JSON-lines file of conversations.
+class ChatFile(ChatSource):
+    """A file of conversations: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
+
+    Args:
+        path: the file.
+        dialect: one of `dialects.DIALECTS`; `None` means that of the first row that has the keys of one.
 
     Raises:
-        InputError: the file is missing, a directory or empty (when read).
+        UsageError: an unknown dialect.
+        InputError: the file is missing, a directory, empty or broken (when read).
     """
 
     path: Path
+    dialect: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dialect is not None and self.dialect not in DIALECTS:
+            raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
 
     @property
     def name(self) -> str:
-        """The name that caches record: the file's, without its ending."""
-        return self.path.stem
+        """The file's name up to its first dot."""
+        return self.path.name.partition(".")[0]
+
+    @property
+    def revision(self) -> None:
+        """None: the file's hash says which version this is."""
 
     def config(self) -> dict[str, Any]:
-        """What was read, by content: name, bytes and sha256. Reads the file once."""
-        return {"inputs": fingerprint([the_file(self.path)])}
+        """The file by content (name, bytes, sha256) and the dialect it is read as. Reads the file once."""
+        return {"inputs": fingerprint([the_file(self.path)]), "dialect": self.found_dialect()}
 
-    def iterate(self) -> Iterator[Conversation | Rejected]:
-        """The conversations in order, normalised; unusable rows as `Rejected`."""
-        for record in read_jsonl(self.path):
-            yield record if isinstance(record, Rejected) else _conversation(record)
+    def found_dialect(self) -> str | None:
+        """The dialect that rows are read as; `None` if no row among the first hundred has the keys of any."""
+        if self.dialect is not None:
+            return self.dialect
+        for record in islice(read_records(self.path), 100):
+            if isinstance(record, Record) and isinstance(record.value, dict) and (found := detect(record.value)):
+                return found
+        return None
+
+    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
+        """The conversations in order, normalised, from row `start` on; unusable rows as `Rejected`."""
+        dialect = self.found_dialect() or "messages"
+        for record in islice(read_records(self.path), start, None):
+            yield record if isinstance(record, Rejected) else _conversation(record, dialect)
 
 
-def _conversation(record: Record) -> Conversation | Rejected:
+def _conversation(record: Record, dialect: str) -> Conversation | Rejected:
     row, where = record.value, record.where
     if not isinstance(row, dict):
-        found = type(row).__name__
-        return Rejected(
-            where, "row_not_an_object", f"{where}: the row is a {found}; expected an object with 'messages'"
-        )
-    if row.get("messages") is None:
-        keys = ", ".join(map(repr, row)) or "none"
-        return Rejected(where, "no_messages", f"{where}: no 'messages' in the row; keys found: {keys}")
+        detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
+        return Rejected(where, "row_not_an_object", detail)
     try:
-        messages = normalise(row["messages"])
+        messages, tools = normalise(to_messages(row, dialect)), tools_of(row)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    metadata = {key: value for key, value in row.items() if key not in ("messages", "tools")}
-    return Conversation(messages, where=where, tools=row.get("tools") or None, metadata=metadata)
+    used = {"messages", "tools", *DIALECTS[dialect][0]}
+    metadata = {key: value for key, value in row.items() if key not in used}
+    return Conversation(messages, where=where, tools=tools, metadata=metadata)

@@ -48,6 +48,8 @@ class Rejections:
 
     def _add(self, row: Rejected) -> None:
         self.dropped[row.reason] += 1
+        if row.expected:
+            return
         self._bad += 1
         if self._bad > self._limit:
             way_out = "skip such rows with --max-bad-rows N (max_bad_rows=N)"

@@ -1,12 +1,14 @@
 """Documents from the user's own files: a text or markdown file is one document, a JSON line with `text` another.
 
-A text file above 4 MiB is handed out in parts that end with a line, each a document, so that memory stays flat.
+A text file above 4 MiB is handed out in parts that end with a line, each a document, so that memory stays flat; all
+parts go to the same side of the split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,12 +26,13 @@ from niels_gpt.inputs import (
     read_text,
     the_file,
 )
+from niels_gpt.sources.base import TextSource
 
 PART_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class TextFiles:
+class TextFiles(TextSource):
     """Text, markdown and JSON-lines files: paths, directories (searched), glob patterns.
 
     Raises:
@@ -43,6 +46,10 @@ class TextFiles:
         """The name that caches record: that of the first input, without its ending."""
         return Path(self.inputs[0]).stem
 
+    @property
+    def revision(self) -> None:
+        """None: the files' hashes say which version this is."""
+
     def files(self) -> list[Path]:
         """All files, in the order in which they are read."""
         return expand(self.inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
@@ -51,8 +58,11 @@ class TextFiles:
         """What was read, by content: name, bytes and sha256 of each file. Reads every file once."""
         return {"inputs": fingerprint(self.files())}
 
-    def iterate(self) -> Iterator[Document | Rejected]:
-        """The documents in order; unusable rows and empty files as `Rejected`."""
+    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
+        """The documents in order, from document `start` on; unusable rows and empty files as `Rejected`."""
+        return islice(self._documents(), start, None)
+
+    def _documents(self) -> Iterator[Document | Rejected]:
         for file in self.files():
             if file.name.endswith(JSONL_SUFFIXES):
                 for record in read_jsonl(file):
@@ -86,7 +96,7 @@ def _parts(file: Path) -> Iterator[Document | Rejected]:
         while part := _read_part(stream):
             where = f"{file}:{line}"
             try:
-                yield Document(where, decode(part, str(file), first_line=line))
+                yield Document(where, decode(part, str(file), first_line=line), group=str(file))
             except InputError as error:
                 yield Rejected(where, "invalid_utf8", str(error))
             line += part.count(b"\n")

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import sentencepiece
 
 from niels_gpt import __version__
-from niels_gpt.errors import InputError, TokenizerError, UsageError
+from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
 from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
 from niels_gpt.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
+from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
@@ -25,6 +26,7 @@ ModelType = Literal["unigram", "bpe"]
 
 # SentencePiece drops longer lines without a word; we cut them at this length instead.
 LINE_CHARACTERS = 4096
+MIN_PIECES = 300
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
 
@@ -92,8 +94,10 @@ def train_tokenizer(
 
 
 def _check(options: TrainingOptions) -> None:
-    if options.vocab_size < 300:
-        raise UsageError(f"vocab_size is {options.vocab_size}; expected at least 300 (256 bytes, 4 sentinels, letters)")
+    if options.vocab_size < MIN_PIECES:
+        raise UsageError(
+            f"vocab_size is {options.vocab_size}; expected at least {MIN_PIECES} (256 bytes, 4 sentinels, letters)"
+        )
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
     if not 0.98 <= options.character_coverage <= 1.0:
@@ -122,7 +126,12 @@ def _jsonl_texts(file: Path) -> Iterator[str]:
         if not found:
             keys = ", ".join(map(repr, row)) or "none"
             raise InputError(f"{record.where}: no 'text' and no 'messages' with content; keys found: {keys}")
-        yield from found
+        for text in found:
+            try:
+                check_text(text)
+            except MessageError as error:
+                raise InputError(f"{record.where}: holds {error}") from error
+            yield text
 
 
 class _Sample:
@@ -188,9 +197,8 @@ def _explained(message: str, options: TrainingOptions) -> TokenizerError:
     size = options.vocab_size
     if "too high" in message:
         most = message.rpartition("<=")[2].strip(" .\n")
-        return TokenizerError(
-            f"the text is too small for {size:,} pieces; give more text or at most --vocab-size {most}"
-        )
+        smaller = f" or at most --vocab-size {most}" if most.isdigit() and int(most) >= MIN_PIECES else ""
+        return TokenizerError(f"the text is too small for {size:,} pieces; give more text{smaller}")
     if "smaller than required_chars" in message:
         needed = message.partition("required_chars. ")[2].partition("vs ")[2].partition(".")[0]
         return TokenizerError(

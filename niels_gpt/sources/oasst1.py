@@ -1,0 +1,116 @@
+"""OpenAssistant's message trees as conversations: one for every path from a root to a leaf."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from niels_gpt.errors import MessageError
+from niels_gpt.inputs import Rejected
+from niels_gpt.messages import Conversation, normalise
+from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.hub import HubDataset, HubSource
+
+REPO = "OpenAssistant/oasst1"
+ROLES = {"prompter": "user", "assistant": "assistant"}
+COLUMNS = ("message_id", "parent_id", "message_tree_id", "role", "text", "lang", "deleted")
+
+
+@dataclass(frozen=True)
+class OpenAssistant(HubSource, ChatSource):
+    """All root-to-leaf threads of the trees, tree by tree; a tree's threads share a `group` and thus a split.
+
+    Args:
+        english_only: leave out threads with a message in another language.
+        max_messages: threads are cut to their first so many messages.
+        hub_split: the published split to read.
+    """
+
+    english_only: bool = True
+    max_messages: int | None = None
+    hub_split: str = "train"
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(REPO))
+
+    def config(self) -> dict[str, Any]:
+        """Repository, commit, and what is left out."""
+        options = {"english_only": self.english_only, "max_messages": self.max_messages, "hub_split": self.hub_split}
+        return {**super().config(), **options}
+
+    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
+        """The threads, from thread `start` on. All messages of the split are held: trees are stored in pieces."""
+        rows = self.dataset.rows(self.hub_split)
+        found = threads(rows, str(self.dataset), english_only=self.english_only, max_messages=self.max_messages)
+        return islice(found, start, None)
+
+
+def threads(
+    rows: Iterable[dict[str, Any]], name: str, *, english_only: bool, max_messages: int | None
+) -> Iterator[Conversation | Rejected]:
+    """Conversations of all trees in `rows`, in the order in which roots and replies are stored.
+
+    Deleted messages end a thread before them. A message whose parent is not there is left out with all below it.
+    Work is proportional to the number of messages.
+    """
+    messages: dict[str, dict[str, Any]] = {}
+    replies: dict[str | None, list[str]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        missing = [key for key in COLUMNS if key not in row]
+        if missing:
+            keys = ", ".join(map(repr, row))
+            yield Rejected(name, "missing_field", f"{name} row {number}: no {missing[0]!r}; keys found: {keys}")
+            continue
+        messages[row["message_id"]] = {key: row[key] for key in COLUMNS}
+        replies[row["parent_id"]].append(row["message_id"])
+    for parent in [parent for parent in replies if parent is not None and parent not in messages]:
+        for orphan in replies[parent]:
+            yield _left_out(f"{name} message {orphan}", "orphan", f"its parent {parent} is not in the data")
+    for root in replies[None]:
+        for path in _paths(root, messages, replies):
+            yield _thread(path, name, english_only, max_messages)
+
+
+def _paths(
+    root: str, messages: dict[str, dict[str, Any]], replies: dict[str | None, list[str]]
+) -> Iterator[list[dict[str, Any]]]:
+    """Every path from the root to a message without replies, depth first, deleted messages and all below cut off."""
+    pending = [(root, 0)]
+    path: list[dict[str, Any]] = []
+    while pending:
+        current, depth = pending.pop()
+        message = messages[current]
+        del path[depth:]
+        if message["deleted"]:
+            continue
+        path.append(message)
+        below = [reply for reply in replies.get(current, []) if not messages[reply]["deleted"]]
+        if not below:
+            yield list(path)
+        pending += [(reply, depth + 1) for reply in reversed(below)]
+
+
+def _thread(
+    path: list[dict[str, Any]], name: str, english_only: bool, max_messages: int | None
+) -> Conversation | Rejected:
+    where = f"{name} thread {path[-1]['message_id']}"
+    if english_only and any(message["lang"] != "en" for message in path):
+        return _left_out(where, "other_language", "a message is not in English")
+    kept = path[:max_messages]
+    unknown = [message["role"] for message in kept if message["role"] not in ROLES]
+    if unknown:
+        return Rejected(where, "unknown_role", f"{where}: role {unknown[0]!r}; expected prompter or assistant")
+    if not any(message["role"] == "assistant" for message in kept):
+        return _left_out(where, "no_assistant", "nobody answered")
+    try:
+        messages = normalise([{"role": ROLES[message["role"]], "content": message["text"]} for message in kept])
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")
+    tree = path[0]["message_tree_id"]
+    metadata = {"tree_id": tree, "message_ids": [message["message_id"] for message in kept], "lang": path[0]["lang"]}
+    return Conversation(messages, where=where, group=tree, metadata=metadata)
+
+
+def _left_out(where: str, reason: str, why: str) -> Rejected:
+    return Rejected(where, reason, f"{where}: {why}", expected=True)

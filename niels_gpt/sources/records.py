@@ -1,0 +1,111 @@
+"""Records of the user's own files, whatever they are stored as, one by one in constant memory.
+
+`.jsonl`, `.json` (an array of objects, or one object a line), `.parquet`; the first two also packed as `.gz` or `.zst`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.inputs import MAX_LINE_BYTES, Record, Rejected, open_bytes, read_jsonl, the_file
+
+RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
+
+_CHUNK_CHARACTERS = 1 << 20
+_BATCH_ROWS = 1024
+_AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
+
+
+def read_records(path: Path) -> Iterator[Record | Rejected]:
+    """The records of a file; its name says how it is stored.
+
+    JSON is read value by value, so that no type is inferred and no null invented; from parquet the file's own types.
+
+    Raises:
+        InputError: missing, a directory, empty, broken, or an ending that is not known.
+        MissingExtra: parquet or `.zst` without pyarrow.
+    """
+    name = path.name
+    if name.endswith(".parquet"):
+        return _parquet(path)
+    if ".jsonl" in name or not name.endswith(RECORD_SUFFIXES):
+        return read_jsonl(path)
+    return _json(path)
+
+
+def _json(path: Path) -> Iterator[Record | Rejected]:
+    with open_bytes(path) as file:
+        first = file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1]
+    if first == b"[":
+        with open_bytes(path) as file:
+            yield from _array(path, file)
+    else:
+        yield from read_jsonl(path)
+
+
+def _array(path: Path, file: IO[bytes]) -> Iterator[Record]:
+    """The values of one JSON array; text that holds no whole value yet waits for more of the file."""
+    decoder, unpack = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
+    text, at, number = "", 0, 0
+    size, more, opened = _CHUNK_CHARACTERS, True, False
+    while True:
+        at = _skip(text, at)
+        if text[at : at + 1] == "]":
+            return
+        value, end = _value(decoder, text, at) if opened else (None, None)
+        if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # it goes on: "2" may become "2.5"
+            if not more or len(text) - at > MAX_LINE_BYTES:
+                raise InputError(f"{path}: record {number}: not valid JSON; the array breaks off or is damaged there")
+            chunk = file.read(size)
+            more = bool(chunk)
+            text, at = text[at:] + _decoded(unpack, chunk, path, number), 0
+            size *= 2  # a value larger than a chunk is not parsed again for every chunk
+            if not opened and text.lstrip():
+                text, opened = text.lstrip()[1:], True
+            continue
+        yield Record(f"{path} record {number}", value)
+        at, number, size = end, number + 1, _CHUNK_CHARACTERS
+
+
+def _value(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int | None]:
+    try:
+        return decoder.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None, None
+
+
+def _decoded(unpack: codecs.IncrementalDecoder, chunk: bytes, path: Path, number: int) -> str:
+    try:
+        return unpack.decode(chunk, final=not chunk)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: record {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
+
+
+def _skip(buffer: str, at: int) -> int:
+    while at < len(buffer) and buffer[at] in " \t\r\n,":
+        at += 1
+    return at
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pyarrow") from error
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(the_file(path)) as file:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                rows: list[dict[str, Any]] = batch.to_pylist()
+                for row in rows:
+                    yield Record(f"{path} row {number}", row)
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be read behind row {number} ({reason[:200]}); restore the file") from error

@@ -1,0 +1,73 @@
+"""A folder of one's own markdown notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.errors import InputError
+from niels_gpt.inputs import Document, Rejected, expand, fingerprint, read_text
+from niels_gpt.sources.base import TextSource
+
+SUFFIXES = (".md", ".markdown")
+
+# A block between two lines of three dashes at the very top.
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_WIKI_LINK = re.compile(r"!?\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)")
+
+
+@dataclass(frozen=True)
+class RoamNotes(TextSource):
+    """One document a file: front matter stripped, links kept as their text, all else as written.
+
+    Files go to train or val whole, because a file is a document and the split is by document.
+    """
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def revision(self) -> None:
+        """None: the files' hashes say which version this is."""
+
+    def files(self) -> list[Path]:
+        """The notes, sorted by path.
+
+        Raises:
+            InputError: the folder is missing or has no notes.
+        """
+        return expand([self.folder], SUFFIXES)
+
+    def config(self) -> dict[str, Any]:
+        """Name, bytes and sha256 of every note. Reads them once."""
+        return {"inputs": fingerprint(self.files())}
+
+    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
+        """The notes, from note `start` on."""
+        for file in islice(self.files(), start, None):
+            try:
+                yield Document(str(file), clean(read_text(file)))
+            except InputError as error:
+                yield Rejected(str(file), "invalid_utf8", str(error))
+
+
+def clean(text: str) -> str:
+    """A note without front matter, its links as text.
+
+    ::
+
+        [[gardens|my garden]] and [[tea]]     ->  my garden and tea
+        [a page](https://example.org/x)       ->  a page
+    """
+    text = _FRONT_MATTER.sub("", text, count=1)
+    text = _WIKI_LINK.sub(r"\1", text)
+    return _LINK.sub(r"\1", text)

@@ -1,0 +1,219 @@
+"""The user's own conversations: every shape, every kind of file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.inputs import Rejected
+from niels_gpt.messages import Conversation
+from niels_gpt.sources import records
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.records import read_records
+
+pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+ASK = {"role": "user", "content": "2 + 2?"}
+ANSWER = {"role": "assistant", "content": "4"}
+SYSTEM = {"role": "system", "content": "short"}
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": None}}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
+
+ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
+    ("messages", {"messages": [SYSTEM, ASK, ANSWER]}, [SYSTEM, ASK, ANSWER]),
+    (
+        "messages",
+        {"messages": [ASK, {**ANSWER, "train": False, "weight": 0.5, "reasoning_content": "easy"}]},
+        [ASK, {**ANSWER, "train": False, "weight": 0.5, "reasoning_content": "easy"}],
+    ),
+    ("messages", {"messages": [{**ANSWER, "trainable": False}]}, [{**ANSWER, "train": False}]),
+    (
+        "messages",
+        {"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
+        [ASK, {"role": "assistant", "content": "", "tool_calls": [CALL]}],
+    ),
+    (
+        "sharegpt",
+        {"system": "short", "conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}]},
+        [SYSTEM, ASK, ANSWER],
+    ),
+    (
+        "sharegpt",
+        {
+            "conversations": [
+                {"from": "function_call", "value": json.dumps({"name": "add", "arguments": {"a": 2, "b": None}})},
+                {"from": "observation", "value": "4"},
+                {"from": "gpt", "value": "4", "weight": 0},
+            ]
+        },
+        [
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "content": "4"},
+            {**ANSWER, "weight": 0},
+        ],
+    ),
+    ("alpaca", {"instruction": "2 + 2?", "input": "", "output": "4", "system": "short"}, [SYSTEM, ASK, ANSWER]),
+    (
+        "alpaca",
+        {"instruction": "Add", "input": "2, 2", "output": "4", "history": [["2 + 2?", "4"]]},
+        [ASK, ANSWER, {"role": "user", "content": "Add\n\n2, 2"}, ANSWER],
+    ),
+    ("prompt_completion", {"prompt": "2 + 2?", "completion": "4"}, [ASK, ANSWER]),
+    (
+        "prompt_completion",
+        {"prompt": [ASK, ANSWER, ASK], "completion": [ANSWER]},
+        [ASK, {**ANSWER, "train": False}, ASK, ANSWER],
+    ),
+]
+
+
+def conversations(path: Path, dialect: str | None = None) -> list[Any]:
+    return [row.messages if isinstance(row, Conversation) else row for row in ChatFile(path, dialect).iterate()]
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("dialect", "row", "expected"), ROWS)
+def test_every_dialect_becomes_messages(
+    tmp_path: Path, dialect: str, row: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    file = write(tmp_path / "chats.jsonl", row)
+    assert ChatFile(file).found_dialect() == dialect
+    assert conversations(file) == conversations(file, dialect) == [expected]
+
+
+def test_tools_and_everything_else_of_a_row_are_kept(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [ANSWER], "tools": tools, "topic": "maths"} for tools in ([TOOL], json.dumps([TOOL]), None, "")
+    ]
+    found = list(ChatFile(write(tmp_path / "c.jsonl", *rows)).iterate())
+    assert [row.tools for row in found] == [[TOOL], [TOOL], None, None]
+    assert all(row.metadata == {"topic": "maths"} for row in found)
+    assert [row.where for row in found] == [f"{tmp_path}/c.jsonl:{n}" for n in (1, 2, 3, 4)]
+
+
+def test_the_dialect_can_be_overridden(tmp_path: Path) -> None:
+    both = {"messages": [ANSWER], "prompt": "2 + 2?", "completion": "4"}
+    file = write(tmp_path / "c.jsonl", both)
+    assert conversations(file) == [[ANSWER]]
+    assert conversations(file, "prompt_completion") == [[ASK, ANSWER]]
+    with pytest.raises(UsageError, match="no format 'x'; known: messages, sharegpt, alpaca, prompt_completion"):
+        ChatFile(file, "x")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason", "says"),
+    [
+        ([1], "row_not_an_object", "expected an object with 'messages'"),
+        ({"conversation": []}, "no_messages", "no 'messages' in the row; keys found: 'conversation'"),
+        ({"messages": "hi"}, "messages_not_a_list", "messages is a str"),
+        ({"messages": [ANSWER], "tools": "{"}, "wrong_type", "tools is text but not JSON"),
+        ({"messages": [ANSWER], "tools": 5}, "wrong_type", "tools is a int"),
+    ],
+)
+def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str, says: str) -> None:
+    first, bad, last = ChatFile(write(tmp_path / "c.jsonl", {"messages": [ANSWER]}, row, {"messages": [ASK]})).iterate()
+    assert isinstance(first, Conversation)
+    assert isinstance(last, Conversation)
+    assert isinstance(bad, Rejected)
+    assert (bad.reason, bad.where) == (reason, f"{tmp_path}/c.jsonl:2")
+    assert bad.detail.startswith(bad.where) and says in bad.detail  # noqa: PT018
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"conversations": [{"from": "bot", "value": "x"}]}, "message 0: from is 'bot'; expected one of system, human"),
+        ({"conversations": [{"value": "x"}]}, "message 0: expected an object with 'from' and 'value'"),
+        ({"conversations": [{"from": "function_call", "value": "f("}]}, "message 0: function_call is not JSON"),
+        ({"instruction": "a", "output": "b", "history": [["q"]]}, "history 0: expected a pair"),
+    ],
+)
+def test_bad_turns_are_named(tmp_path: Path, row: dict[str, Any], says: str) -> None:
+    (bad,) = ChatFile(write(tmp_path / "c.jsonl", row)).iterate()
+    assert isinstance(bad, Rejected)
+    assert says in bad.detail
+
+
+def test_every_kind_of_file_gives_the_same_conversations(tmp_path: Path) -> None:
+    rows = [{"messages": [ASK, {**ANSWER, "content": f"é {n}"}]} for n in range(5)]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    array = json.dumps(rows, indent=2).encode()
+    compress = {"": bytes, ".gz": gzip.compress, ".zst": lambda data: pyarrow.compress(data, "zstd", asbytes=True)}
+    files = []
+    for packed, pack in compress.items():
+        for name, data in (("lines.jsonl", lines), ("array.json", array), ("lines.json", lines)):
+            files.append(tmp_path / (name + packed))
+            files[-1].write_bytes(pack(data))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    files.append(tmp_path / "t.parquet")
+    expected = [row["messages"] for row in rows]
+    for file in files:
+        assert conversations(file) == expected, file.name
+        assert [row.messages for row in ChatFile(file).iterate(start=3)] == expected[3:], file.name
+
+
+def test_json_is_read_row_by_row_so_that_no_null_is_invented(tmp_path: Path) -> None:
+    """Two calls with different arguments: a table would give each the keys of both."""
+    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ({"a": 1}, {"b": [1, None]})]
+    file = write(tmp_path / "c.jsonl", *({"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls))
+    assert [messages[0]["tool_calls"][0] for messages in conversations(file)] == calls
+
+
+def test_arrow_s_nulls_are_dropped_from_parquet_rows(tmp_path: Path) -> None:
+    rows = [{"messages": [{**ASK, "name": "ann"}, ANSWER]}, {"messages": [ASK, {**ANSWER, "reasoning_content": "r"}]}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    assert conversations(tmp_path / "t.parquet") == [row["messages"] for row in rows]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 64])
+@pytest.mark.parametrize(
+    "values", [[], [1, 2.5, -3e2, 0], [{"a": "é]},["}, [1, [2]], "x\\", None, True, 12345], [{"t": "y" * 300}] * 3]
+)
+def test_arrays_are_read_whatever_the_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[Any], chunk: int
+) -> None:
+    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
+    for text in (
+        json.dumps(values),
+        " " + json.dumps(values, indent=1, ensure_ascii=False) + "\n",
+        "\ufeff" + json.dumps(values),
+    ):
+        (tmp_path / "a.json").write_text(text, encoding="utf-8")
+        assert [record.value for record in read_records(tmp_path / "a.json")] == values
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"b": ', "[1, 2", '[{"a": 1} x]', '[{"a": 1}, \xff]'])
+def test_a_broken_array_names_the_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.json: record [01]: "):
+        list(read_records(tmp_path / "a.json"))
+
+
+def test_broken_packed_and_parquet_files_are_input_errors(tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"messages": []}\n' * 1000)
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-20])
+    for ending in ("gz", "zst"):
+        (tmp_path / f"not.jsonl.{ending}").write_bytes(b"hello, I am not packed at all")
+    parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "whole.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-9])
+    for name in ("cut.jsonl.gz", "not.jsonl.gz", "not.jsonl.zst", "cut.parquet"):
+        with pytest.raises(InputError, match=name):
+            list(read_records(tmp_path / name))
+
+
+def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    a, b = write(tmp_path / "c.jsonl", {"messages": [ASK]}), write(tmp_path / "other" / "c.jsonl", {"messages": [ASK]})
+    changed = write(tmp_path / "d.jsonl", {"messages": [ANSWER]})
+    assert ChatFile(a).fingerprint() == ChatFile(b).fingerprint() != ChatFile(changed).fingerprint()
+    assert (ChatFile(a).name, ChatFile(a).revision) == ("c", None)

@@ -1,0 +1,339 @@
+"""Whatever is wrong with what the user gives: one line that says what and where, the right exit code, no traces.
+
+The commands run through `main`, the function behind the console script, in this process: importing torch anew for each
+of these cases would take minutes. What needs a process of its own (limits, a full disk) and a sample of the others go
+through the installed script. What happens to caches after they were built is in `test_broken_caches.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.formats import MAX_MESSAGE_BYTES
+from niels_gpt.cache.meta import open_meta, sha256_file
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.cli import main
+from niels_gpt.errors import DataError, UsageError
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
+from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.tokenizer import train_tokenizer
+from tests.conftest import EOT, FakeTokenizer, run_cli
+
+USAGE, DATA = 2, 3
+SCRIPT = Path(sys.executable).parent / "niels-gpt"
+
+
+class Result(NamedTuple):
+    """What a command printed and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+Niels = Callable[..., Result]
+
+
+def runner(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tokenizer_dir: Path) -> Niels:
+    """Runs command lines in the current directory, where `tokenizer` becomes the tokenizer."""
+    for name, value in (("COLUMNS", "200"), ("NO_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    Path("tokenizer").symlink_to(tokenizer_dir)
+
+    def niels(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["niels-gpt", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return Result(int(exit_.value.code or 0), *capsys.readouterr())
+
+    return niels
+
+
+@pytest.fixture
+def niels(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer_dir: Path
+) -> Niels:
+    """Runs a command line in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    return runner(capsys, monkeypatch, tokenizer_dir)
+
+
+def check_refused(result: Result, code: int, *said: str) -> None:
+    """One `error:` line that holds all of `said`, the exit code, and no traceback."""
+    assert result.code == code, result.err
+    assert "Traceback" not in result.out + result.err
+    errors = [line for line in result.err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1, result.err
+    assert [part for part in said if part not in errors[0]] == [], errors[0]
+
+
+def check_nothing_left(out: Path) -> None:
+    """Neither `out` nor anything that carries its name, as `.NAME.partial` does."""
+    assert [path.name for path in out.parent.glob(f"*{out.name}*")] == []
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and time of change of every file below a directory."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def chat(*turns: tuple[str, Any]) -> str:
+    return json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]})
+
+
+GOOD = chat(("user", "hi"), ("assistant", "hello"))
+BUILD = ("cache", "build-sft", "chats.jsonl", "--out", "out/chats")
+
+BAD_ROWS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "bad JSON": ('{"messages": [}', ("column 15",)),
+    "cut JSON": (GOOD[:-5], ("not valid JSON at column",)),
+    "not an object": ("[1, 2]", ("the row is a list", "expected an object")),
+    "no messages": ('{"topic": "weather"}', ("'messages'", "keys found: 'topic'")),
+    "unknown role": (chat(("user", "hi"), ("bot", "hello")), ("message 1", "'bot'", "system, user or assistant")),
+    "content is a number": (chat(("user", 5), ("assistant", "x")), ("message 0", "content is 5", "a string")),
+    "content is parts": (
+        chat(("user", "hi"), ("assistant", [{"type": "text", "text": "x"}])),
+        ("message 1", "content is a list of parts", "a string"),
+    ),
+    "only a system message": (chat(("system", "be brief")), ("no assistant message",)),
+    "no assistant": (chat(("user", "hi"), ("user", "anyone?")), ("no assistant message",)),
+    "invalid UTF-8": (b'{"messages": "\xff"}', ("invalid UTF-8 at byte 14 (0xff)", "iconv")),
+    "lone surrogate": (chat(("user", "hi"), ("assistant", "a\ud800")), ("message 1", "content", "\\ud800")),
+    "50 MB message": (
+        chat(("user", "x" * 50_000_000), ("assistant", "y")),
+        ("message 0", "50,000,000 bytes", "--max-message-bytes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_bad_rows_are_refused_by_file_and_line(niels: Niels, case: str) -> None:
+    row, said = BAD_ROWS[case]
+    row = row if isinstance(row, bytes) else row.encode()
+    for line, rows in enumerate(([row], [GOOD.encode(), row]), start=1):
+        Path("chats.jsonl").write_bytes(b"\n".join(rows) + b"\n")
+        check_refused(niels(*BUILD), DATA, f"chats.jsonl:{line}:", "--max-bad-rows", *said)
+        check_nothing_left(Path("out/chats"))
+
+
+def test_the_installed_script_says_the_same(tmp_path: Path, tokenizer_dir: Path) -> None:
+    (tmp_path / "chats.jsonl").write_text(GOOD + "\n[]\n", encoding="utf-8")
+    done = run_cli(*BUILD, "--tokenizer", tokenizer_dir, cwd=tmp_path)
+    check_refused(Result(done.returncode, done.stdout, done.stderr), DATA, "chats.jsonl:2:", "the row is a list")
+    check_nothing_left(tmp_path / "out/chats")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        pytest.param(lambda path: None, ("no such file", "check the path"), id="missing"),
+        pytest.param(Path.mkdir, ("is a directory", "expected a file"), id="directory"),
+        pytest.param(Path.touch, ("is empty", "at least one row"), id="empty"),
+    ],
+)
+def test_bad_files_are_refused(niels: Niels, prepare: Callable[[Path], None], said: tuple[str, ...]) -> None:
+    prepare(Path("chats.jsonl"))
+    check_refused(niels(*BUILD), DATA, "chats.jsonl:", *said)
+    assert not Path("out").exists()
+
+
+def test_a_file_of_blank_lines_holds_no_conversation(niels: Niels) -> None:
+    Path("chats.jsonl").write_text("\n\n", encoding="utf-8")
+    check_refused(niels(*BUILD), DATA, "no usable conversation")
+    check_nothing_left(Path("out/chats"))
+
+
+def test_a_message_of_just_the_limit_is_built(niels: Niels, fake: FakeTokenizer) -> None:
+    """The limit is in bytes: 500 two-byte letters are within 1 000, one letter more is not."""
+    Path("chats.jsonl").write_text(chat(("user", "é" * 500), ("assistant", "y")), encoding="utf-8")
+    assert niels(*BUILD, "--max-message-bytes", 1000).code == 0
+    Path("chats.jsonl").write_text(chat(("user", "é" * 500 + "x"), ("assistant", "y")), encoding="utf-8")
+    check_refused(niels(*BUILD, "--max-message-bytes", 1000, "--overwrite"), DATA, "1,001 bytes", "1,000")
+
+    longest = [{"role": "user", "content": "x" * MAX_MESSAGE_BYTES}, {"role": "assistant", "content": "y"}]
+    build_sft_cache([longest], "longest", tokenizer=fake, val_frac=0, seed=0)
+    longest[0]["content"] += "x"
+    with pytest.raises(DataError, match="16,777,217 bytes"):
+        build_sft_cache([longest], "too_long", tokenizer=fake, val_frac=0, seed=0)
+
+
+FIVE_ROWS = [GOOD, '{"messages": [}', GOOD, chat(("bot", "hi")), GOOD]
+
+
+def test_bad_rows_stop_the_build_unless_allowed(niels: Niels) -> None:
+    Path("chats.jsonl").write_text("\n".join(FIVE_ROWS) + "\n", encoding="utf-8")
+    check_refused(niels(*BUILD), DATA, "chats.jsonl:2:")
+    check_refused(niels(*BUILD, "--max-bad-rows", 1), DATA, "chats.jsonl:4:", "at most 1 were allowed")
+    check_nothing_left(Path("out/chats"))
+
+
+def test_allowed_bad_rows_are_counted_and_listed(niels: Niels) -> None:
+    Path("chats.jsonl").write_text("\n".join(FIVE_ROWS) + "\n", encoding="utf-8")
+    assert niels(*BUILD, "--max-bad-rows", 2).code == 0
+    meta = open_meta(Path("out/chats"))
+    assert meta["dropped"] == {"invalid_json": 1, "unknown_role": 1}
+    assert meta["train_examples"] + meta["val_examples"] == 3
+    info = niels("cache", "info", "out/chats").out
+    assert "left out: invalid_json" in info
+    assert "left out: unknown_role" in info
+    lines = Path("out/chats/rejected.jsonl").read_text(encoding="utf-8").splitlines()
+    rejected = [json.loads(line) for line in lines]
+    assert [(row["where"], row["reason"]) for row in rejected] == [
+        ("chats.jsonl:2", "invalid_json"),
+        ("chats.jsonl:4", "unknown_role"),
+    ]
+    assert "'bot'" in rejected[1]["detail"]
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "code", "said"),
+    [
+        ("--tokenizer", "nowhere", DATA, ("nowhere", "no tokenizer", "niels-gpt tokenizer train")),
+        ("--tokenizer", "chats.jsonl", DATA, ("chats.jsonl", "not a SentencePiece model")),
+        ("--val-frac", 1.5, USAGE, ("1.5", "0 or more and below 1")),
+        ("--max-bad-rows", -1, USAGE, ("max_bad_rows is -1", "0 or more")),
+        ("--token-dtype", "int8", USAGE, ("'int8'", "'uint16' or 'uint32'")),
+    ],
+)
+def test_bad_options_are_refused(niels: Niels, option: str, value: object, code: int, said: tuple[str, ...]) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    check_refused(niels(*BUILD, option, value), code, *said)
+    assert not Path("out").exists()
+
+
+def test_a_vocabulary_above_uint16_needs_uint32(tmp_path: Path) -> None:
+    """Ids from 66 000 on would wrap; nothing is written until the dtype holds them, and then they come back."""
+    fake = FakeTokenizer(vocab_size=70_000)
+    fake._words = 66_000  # the next new word gets id 66 010
+    out, chat_ = str(tmp_path / "chats"), {"messages": [{"role": "assistant", "content": "a b c"}]}
+    with pytest.raises(UsageError, match=r'70,000 ids.*token_dtype="uint32"'):
+        build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0)
+    check_nothing_left(Path(out))
+
+    build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0, token_dtype="uint32")
+    ids = serialize_chat_to_ids(chat_, tokenizer=fake, default_system_text=DEFAULT_SYSTEM_TEXT)
+    dataset = SFTExampleDataset(f"{out}/train_tokens.bin", f"{out}/train_idx.npy", T=len(ids), device="cpu", eot_id=EOT)
+    assert max(ids) > 65_535
+    assert dataset.rows(np.array([0]))[0].tolist() == [ids]
+
+
+# Where the output goes
+
+
+def test_a_directory_of_someone_else_is_never_touched(niels: Niels) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    Path("out/chats").mkdir(parents=True)
+    Path("out/chats/thesis.tex").write_text("years of work", encoding="utf-8")
+    check_refused(niels(*BUILD), USAGE, "out/chats", "not empty", "--overwrite")
+    check_refused(niels(*BUILD, "--overwrite"), USAGE, "out/chats", "not overwritten")
+    assert [str(path) for path in Path("out").rglob("*")] == ["out/chats", "out/chats/thesis.tex"]
+
+
+def test_a_path_below_a_file_is_refused(niels: Niels) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    Path("out").write_text("a file", encoding="utf-8")
+    check_refused(niels(*BUILD), DATA, "out/chats", "creating the directory failed")
+    check_refused(niels(*BUILD[:-1], "out"), USAGE, "out: this is a file", "Choose another path")
+    assert Path("out").read_text(encoding="utf-8") == "a file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permission bits do not bind root")
+def test_a_read_only_directory_is_refused(niels: Niels) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    Path("out").mkdir(mode=0o555)
+    check_refused(niels(*BUILD), DATA, "out/chats", "Permission denied", "choose another place")
+    assert list(Path("out").iterdir()) == []
+
+
+@pytest.fixture
+def built(niels: Niels) -> Path:
+    """A cache of the sample conversations at `out/chats`."""
+    shutil.copy(chats_file(), "chats.jsonl")
+    assert niels(*BUILD).code == 0
+    return Path("out/chats")
+
+
+def test_the_same_inputs_again_change_nothing(niels: Niels, built: Path) -> None:
+    before = contents(built)
+    again = niels(*BUILD)
+    assert again.code == 0
+    assert "already built" in again.err
+    assert contents(built) == before
+
+
+def test_another_seed_or_tokenizer_is_named(niels: Niels, built: Path) -> None:
+    before = contents(built)
+    check_refused(niels(*BUILD, "--seed", 7), USAGE, "out/chats", "seed 42, now 7", "--overwrite")
+    old = open_meta(built)["tokenizer_sha256"]
+    new = train_tokenizer([notes_dir()], "other", vocab_size=900).sha256
+    check_refused(niels(*BUILD, "--tokenizer", "other"), USAGE, "tokenizer_sha256", old[:12], new[:12])
+    assert contents(built) == before
+
+
+def test_other_input_bytes_are_named(niels: Niels, built: Path) -> None:
+    """Same name, same size, one letter changed: only the sha256 tells, so the message must show it."""
+    before = contents(built)
+    old = open_meta(built)["dataset_config"]["inputs"][0]["sha256"]
+    data = Path("chats.jsonl").read_bytes()
+    Path("chats.jsonl").write_bytes(data.replace(b"rainbow", b"Rainbow", 1))
+    check_refused(niels(*BUILD), USAGE, "sha256", old[:12], sha256_file("chats.jsonl")[:12])
+    assert contents(built) == before
+
+
+def test_overwrite_replaces(niels: Niels, built: Path) -> None:
+    before = contents(built)
+    assert niels(*BUILD, "--seed", 7, "--overwrite").code == 0
+    assert open_meta(built)["seed"] == 7
+    assert contents(built)["train_tokens.bin"] != before["train_tokens.bin"]
+    assert [path.name for path in Path("out").iterdir()] == ["chats"]
+
+
+# A disk that is full. These need a process of their own.
+
+
+def test_a_file_size_limit_is_met_cleanly(niels: Niels) -> None:
+    """1.6 MB of tokens into files of at most 1 MB: the limit strikes while tokens are written."""
+    Path("chats.jsonl").write_bytes(chats_file().read_bytes() * 30)
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    done = subprocess.run([SCRIPT, *BUILD], capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
+    limited = Result(done.returncode, done.stdout, done.stderr)
+    check_refused(limited, DATA, "train_tokens.bin", os.strerror(errno.EFBIG), "ulimit -f")
+    check_nothing_left(Path("out/chats"))
+    assert niels(*BUILD).code == 0
+
+
+def test_a_full_disk_is_met_cleanly(niels: Niels) -> None:
+    """On a file system of 32 KB, mounted where only this process and its children see it."""
+    shutil.copy(chats_file(), "chats.jsonl")
+    Path("out").mkdir()
+    script = 'mount -t tmpfs -o size=32k tmpfs out || exit 99; "$@"; code=$?; ls -A out; exit $code'
+    mount = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    done = subprocess.run([*mount, SCRIPT, *BUILD], capture_output=True, text=True, timeout=120, check=False)
+    full = Result(done.returncode, done.stdout, done.stderr)
+    check_refused(full, DATA, "out/", os.strerror(errno.ENOSPC), "free some space")
+    assert full.out == ""  # `ls -A` found nothing

@@ -1,0 +1,438 @@
+"""Files and directories are whole or absent, whatever is killed, refused or full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.checksums import file_record
+from niels_gpt.errors import OutputExists, StorageError, storage_errors
+from niels_gpt.files import HashedWriter, StagedDirectory, json_bytes, staging_path, write_atomic
+
+MANIFEST = "meta.json"
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file below `folder` and its text, and every empty directory."""
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else "directory"
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() or not any(path.iterdir())
+    }
+
+
+def build(
+    target: Path, text: str, *, overwrite: bool = False, before_commit: Callable[[], None] = lambda: None
+) -> None:
+    """A small finished build."""
+    with StagedDirectory(target, manifest=MANIFEST, overwrite=overwrite) as staged:
+        (staged.path / "sub").mkdir()
+        (staged.path / "sub" / "data").write_text(text)
+        write_atomic(staged.path / MANIFEST, text.encode())
+        before_commit()
+        staged.commit()
+
+
+def built(text: str) -> dict[str, str]:
+    return {f"out/{MANIFEST}": text, "out/sub/data": text}
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., None]:
+    """A function that fails, to stand in for one that may."""
+
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def python(script: str, *arguments: object) -> list[str]:
+    """The command line that runs `script` in a process of its own."""
+    return [sys.executable, "-c", script, *map(str, arguments)]
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+# --- HashedWriter and write_atomic
+
+
+@given(chunks=st.lists(st.binary(max_size=200) | st.integers(0, 600_000).map(bytes), max_size=6))
+@settings(deadline=None, max_examples=30)
+def test_record_equals_the_files_own(tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("writer") / "file"
+    writer = HashedWriter(path)
+    for chunk in chunks:
+        writer.write(chunk)
+    record = writer.close()
+    assert path.read_bytes() == b"".join(chunks)
+    assert record == file_record(path)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.uint16),
+        np.arange(6, dtype=np.int64).reshape(2, 3).T,  # not contiguous
+        np.arange(10, dtype=np.uint32)[::3],
+        np.array([True, False]),
+        np.array(7.5, dtype=np.float32),
+        np.empty((0, 4), dtype=np.int64),
+    ],
+)
+def test_arrays_are_written_in_c_order(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
+    writer = HashedWriter(tmp_path / "file")
+    writer.write(array)
+    writer.write(memoryview(array.tobytes()))
+    record = writer.close()
+    assert (tmp_path / "file").read_bytes() == 2 * array.tobytes()
+    assert record == file_record(tmp_path / "file")
+
+
+def test_abandon_deletes_an_open_file_and_keeps_a_closed_one(tmp_path: Path) -> None:
+    opened, closed = HashedWriter(tmp_path / "open"), HashedWriter(tmp_path / "closed")
+    closed.write(b"kept")
+    closed.close()
+    for writer in (opened, closed, opened, closed):
+        writer.abandon()
+    assert tree(tmp_path) == {"closed": "kept"}
+
+
+def test_a_writer_never_writes_into_an_existing_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="file: creating the file failed: File exists"):
+        HashedWriter(tmp_path / "file")
+    assert tree(tmp_path) == {"file": "mine"}
+
+
+@pytest.mark.parametrize("before", [None, "older and longer than the new one"])
+def test_write_atomic(tmp_path: Path, before: str | None) -> None:
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_text(before)
+    record = write_atomic(path, b"new")
+    assert record == file_record(path)
+    assert tree(tmp_path) == {"file": "new"}
+
+
+def test_write_atomic_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr(os, "fsync", raising(OSError(errno.EIO, os.strerror(errno.EIO))))
+    with pytest.raises(StorageError, match=r"writing failed: Input/output error"):
+        write_atomic(tmp_path / "file", b"new")
+    assert tree(tmp_path) == {"file": "old"}
+
+
+def test_json_is_written_as_people_read_it() -> None:
+    assert json_bytes({"b": 1, "a": "naïve"}) == '{\n  "b": 1,\n  "a": "naïve"\n}\n'.encode()
+
+
+# --- StagedDirectory in one process
+
+
+@pytest.mark.parametrize("name", ["out", "new/parents/out"])
+def test_absent_until_commit(tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    with StagedDirectory(target, manifest=MANIFEST) as staged:
+        (staged.path / "data").write_text("x")
+        assert not target.exists()
+        staged.commit()
+        assert tree(target) == {"data": "x"}
+    assert tree(target.parent) == {"out/data": "x"}
+
+
+def test_an_empty_directory_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    build(tmp_path / "out", "new")
+    assert tree(tmp_path) == built("new")
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("before", [{}, built("old")])
+def test_an_exception_removes_what_was_built(
+    tmp_path: Path, error: type[BaseException], before: dict[str, str]
+) -> None:
+    if before:
+        build(tmp_path / "out", "old")
+    with pytest.raises(error):
+        build(tmp_path / "out", "new", overwrite=True, before_commit=raising(error))
+    assert tree(tmp_path) == before
+
+
+def test_without_commit_nothing_appears(tmp_path: Path) -> None:
+    with StagedDirectory(tmp_path / "out", manifest=MANIFEST) as staged:
+        (staged.path / "data").write_text("x")
+    assert tree(tmp_path) == {}
+
+
+def test_overwrite_replaces_an_earlier_build_whole(tmp_path: Path) -> None:
+    build(tmp_path / "out", "old")
+    (tmp_path / "out" / "only-in-old").write_text("x")
+    build(tmp_path / "out", "new", overwrite=True)
+    assert tree(tmp_path) == built("new")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["photos", "file", "dead-link"])
+def test_what_is_not_ours_is_refused(tmp_path: Path, name: str, overwrite: bool) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "dead-link").symlink_to("nowhere")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OutputExists, match=f"{name}: .*[Cc]hoose another"):
+        build(tmp_path / name, "new", overwrite=overwrite)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_finished_build_is_refused_without_overwrite(tmp_path: Path) -> None:
+    build(tmp_path / "out", "old")
+    with pytest.raises(OutputExists, match=r"not empty; expected a new or empty one\..* --overwrite"):
+        build(tmp_path / "out", "new")
+    assert tree(tmp_path) == built("old")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_put_there_during_the_build_are_refused_too(tmp_path: Path, overwrite: bool) -> None:
+    def put() -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "precious").write_text("mine")
+
+    with pytest.raises(OutputExists, match="not empty"):
+        build(tmp_path / "out", "new", overwrite=overwrite, before_commit=put)
+    assert tree(tmp_path) == {"out/precious": "mine"}
+
+
+def test_a_failed_commit_leaves_the_earlier_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one's rename is refused after the old one has been moved aside."""
+    build(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def refused(self: Path, target: Path) -> Path:
+        if self == staging_path(tmp_path / "out"):
+            raise OSError(errno.EIO, "broken")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(StorageError, match="out: moving the finished build into place failed: broken"):
+        build(tmp_path / "out", "new", overwrite=True)
+    assert tree(tmp_path) == built("old")
+
+
+def test_leaving_the_block_after_commit_spares_the_next_builder(tmp_path: Path) -> None:
+    """Between one builder's commit and the end of its block, another may already be building here."""
+    following = StagedDirectory(tmp_path / "out", manifest=MANIFEST, overwrite=True)
+    with ExitStack() as stack:
+        with StagedDirectory(tmp_path / "out", manifest=MANIFEST) as staged:
+            (staged.path / MANIFEST).write_text("first")
+            staged.commit()
+            stack.enter_context(following)
+            (following.path / MANIFEST).write_text("second")
+        following.commit()
+    assert tree(tmp_path) == {"out/meta.json": "second"}
+
+
+def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another builder comes just between the two renames: it is refused, and the replacement succeeds."""
+    build(tmp_path / "out", "old")
+    rename, arrivals = Path.rename, []
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self == staging_path(tmp_path / "out") and not arrivals:
+            arrivals.append(self)
+            with pytest.raises(OutputExists):
+                build(tmp_path / "out", "other", overwrite=True)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    build(tmp_path / "out", "new", overwrite=True)
+    assert arrivals
+    assert tree(tmp_path) == built("new")
+
+
+# --- StagedDirectory and other processes
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from niels_gpt.files import StagedDirectory
+with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
+    (staged.path / "half").mkdir()
+    (staged.path / "half" / "data").write_text("x")
+    print("building", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def other_builder(target: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is building `target` and never gets done; killed at the end."""
+    with subprocess.Popen(python(HOLD, target), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "building\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_builder_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    leftover = {".out.partial/half/data": "x"}
+    with other_builder(tmp_path / "out") as process:
+        for overwrite in (False, True):
+            with pytest.raises(OutputExists, match="another process is building here right now; wait for it or choose"):
+                build(tmp_path / "out", "mine", overwrite=overwrite)
+        assert tree(tmp_path) == leftover
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    assert tree(tmp_path) == leftover
+    build(tmp_path / "out", "mine")
+    assert tree(tmp_path) == built("mine")
+
+
+def test_what_a_killed_process_left_is_gone_before_the_next_one_writes(tmp_path: Path) -> None:
+    with other_builder(tmp_path / "out"):
+        pass
+    (tmp_path / ".out.partial" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_text("mine")
+    with StagedDirectory(tmp_path / "out", manifest=MANIFEST) as staged:
+        assert list(staged.path.iterdir()) == []
+    assert tree(tmp_path) == {"elsewhere/precious": "mine"}
+
+
+DIE_BETWEEN_RENAMES = """
+import os, signal, sys
+from pathlib import Path
+from niels_gpt.files import StagedDirectory
+rename = Path.rename
+def dying(self, target):
+    if self.name == ".out.partial":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = dying
+with StagedDirectory(Path(sys.argv[1]), manifest="meta.json", overwrite=True) as staged:
+    (staged.path / "meta.json").write_text("never seen")
+    staged.commit()
+"""
+
+
+@pytest.mark.parametrize("then", ["look", "fail", "replace"])
+def test_a_replacement_killed_between_its_renames_is_undone(tmp_path: Path, then: str) -> None:
+    build(tmp_path / "out", "old")
+    assert run(python(DIE_BETWEEN_RENAMES, tmp_path / "out")).returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    if then == "replace":
+        build(tmp_path / "out", "new", overwrite=True)
+        assert tree(tmp_path) == built("new")
+    elif then == "fail":
+        with pytest.raises(ZeroDivisionError):
+            build(tmp_path / "out", "new", overwrite=True, before_commit=raising(ZeroDivisionError))
+        assert tree(tmp_path) == built("old")
+    else:
+        with pytest.raises(OutputExists):
+            build(tmp_path / "out", "new")
+        assert tree(tmp_path / "out") == {MANIFEST: "old", "sub/data": "old"}
+
+
+# --- The disk refuses
+
+WRITE_TOO_MUCH = """
+import resource, signal, sys
+from pathlib import Path
+from niels_gpt.files import HashedWriter, StagedDirectory, write_atomic
+folder, how, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+if limit:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def write(path, size):
+    if how == "atomic":
+        write_atomic(path, bytes(size))
+    else:
+        writer = HashedWriter(path)
+        writer.write(bytes(size))
+        writer.close()
+try:
+    if how == "atomic":
+        (folder / "file").write_text("old")
+        write(folder / "file", 1_000_000)
+    else:
+        (folder / "out").mkdir()
+        (folder / "out" / "meta.json").write_text("old")
+        with StagedDirectory(folder / "out", manifest="meta.json", overwrite=True) as staged:
+            write(staged.path / "small", 10)
+            # Up to a mebibyte stays in the buffer until close; more fails at write.
+            write(staged.path / "big", 1_000_000 if how == "buffered" else 5_000_000)
+            staged.commit()
+except Exception as error:
+    print(type(error).__name__, error)
+for path in sorted(folder.rglob("*")):
+    print(path.relative_to(folder), path.read_text() if path.is_file() else "")
+"""
+# What is still there afterwards, beside the error.
+LEFT = {"atomic": ["file old"], "buffered": ["out ", "out/meta.json old"], "direct": ["out ", "out/meta.json old"]}
+
+
+def in_small_disk(folder: Path, command: list[str]) -> list[str]:
+    """`command` with a file system of 600 KiB at `folder`, mounted where only that process sees it."""
+    mount = 'mount -t tmpfs -o size=600k tmpfs "$0" && exec "$@"'
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(folder), *command]
+
+
+@pytest.mark.parametrize("how", LEFT)
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        (0, "No space left on device; free some space or choose another place, then run the same command again"),
+        (300_000, "File too large; the file-size limit is reached: raise it (ulimit -f) or use smaller shards"),
+    ],
+    ids=["full disk", "ulimit -f"],
+)
+def test_a_disk_that_refuses(tmp_path: Path, limit: int, sentence: str, how: str) -> None:
+    """A real ENOSPC on a small file system, and a real EFBIG, in a process of its own."""
+    command = python(WRITE_TOO_MUCH, tmp_path, how, limit)
+    if not limit:
+        if not shutil.which("unshare") or subprocess.run(in_small_disk(tmp_path, ["true"]), check=False).returncode:
+            pytest.skip("mounting a tmpfs is not allowed here")
+        command = in_small_disk(tmp_path, command)
+    refusal, *left = run(command).stdout.splitlines()
+    assert refusal.startswith(f"StorageError {tmp_path}/")
+    assert refusal.endswith(f": writing failed: {sentence}")
+    assert left == LEFT[how]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EDQUOT, "raise the quota"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.EROFS, "choose another place"),
+        (errno.EACCES, "check the permissions"),
+        (errno.EPERM, "check the permissions"),
+        (errno.EIO, "see the system's message"),
+    ],
+)
+def test_storage_errors_name_the_path_and_a_way_out(number: int, remedy: str) -> None:
+    with pytest.raises(StorageError) as caught, storage_errors("doing things", "some/path"):
+        raise OSError(number, os.strerror(number))
+    assert str(caught.value).startswith(f"some/path: doing things failed: {os.strerror(number)}; ")
+    assert remedy in str(caught.value)
+    assert isinstance(caught.value, OSError)
+    assert caught.value.exit_code == 3

@@ -1,0 +1,158 @@
+"""The door for conversations: one shape behind it, and refusals that name the message and the field."""
+
+from __future__ import annotations
+
+import copy
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import check_text, normalise
+
+USER = {"role": "user", "content": "hi"}
+
+
+def called(*calls: object, **more: Any) -> dict[str, Any]:
+    """An assistant message with tool calls."""
+    return {"role": "assistant", "tool_calls": list(calls), **more}
+
+
+def call(**function: Any) -> dict[str, Any]:
+    return {"function": {"name": "f", "arguments": "{}", **function}}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (USER, USER),
+        ({"role": "tool", "content": ""}, {"role": "tool", "content": ""}),
+        ({"role": "user", "content": None}, {"role": "user", "content": ""}),
+        (  # Arrow writes a null for every key that any row has
+            {**USER, "name": None, "tool_calls": None, "reasoning_content": None, "train": None, "weight": None},
+            USER,
+        ),
+        (called(call()), {**called(call()), "content": ""}),
+        (called(call(), content=None), {**called(call()), "content": ""}),
+        (called({**call(), "id": None, "type": None}, content="x"), called(call(), content="x")),
+        (called(call(description=None), content="x"), called(call(), content="x")),
+        (called({**call(), "id": "7", "type": "function"}, content=""),) * 2,
+        # Arguments stay as the model wrote them, JSON text or object, nulls and spaces included.
+        (called(call(arguments='{"a":  null }'), content=""),) * 2,
+        (called(call(arguments={"a": None, "b": {"c": [None]}}), content=""),) * 2,
+        (called(call(arguments={}), content=""),) * 2,
+        (called(call(arguments="not json"), content=""),) * 2,
+        # What we do not know, a chat template may.
+        ({**USER, "date": "today", "deep": {"a": [1, {"b": None}]}},) * 2,
+        (called({**call(strict=True), "index": 0}, content=""),) * 2,
+        ({"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image", "url": "x"}]},) * 2,
+        ({**USER, "train": False, "weight": 0.5, "name": "ann", "tool_call_id": "7"},) * 2,
+        ({**USER, "weight": 2}, {**USER, "weight": 2.0}),
+        ({**USER, "content": "naïve 你好 \U0001f600 \0"},) * 2,
+    ],
+)
+def test_accepted(message: dict[str, Any], expected: dict[str, Any]) -> None:
+    before = copy.deepcopy(message)
+    assert normalise([message, USER]) == [expected, USER]
+    assert message == before
+
+
+def test_nulls_in_content_parts_are_dropped_too() -> None:
+    """No `None` is left outside tool arguments: a template that asks for `'image' in part` must not find one."""
+    parts = [{"type": "text", "text": "hi", "image": None}, {"type": "image", "text": None, "image": "x.png"}]
+    (message,) = normalise([{"role": "user", "content": parts}])
+    assert message["content"] == [{"type": "text", "text": "hi"}, {"type": "image", "image": "x.png"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason", "detail"),
+    [
+        (None, "messages_not_a_list", "messages is None (NoneType); expected a list of objects with role, content"),
+        ("hi", "messages_not_a_list", "messages is 'hi' (str)"),
+        (b"hi", "messages_not_a_list", "messages is b'hi' (bytes)"),
+        (USER, "messages_not_a_list", "messages is {'role': 'user', 'content': 'hi'} (dict)"),
+        ("x" * 100, "messages_not_a_list", "messages is 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (str)"),
+        ([], "no_messages", "messages is empty; expected at least one message"),
+        ([None], "message_not_an_object", "message 0 is None (NoneType); expected an object with role, content"),
+        ([USER, "hi"], "message_not_an_object", "message 1 is 'hi' (str)"),
+        ([{"content": "hi"}], "missing_field", "message 0: role is missing"),
+        ([USER, {"role": None, "content": "hi"}], "missing_field", "message 1: role is missing"),
+        ([USER, {"role": "user"}], "missing_field", "message 1: content is missing"),
+        ([called()], "missing_field", "message 0: content is missing"),  # an empty list is no call
+        ([called({"id": "1"})], "missing_field", "message 0: tool_calls.0.function is missing"),
+        ([called(call(), call(name=None))], "missing_field", "message 0: tool_calls.1.function.name is missing"),
+        ([called(call(arguments=None))], "missing_field", "message 0: tool_calls.0.function.arguments is missing"),
+        ([{"role": 1, "content": "hi"}], "wrong_type", "message 0: role is 1 (int); expected a string"),
+        (
+            [USER, USER, {"role": "user", "content": 5}],
+            "wrong_type",
+            "message 2: content is 5 (int); expected a string",
+        ),
+        ([{"role": "user", "content": b"hi"}], "wrong_type", "message 0: content is b'hi' (bytes); expected a string"),
+        ([{**USER, "name": 5}], "wrong_type", "message 0: name is 5 (int); expected a string"),
+        ([{**USER, "train": 1}], "wrong_type", "message 0: train is 1 (int); expected true or false"),
+        ([{**USER, "weight": "1"}], "wrong_type", "message 0: weight is '1' (str); expected a valid number"),
+        ([called() | {"tool_calls": "f()"}], "wrong_type", "message 0: tool_calls is 'f()' (str); expected a list"),
+        ([called(None)], "wrong_type", "message 0: tool_calls.0 is None (NoneType)"),
+        ([called(call(arguments=5))], "wrong_type", "message 0: tool_calls.0.function.arguments is 5 (int)"),
+        ([called({**call(), "id": 7})], "wrong_type", "message 0: tool_calls.0.id is 7 (int); expected a string"),
+        (
+            [USER, {"role": "user", "content": "ab\ud800"}],
+            "invalid_unicode",
+            r"message 1: content holds half of a surrogate pair (\ud800) at character 2",
+        ),
+        ([{**USER, "name": "\udfff"}], "invalid_unicode", r"message 0: name holds half of a surrogate pair (\udfff)"),
+    ],
+)
+def test_refused(messages: object, reason: str, detail: str) -> None:
+    with pytest.raises(MessageError) as caught:
+        normalise(messages)
+    assert caught.value.reason == reason
+    assert str(caught.value).startswith(detail)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "\ud800"}]},
+        called(call(name="\ud800")),
+        called(call(arguments="\ud800")),
+        called(call(arguments={"a": ["\ud800"]})),
+        called(call(arguments={"\ud800": 1})),
+    ],
+    ids=["part", "function name", "arguments text", "arguments value", "arguments key"],
+)
+def test_surrogates_are_found_wherever_text_is_rendered(message: dict[str, Any]) -> None:
+    """Behind the door everything can be encoded."""
+    with pytest.raises(MessageError, match="message 0") as caught:
+        normalise([message])
+    assert caught.value.reason == "invalid_unicode"
+
+
+@given(st.text(st.characters(categories=["L", "Cs", "So"])))
+@settings(deadline=None)
+def test_check_text_refuses_exactly_what_utf8_cannot_write(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        with pytest.raises(MessageError, match="half of a surrogate pair"):
+            check_text(text)
+    else:
+        check_text(text)
+
+
+def test_any_sequence_of_any_mapping_becomes_new_dicts() -> None:
+    given = (MappingProxyType(USER), USER)
+    found = normalise(given)
+    assert found == [USER, USER]
+    assert all(type(message) is dict for message in found)
+    assert found[1] is not USER
+
+
+def test_normalising_twice_changes_nothing() -> None:
+    once = normalise([{**USER, "name": None}, called(call(arguments={"a": None}), content=None)])
+    assert normalise(once) == once

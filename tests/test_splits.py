@@ -1,0 +1,170 @@
+"""The random choices of a build: pinned, fair, and the same however the rows are batched."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import UsageError
+from niels_gpt.splits import ValidationSplit, shuffled
+
+FRACTIONS = [0.5, 0.1, 0.25, 1 / 3, 0.3, 0.9, 0.01, 0.005, 2 / 7]
+
+
+def split_reference(fraction: float, seed: int, n: int) -> list[bool]:
+    """Each group draws one number for its one row; group g holds the rows from g/fraction up to (g+1)/fraction."""
+    exact = Fraction(fraction).limit_denominator(1_000_000)
+    generator = torch.Generator().manual_seed(2 * seed)
+    chosen, first = set(), 0
+    while first < n:
+        group = math.floor(first * exact)
+        after = math.ceil((group + 1) / exact)
+        draw = torch.rand(1, generator=generator, dtype=torch.float64).item()
+        chosen.add(first + int(draw * (after - first)))
+        first = after
+    return [row in chosen for row in range(n)]
+
+
+@pytest.mark.parametrize("fraction", FRACTIONS)
+@pytest.mark.parametrize("seed", [0, 42])
+def test_split_equals_the_slow_reference(fraction: float, seed: int) -> None:
+    assert ValidationSplit(fraction, seed).take(5000).tolist() == split_reference(fraction, seed, 5000)
+
+
+@given(
+    fraction=st.sampled_from(FRACTIONS), seed=st.integers(0, 2**40), batches=st.lists(st.integers(0, 500), max_size=12)
+)
+@settings(deadline=None)
+def test_split_is_independent_of_batching(fraction: float, seed: int, batches: list[int]) -> None:
+    whole = ValidationSplit(fraction, seed).take(sum(batches))
+    split = ValidationSplit(fraction, seed)
+    parts = [split.take(n) for n in batches]
+    assert [part.shape for part in parts] == [(n,) for n in batches]
+    assert np.array_equal(np.concatenate([*parts, []]), whole)
+
+
+def test_split_row_by_row() -> None:
+    split = ValidationSplit(0.3, 7)
+    assert [bool(split.take(1)[0]) for _ in range(3000)] == ValidationSplit(0.3, 7).take(3000).tolist()
+
+
+@pytest.mark.parametrize("per", [2, 3, 10, 100])
+def test_exactly_one_of_each_group(per: int) -> None:
+    chosen = ValidationSplit(1 / per, seed=3).take(per * 400)
+    assert chosen.dtype == np.bool_
+    assert (chosen.reshape(400, per).sum(axis=1) == 1).all()
+    assert len(set(chosen.reshape(400, per).argmax(axis=1).tolist())) > per / 2  # not always the same place
+
+
+@pytest.mark.parametrize("fraction", FRACTIONS)
+def test_share_is_right_after_any_number_of_rows(fraction: float) -> None:
+    share = np.cumsum(ValidationSplit(fraction, seed=1).take(20_000))
+    assert np.abs(share - fraction * np.arange(1, 20_001)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("fraction", "seed", "n", "expected"),
+    [
+        # Changing these values moves rows between training and validation of caches that exist.
+        (0.25, 42, 40, [1, 5, 9, 12, 18, 21, 26, 28, 35, 37]),
+        (0.1, 0, 60, [9, 17, 24, 39, 46, 57]),
+    ],
+)
+def test_split_is_pinned(fraction: float, seed: int, n: int, expected: list[int]) -> None:
+    assert np.flatnonzero(ValidationSplit(fraction, seed).take(n)).tolist() == expected
+
+
+def test_fraction_zero_chooses_nobody() -> None:
+    assert not ValidationSplit(0.0, seed=1).take(1000).any()
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, math.nan, math.inf])
+def test_bad_fractions(fraction: float) -> None:
+    with pytest.raises(UsageError, match=f"the validation fraction is {fraction}; expected 0 or more and below 1"):
+        ValidationSplit(fraction, seed=0)
+
+
+@given(n=st.integers(0, 300), buffer_size=st.integers(1, 350), seed=st.integers(-(2**40), 2**40))
+@settings(deadline=None)
+def test_shuffled_is_a_permutation_and_deterministic(n: int, buffer_size: int, seed: int) -> None:
+    items = list(shuffled(range(n), buffer_size, seed))
+    assert sorted(items) == list(range(n))
+    assert items == list(shuffled(iter(range(n)), buffer_size, seed))
+    # An item leaves at the earliest when it is replaced, so nobody comes early by more than the buffer.
+    assert all(item < place + buffer_size for place, item in enumerate(items[: max(0, n - buffer_size)]))
+
+
+def test_shuffled_is_pinned() -> None:
+    """Changing these values changes the bytes of every shuffled cache."""
+    assert list(shuffled(range(10), 4, seed=42)) == [2, 1, 3, 6, 0, 5, 9, 7, 8, 4]
+    assert list(shuffled(range(10), 100, seed=42)) == [4, 7, 1, 5, 9, 6, 0, 8, 2, 3]
+
+
+@pytest.mark.parametrize("buffer_size", [10, 1000, 2000])
+def test_other_seeds_give_other_orders(buffer_size: int) -> None:
+    orders = {tuple(shuffled(range(1000), buffer_size, seed)) for seed in range(5)}
+    assert len(orders) == 5
+
+
+@pytest.mark.parametrize("buffer_size", [4, 10])
+def test_a_buffer_for_all_makes_every_order_equally_likely(buffer_size: int) -> None:
+    """24 orders, 50 seeds each; 49.7 is the 99.9 % quantile of chi-square with 23 degrees of freedom."""
+    orders = [tuple(shuffled(range(4), buffer_size, seed)) for seed in range(24 * 50)]
+    assert len(set(orders)) == 24
+    assert sum((orders.count(order) - 50) ** 2 / 50 for order in set(orders)) < 49.7
+
+
+def test_a_buffer_of_one_keeps_the_order() -> None:
+    assert list(shuffled(range(50), 1, seed=3)) == list(range(50))
+
+
+def test_shuffled_is_lazy() -> None:
+    """It works on endless streams: the first item costs the buffer and one more."""
+    taken = 0
+
+    def endless() -> Iterator[int]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield taken
+
+    assert len(list(islice(shuffled(endless(), 100, seed=0), 20))) == 20
+    assert taken == 120
+
+
+@pytest.mark.parametrize("buffer_size", [0, -5])
+def test_bad_buffer_sizes(buffer_size: int) -> None:
+    with pytest.raises(UsageError, match=f"the shuffle buffer is {buffer_size}; expected at least 1 row"):
+        list(shuffled([1, 2], buffer_size, seed=0))
+
+
+def test_split_and_shuffle_of_one_seed_draw_different_numbers() -> None:
+    """With fraction 1/2 the split's draws say 'first or second'; a buffer of two asks the same question."""
+    seconds = ValidationSplit(0.5, seed=9).take(128)[1::2].tolist()
+    leaving, buffer = [], [0, 1]
+    for item, left in zip(range(2, 66), shuffled(range(1000), 2, seed=9), strict=False):
+        leaving.append(bool(buffer.index(left)))
+        buffer[buffer.index(left)] = item
+    assert leaving != seconds
+
+
+def test_global_random_states_are_neither_read_nor_moved() -> None:
+    def choices() -> list[object]:
+        return [ValidationSplit(0.1, 1).take(2000).tolist(), list(shuffled(range(100), 10, 1))]
+
+    first = choices()
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+    assert choices() == first
+    assert before == (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist())
