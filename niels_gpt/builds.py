@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES, dtype_for
-from niels_gpt.cache.meta import Meta, read_meta, tokenizer_sha256, write_meta
+from niels_gpt.cache.meta import Meta, open_meta, read_meta, tokenizer_sha256, write_meta
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
 from niels_gpt.files import StagedDirectory
@@ -98,6 +98,7 @@ def already_built(out: Path, wanted: Meta, progress: Progress) -> bool:
         raise Mismatch(f"{out}: holds a cache built from other inputs: {parts}. {replace}")
     if wanted["dataset_config"] is None:
         raise OutputExists(f"{out}: holds a finished cache. {replace}")
+    open_meta(out)  # a cache that lost a file since is not "already built"
     progress.note(f"{out}: already built from the same inputs, nothing to do")
     return True
 

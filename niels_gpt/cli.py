@@ -56,7 +56,7 @@ def demo(
         run_demo(directory, seed=seed, console=out(), progress=progress)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
 def show(
     cache: Annotated[Path, typer.Argument(help="A cache: the directory that holds meta.json.", show_default=False)],
     number: Annotated[int, typer.Argument(help="Which example, or which run of T tokens of a stream.")] = 0,

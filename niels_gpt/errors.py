@@ -54,6 +54,11 @@ class MissingExtra(UsageError, ImportError):
         super().__init__(
             f"this needs {library}, which is not installed: pip install 'niels-gpt[{EXTRA_OF_LIBRARY[library]}]'"
         )
+        self.library = library
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str]]:
+        """Errors travel between processes; the default would call the constructor with the message."""
+        return type(self), (self.library,)
 
 
 class DataError(NielsError, ValueError):
@@ -71,6 +76,10 @@ class MessageError(DataError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[MessageError], tuple[str, str]]:
+        """As for `MissingExtra`."""
+        return type(self), (self.reason, str(self))
 
 
 class InputError(DataError):
@@ -102,6 +111,8 @@ STORAGE_REMEDIES = {
     errno.EROFS: "the file system is read-only: choose another place",
     errno.EACCES: "check the permissions or choose another place",
     errno.EPERM: "check the permissions or choose another place",
+    errno.EEXIST: "a part of the path is a file: choose another place",
+    errno.ENOTDIR: "a part of the path is a file: choose another place",
 }
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.checksums import COPY_BYTES, Checksums, FileRecord
-from niels_gpt.errors import OutputExists, storage_errors
+from niels_gpt.errors import OutputExists, StorageError, storage_errors
 
 
 class HashedWriter:
@@ -141,8 +141,16 @@ class StagedDirectory:
     """
 
     def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
-        self.target = target
-        self.path = staging_path(target)
+        if target.is_symlink() and not target.exists():
+            raise OutputExists(
+                f"{target}: a dead link; expected a directory to create. Remove it or choose another path"
+            )
+        self.target = target.resolve()  # through links, so that what is replaced is what they point to
+        if not self.target.name or self.target.is_mount():
+            raise OutputExists(
+                f"{target}: a file system's root or mount point cannot be replaced; name a directory in it"
+            )
+        self.path = staging_path(self.target)
         self._replaceable = manifest if overwrite else None
         self._lock: int | None = None
 
@@ -159,7 +167,7 @@ class StagedDirectory:
         # Only the holder of the lock may look: a replacement under way is not an interrupted one.
         try:
             with storage_errors("clearing an earlier unfinished build", self.path):
-                _restore(self.target)
+                _tidy_up(self.target)
                 refuse_taken(self.target, replaceable=self._replaceable)
                 _empty(self.path)
         except BaseException:
@@ -170,9 +178,12 @@ class StagedDirectory:
     def _take_lock(self, descriptor: int) -> None:
         """Lock the staging directory itself, so that no lock file can be left over."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise self._busy() from error
+            with storage_errors("locking", self.path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except StorageError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                raise self._busy() from error
+            raise
         # Between opening and locking, the other process may have finished and renamed the directory away.
         if not self.path.exists() or self.path.stat().st_ino != os.fstat(descriptor).st_ino:
             raise self._busy()
@@ -220,14 +231,27 @@ def _empty(folder: Path) -> None:
 
 
 def _aside(target: Path) -> Path:
-    target = target.absolute()
     return target.with_name(f".{target.name}.replaced")
 
 
-def _restore(target: Path) -> None:
-    """Undo a replacement that was killed between its two renames."""
+def _trash(target: Path) -> Path:
+    return target.with_name(f".{target.name}.trash")
+
+
+def _tidy_up(target: Path) -> None:
+    """Undo a replacement that was killed between its two renames, or finish one that was killed after them."""
     if _aside(target).exists() and not target.exists():
         _aside(target).rename(target)
+    _discard(target)
+
+
+def _discard(target: Path) -> None:
+    """Delete what was replaced, under another name first: a half-deleted directory is never taken for a whole one."""
+    if _trash(target).exists():
+        shutil.rmtree(_trash(target))
+    if _aside(target).exists():
+        _aside(target).rename(_trash(target))
+        shutil.rmtree(_trash(target))
 
 
 @contextmanager
@@ -237,12 +261,10 @@ def _moved_away(target: Path) -> Iterator[None]:
         yield
         return
     aside = _aside(target)
-    if aside.exists():
-        shutil.rmtree(aside)
     target.rename(aside)
     try:
         yield
     except BaseException:
         aside.rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    _discard(target)

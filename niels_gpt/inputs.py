@@ -75,6 +75,8 @@ def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path
 
 
 def _expand_one(given: str, suffixes: tuple[str, ...]) -> list[Path]:
+    if not given:
+        raise InputError("an input path is empty; expected a file, directory or pattern (is a shell variable unset?)")
     path = Path(given)
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
@@ -100,6 +102,8 @@ def the_file(path: str | Path) -> Path:
         raise InputError(f"{file}: this is a directory; expected a file")
     if not file.exists():
         raise InputError(f"{file}: no such file; check the path (it is relative to {Path.cwd()})")
+    if not file.is_file():
+        raise InputError(f"{file}: a pipe or device; expected a regular file, which can be read twice. Write it to one")
     if file.stat().st_size == 0:
         raise InputError(f"{file}: the file is empty; expected at least one row")
     return file
@@ -183,8 +187,11 @@ def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
                 while line and not line.endswith(b"\n"):
                     line = file.readline(MAX_LINE_BYTES)
                 yield Rejected(where, "line_too_long", f"{where}: the line is longer than 256 MiB; split the row")
-            elif line.strip():
-                yield _parse_line(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, where)
+                continue
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                yield _parse_line(line, where)
 
 
 def _parse_line(line: bytes, where: str) -> Record | Rejected:
@@ -194,9 +201,9 @@ def _parse_line(line: bytes, where: str) -> Record | Rejected:
         return Rejected(where, "invalid_utf8", str(error))
     except json.JSONDecodeError as error:
         what = f"{error.msg[0].lower()}{error.msg[1:]}"
-        detail = f"{where}: not valid JSON at column {error.colno}: {what}; expected one JSON object per line"
+        detail = f"{where}: not valid JSON at column {error.colno} ({what}); expected one JSON object per line"
         return Rejected(where, "invalid_json", detail)
-    except ValueError as error:  # Python reads no integer of more than 4300 digits
-        return Rejected(where, "invalid_json", f"{where}: JSON that cannot be read: {error}")
+    except ValueError:
+        return Rejected(where, "invalid_json", f"{where}: holds an integer of more than 4300 digits; shorten it")
     except RecursionError:
         return Rejected(where, "invalid_json", f"{where}: JSON nested too deeply to read")

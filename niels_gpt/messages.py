@@ -109,7 +109,7 @@ def normalise(messages: object) -> list[Message]:
 
     Raises:
         MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
-            `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`.
+            `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`, `nested_too_deeply`.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         found = _shown(messages)
@@ -129,8 +129,12 @@ def _tidy(message: object, index: int) -> dict[str, Any]:
             "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
         )
     for key, value in message.items():
-        if not (isinstance(value, str) and value.isascii()):  # the common case must cost nothing
+        if isinstance(value, str) and value.isascii():  # the common case must cost nothing
+            continue
+        try:
             _check_strings(value, f"message {index}: {key}")
+        except RecursionError as error:
+            raise MessageError("nested_too_deeply", f"message {index}: {key} is nested too deeply to read") from error
     tidy: dict[str, Any] = _without_nulls(message)
     if isinstance(tidy.get("content"), list):
         tidy["content"] = [_without_nulls(part) for part in tidy["content"]]

@@ -96,6 +96,8 @@ class Order:
         return self._walk(self._inside(indices), forward=False)
 
     def _inside(self, values: npt.NDArray[np.integer]) -> Uint64s:
+        if values.dtype.kind in "bfc":  # Python integers of any size are fine
+            raise IndexError(f"positions are of type {values.dtype}; expected integers")
         if values.size and (values.min() < 0 or values.max() >= self.n):
             bad = values[(values < 0) | (values >= self.n)].flat[0]
             raise IndexError(f"position {bad} is outside an order of {self.n} items")

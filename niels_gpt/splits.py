@@ -30,9 +30,9 @@ class _Draws:
 
     def take(self, n: int) -> npt.NDArray[np.float64]:
         """The next `n` numbers."""
-        while len(self._block) < n:
-            more = torch.rand(BLOCK, generator=self._generator, dtype=torch.float64).numpy()
-            self._block = np.concatenate([self._block, more])
+        missing = -(-(n - len(self._block)) // BLOCK)  # in blocks, rounded up
+        more = [torch.rand(BLOCK, generator=self._generator, dtype=torch.float64).numpy() for _ in range(missing)]
+        self._block = np.concatenate([self._block, *more])
         taken, self._block = self._block[:n], self._block[n:]
         return taken
 
@@ -56,6 +56,8 @@ class ValidationSplit:
         if not 0.0 <= fraction < 1.0:
             raise UsageError(f"the validation fraction is {fraction}; expected 0 or more and below 1")
         exact = Fraction(fraction).limit_denominator(1_000_000)
+        if exact == 1 or (exact == 0) != (fraction == 0):
+            raise UsageError(f"the validation fraction is {fraction}; expected 0, or 0.000001 to 0.999999")
         self._picked, self._per = exact.numerator, exact.denominator
         self._draws = _Draws(seed, purpose=0)
         self._rows = 0

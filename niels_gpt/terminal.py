@@ -47,6 +47,9 @@ def run(command: Callable[[], Any]) -> None:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except MemoryError:
+        _print_error("there is not enough memory for this; ask for fewer or shorter rows (B, T)")
+        sys.exit(2)
     except KeyboardInterrupt:
         err().print(Text("interrupted; nothing half-written remains", style="yellow"))
         sys.exit(130)

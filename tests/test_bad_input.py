@@ -179,7 +179,7 @@ FIVE_ROWS = [GOOD, '{"messages": [}', GOOD, chat(("bot", "hi")), GOOD]
 def test_bad_rows_stop_the_build_unless_allowed(niels: Niels) -> None:
     Path("chats.jsonl").write_text("\n".join(FIVE_ROWS) + "\n", encoding="utf-8")
     check_refused(niels(*BUILD), DATA, "chats.jsonl:2:")
-    check_refused(niels(*BUILD, "--max-bad-rows", 1), DATA, "chats.jsonl:4:", "at most 1 were allowed")
+    check_refused(niels(*BUILD, "--max-bad-rows", 1), DATA, "chats.jsonl:4:", "more than the 1 bad rows allowed")
     check_nothing_left(Path("out/chats"))
 
 

@@ -351,6 +351,13 @@ def test_a_replacement_killed_between_its_renames_is_undone(tmp_path: Path, then
         assert tree(tmp_path / "out") == {MANIFEST: "old", "sub/data": "old"}
 
 
+def test_what_a_replacement_killed_after_its_renames_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    build(tmp_path / "out", "old")
+    build(tmp_path / ".out.replaced", "older")
+    build(tmp_path / "out", "new", overwrite=True)
+    assert tree(tmp_path) == built("new")
+
+
 # --- The disk refuses
 
 WRITE_TOO_MUCH = """

@@ -144,12 +144,12 @@ def test_read_jsonl(tmp_path: Path, data: bytes, expected: list[tuple[int, Any]]
     [
         (
             b'{"a": 1}\n{"a": nope}',
-            "rows.jsonl:2: not valid JSON at column 7: expecting value; expected one JSON object",
+            "rows.jsonl:2: not valid JSON at column 7 (expecting value); expected one JSON object",
         ),
-        (BOM + b"x", "rows.jsonl:1: not valid JSON at column 1: expecting value"),
+        (BOM + b"x", "rows.jsonl:1: not valid JSON at column 1 (expecting value)"),
         (b'1\n{"a": "\xff"}', "rows.jsonl:2: invalid UTF-8 at byte 7 (0xff); save the file as UTF-8"),
         (b"[" * 100_000, "rows.jsonl:1: JSON nested too deeply to read"),
-        (b"1" * 5000, "rows.jsonl:1: JSON that cannot be read: Exceeds the limit (4300 digits)"),
+        (b"1" * 5000, "rows.jsonl:1: holds an integer of more than 4300 digits"),
     ],
 )
 def test_read_jsonl_says_where_and_what(tmp_path: Path, data: bytes, expected: str) -> None:

@@ -145,6 +145,15 @@ def test_check_text_refuses_exactly_what_utf8_cannot_write(text: str) -> None:
         check_text(text)
 
 
+def test_nesting_too_deep_is_refused() -> None:
+    """Python 3.13 reads JSON nested 9 000 deep; one such row must not end a build."""
+    deep: list[Any] = []
+    for _ in range(9000):
+        deep = [deep]
+    with pytest.raises(MessageError, match="message 1"):
+        normalise([USER, {**USER, "more": deep}])
+
+
 def test_any_sequence_of_any_mapping_becomes_new_dicts() -> None:
     given = (MappingProxyType(USER), USER)
     found = normalise(given)

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import islice
+from itertools import groupby, islice
 
 import numpy as np
 import pytest
@@ -55,6 +55,19 @@ def test_split_is_independent_of_batching(fraction: float, seed: int, batches: l
 def test_split_row_by_row() -> None:
     split = ValidationSplit(0.3, 7)
     assert [bool(split.take(1)[0]) for _ in range(3000)] == ValidationSplit(0.3, 7).take(3000).tolist()
+
+
+@given(
+    groups=st.lists(st.sampled_from([None, None, "a", "b", ""]), max_size=200),
+    fraction=st.sampled_from(FRACTIONS),
+    seed=st.integers(0, 2**40),
+)
+@settings(deadline=None)
+def test_neighbours_of_one_group_count_as_one_row(groups: list[str | None], fraction: float, seed: int) -> None:
+    runs = [list(run) for _, run in groupby(enumerate(groups), key=lambda row: row[0] if row[1] is None else row[1])]
+    sides = ValidationSplit(fraction, seed).take(len(runs)).tolist()
+    split = ValidationSplit(fraction, seed)
+    assert [split.draw(group) for group in groups] == [side for side, run in zip(sides, runs, strict=True) for _ in run]
 
 
 @pytest.mark.parametrize("per", [2, 3, 10, 100])

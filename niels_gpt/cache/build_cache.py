@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SPLITS, UNLIMITED_TOKENS, ExampleWriter, ShardWriter
-from niels_gpt.errors import DataError, TokenizerError, UsageError
+from niels_gpt.errors import DataError, MessageError, TokenizerError, UsageError
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, usable_chats, usable_documents
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import ChatMsg as Message
-from niels_gpt.messages import Conversation
+from niels_gpt.messages import Conversation, check_text
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.splits import ValidationSplit, shuffled
 from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentinel_ids
@@ -164,6 +164,12 @@ def build_sft_cache(
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
+    if max_message_bytes < 1:
+        raise UsageError(f"max_message_bytes is {max_message_bytes}; expected at least 1")
+    try:
+        check_text(default_system_text)
+    except MessageError as error:
+        raise UsageError(f"default_system_text holds {error}") from error
     split = ValidationSplit(val_frac, seed)
     meta = recipe(
         "sft",

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES
+from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, REPAIR, TOKEN_DTYPES
 from niels_gpt.checksums import file_record, find_damage
 from niels_gpt.errors import CacheError, Mismatch, storage_errors
 from niels_gpt.files import json_bytes, write_atomic
@@ -34,6 +34,7 @@ REQUIRED_KEYS = (
     "vocab_size",
     "special_token_ids",
     "totals",
+    "splits",
     "files",
 )
 
@@ -68,7 +69,9 @@ def read_meta(path: str) -> Meta:
     try:
         meta = json.loads(data)
     except ValueError as error:
-        raise CacheError(f"{file}: not valid JSON ({error}); restore the file or build the cache again") from error
+        raise CacheError(
+            f"{file}: not valid JSON ({error}); restore the file, or build again with --overwrite"
+        ) from error
     if not isinstance(meta, dict):
         raise CacheError(f"{file}: holds {type(meta).__name__}; expected a JSON object")
     return meta
@@ -116,8 +119,24 @@ def open_meta(folder: Path) -> Meta:
         )
     if meta["token_dtype"] not in TOKEN_DTYPES:
         raise CacheError(f"{path}: token_dtype {meta['token_dtype']!r}; expected one of {', '.join(TOKEN_DTYPES)}")
+    _check_types(path, meta)
     check_files(folder, meta)
     return meta
+
+
+def _check_types(path: Path, meta: Meta) -> None:
+    """A meta that was edited by hand or written by another program must not surprise its readers later."""
+    for key in ("splits", "totals", "special_token_ids", "files"):
+        if not isinstance(meta[key], dict):
+            raise CacheError(f"{path}: {key} is a {type(meta[key]).__name__}; expected an object. {REPAIR}")
+    for name, record in meta["files"].items():
+        kinds = {"bytes": int, "sha256": str, "crc32_blocks": str}
+        if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in kinds.items()):
+            raise CacheError(f"{path}: files: {name}: expected bytes, sha256 and crc32_blocks. {REPAIR}")
+    tokens = sum(record["bytes"] for name, record in meta["files"].items() if name.endswith(".bin"))
+    width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
+    if tokens != width * sum(split.get("tokens", 0) for split in meta["splits"].values() if isinstance(split, dict)):
+        raise CacheError(f"{path}: files and splits count different tokens. {REPAIR}")
 
 
 def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
@@ -147,13 +166,14 @@ def check_files(folder: Path, meta: Meta) -> None:
     for name, record in meta["files"].items():
         path = folder / name
         if not path.is_file():
-            raise CacheError(f"{path}: missing although {META_NAME} lists it; restore the file or build again")
+            raise CacheError(
+                f"{path}: missing although {META_NAME} lists it; restore the file, or build again with --overwrite"
+            )
         size = path.stat().st_size
         if size != record["bytes"]:
             short = "short" if size < record["bytes"] else "long"
             raise CacheError(
-                f"{path}: {size:,} bytes, but {META_NAME} says {record['bytes']:,}: the file is too {short}. "
-                "Restore it or build again"
+                f"{path}: {size:,} bytes, but {META_NAME} says {record['bytes']:,}: the file is too {short}. {REPAIR}"
             )
 
 
@@ -186,4 +206,4 @@ def _damage_lines(path: Path, crc32_blocks: str) -> Iterator[str]:
                 f"offset {offset} is 0x{found:02x}, was 0x{expected:02x}"
                 for offset, found, expected in damage.single_bytes
             )
-        yield line + ". Restore the file or build again"
+        yield f"{line}. {REPAIR}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, tokens_name
+from niels_gpt.cache.formats import REPAIR, SPLITS, TOKEN_DTYPES, index_name, tokens_name
 from niels_gpt.cache.meta import Meta, open_meta, verify_files
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.progress import SILENT, Progress
@@ -76,7 +76,7 @@ class ExampleIndex:
             at = int(wrong[0])
             raise CacheError(
                 f"{self.path}: offset {int(probes[at + 1]):,} of record {(at + 1) * step:,} is not above "
-                f"{int(probes[at]):,} of record {at * step:,}. The index is damaged: restore it or build again"
+                f"{int(probes[at]):,} of record {at * step:,}. The index is damaged. {REPAIR}"
             )
 
     def spans(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
@@ -90,7 +90,9 @@ class ExampleIndex:
         stops[examples == len(self) - 1] = self._end
         if examples.size and (stops - starts).min() < 1:
             bad = int(examples[np.argmin(stops - starts)])
-            raise CacheError(f"{self.path}: record {bad} ends before it starts; the index is damaged, build again")
+            raise CacheError(
+                f"{self.path}: record {bad} ends before it starts; the index is damaged: restore it, or build again"
+            )
         return starts, stops
 
 

@@ -84,7 +84,7 @@ class SFTExampleDataset:
         `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
         """
         ids, lengths = self._gather(examples)
-        own = np.arange(ids.shape[1]) < lengths[:, None]
+        own = np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
         trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
         x, y, y_masked = padded_inputs_and_targets(
             ids, own, trained, T=self.T, pad_id=self.eot_id, ignore_index=IGNORE_INDEX, device=self.device

@@ -81,9 +81,9 @@ def _filled(ids: npt.NDArray[Any], chosen: npt.NDArray[np.bool_], T: int, fill: 
 
     Rows are mostly padding or untrained, and numpy's masked copy skips whole runs of those.
     """
-    rows = torch.full((len(ids), T), fill, dtype=torch.int64)
-    np.copyto(rows.numpy()[:, : ids.shape[1]], ids, where=chosen)
-    return rows
+    rows = np.full((len(ids), T), fill, dtype=np.int64)
+    np.copyto(rows[:, : ids.shape[1]], ids, where=chosen)
+    return torch.from_numpy(rows)
 
 
 def masked_targets(y: torch.Tensor, loss_mask: torch.Tensor, ignore_index: int) -> torch.Tensor:

@@ -54,11 +54,15 @@ def spans_after(
     event = _any_of(ids, [*never, *closes])
     event[..., -1] = True
     at = np.flatnonzero(event)
-    found = ids.ravel()[at]
-    inside_after = _any_of(found, opens)
-    inside_after[(at + 1) % ids.shape[-1] == 0] = False
-    mask = np.repeat(np.concatenate([[False], inside_after[:-1]]), np.diff(at, prepend=-1))
-    mask[at[_any_of(found, never)]] = False
+    opener = _any_of(ids, opens)
+    opener[..., -1] = False
+    inside = np.zeros(len(at), dtype=np.bool_)  # of each run, that is after the event before it
+    inside[1:] = opener.ravel()[at[:-1]]
+    lengths = at.copy()  # events 0 2 4 5: runs of 1 2 2 1
+    lengths[1:] -= at[:-1]
+    lengths[0] += 1
+    mask = np.repeat(inside, lengths)
+    mask[at[_any_of(ids.ravel()[at], never)]] = False
     return mask.reshape(ids.shape)
 
 

@@ -138,7 +138,8 @@ def to_messages(row: Row, dialect: str) -> list[Any]:
     missing = [key for key in keys if row.get(key) is None]
     if missing:
         found = ", ".join(map(repr, row)) or "none"
-        raise MessageError("no_messages", f"no {missing[0]!r} in the row; keys found: {found}")
+        held = f"{missing[0]!r} is null" if missing[0] in row else f"no {missing[0]!r}"
+        raise MessageError("no_messages", f"{held} in the row; keys found: {found}")
     return convert(row)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 from niels_gpt.inputs import Document, Rejected
@@ -28,8 +29,10 @@ class FineWebEdu(HubSource, TextSource):
     dataset: HubDataset = field(default_factory=lambda: HubDataset(REPO, CONFIG))
 
     def config(self) -> dict[str, Any]:
-        """Repository, configuration, commit, and how it is shuffled."""
-        return {**super().config(), "shuffle": {"seed": self.seed, "buffer_size": self.shuffle_buffer}}
+        """Repository, configuration, commit, and how it is shuffled: another version may shuffle in another way."""
+        described = super().config()
+        shuffle = {"seed": self.seed, "buffer_size": self.shuffle_buffer, "datasets": version("datasets")}
+        return {**described, "shuffle": shuffle}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in shuffled order, from row `start` on."""

@@ -6,6 +6,8 @@ source with a `SourceError`: a build then leaves nothing behind, so no row is ev
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,9 @@ from typing import Any, ClassVar
 
 from niels_gpt.errors import MissingExtra, SourceError
 from niels_gpt.inputs import Document, Rejected
+
+TIMEOUT_SECONDS = 30.0
+THREAD_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class HubDataset:
         except ModuleNotFoundError as error:
             raise MissingExtra("huggingface_hub") from error
         with _named(self):
-            sha = HfApi().dataset_info(self.repo, revision=self.revision).sha
+            # Without a timeout this waits for ever on a hub that accepts and does not answer.
+            info = HfApi().dataset_info(self.repo, revision=self.revision, expand=["sha"], timeout=TIMEOUT_SECONDS)
+        sha = info.sha
         if not sha:
             raise SourceError(f"{self}: the hub named no commit for it; give a revision")
         return sha
@@ -57,7 +64,7 @@ class HubDataset:
             stream = load_dataset(self.repo, self.config, split=split, revision=self.sha, streaming=True)
             if shuffle is not None:
                 stream = stream.shuffle(seed=shuffle[0], buffer_size=shuffle[1])
-            yield from stream.skip(start) if start else stream
+            yield from _closing(iter(stream.skip(start) if start else stream))
 
     def describe(self) -> dict[str, Any]:
         """What caches record: repository, configuration and the exact commit."""
@@ -65,6 +72,23 @@ class HubDataset:
 
     def __str__(self) -> str:
         return self.repo + (f" ({self.config})" if self.config else "")
+
+
+def _closing(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows; when a consumer has enough before the end, as a full budget has, the reading threads get to stop.
+
+    Measured: a process that ends right after breaking off a parquet stream is aborted by the library's threads in one
+    of ten runs; with this pause in none of 80.
+    """
+    whole = False
+    try:
+        yield from rows
+        whole = True
+    finally:
+        if not whole:
+            del rows
+            gc.collect()
+            time.sleep(THREAD_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,10 @@ class Rejections:
             return
         self._bad += 1
         if self._bad > self._limit:
-            way_out = "skip such rows with --max-bad-rows N (max_bad_rows=N)"
+            way_out = "To leave such rows out: --max-bad-rows N (max_bad_rows=N)"
             if self._limit:
-                way_out = (
-                    f"this is bad row {self._bad:,} and at most {self._limit:,} were allowed: {dict(self.dropped)}"
-                )
-            raise DataError(f"{row.detail.rstrip('.')}. Repair it, or {way_out}")
+                way_out = f"This is more than the {self._limit:,} bad rows allowed: {dict(self.dropped)}"
+            raise DataError(f"{row.detail.rstrip('.')}. {way_out}")
         if self._file is None:
             self._file = HashedWriter(self._path)
         line = {"where": row.where, "reason": row.reason, "detail": row.detail}

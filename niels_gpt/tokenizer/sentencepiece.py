@@ -106,7 +106,7 @@ def load_tokenizer(path: str | Path) -> SentencePieceTokenizer:
         TokenizerError: nothing there, not a SentencePiece model, or sentinels missing or not single ids.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.is_dir() or not path.suffix:
         path = path / MODEL_NAME
     if not path.is_file():
         raise TokenizerError(

@@ -26,6 +26,8 @@ ModelType = Literal["unigram", "bpe"]
 
 # SentencePiece drops longer lines without a word; we cut them at this length instead.
 LINE_CHARACTERS = 4096
+# SentencePiece also drops whole lines that hold this character, which it uses for itself; we end a line there.
+DROPPED_CHARACTER = "\u2585"
 MIN_PIECES = 300
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
@@ -110,7 +112,7 @@ def _lines(files: list[Path]) -> Iterator[str]:
     for file in files:
         texts = _jsonl_texts(file) if file.name.endswith(JSONL_SUFFIXES) else [read_text(file)]
         for text in texts:
-            for line in text.splitlines():
+            for line in text.replace(DROPPED_CHARACTER, "\n").splitlines():
                 for start in range(0, len(line), LINE_CHARACTERS):
                     yield line[start : start + LINE_CHARACTERS]
 

@@ -1,0 +1,401 @@
+"""Caches that were damaged, cut short, mixed up or killed while being built: found, named, never read as data."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
+from tests.conftest import EOT, REPOSITORY, FakeTokenizer, run_cli
+from tests.test_bad_input import BUILD, DATA, GOOD, USAGE, Niels, Result, check_refused, runner
+
+SHARD_TOKENS = 1000
+LAST = "train/shard_00002.bin"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
+    """A directory with a whole cache of each kind: `chats`, and `notes` with three train shards."""
+    folder = tmp_path_factory.mktemp("pristine")
+    build_sft_cache(ChatFile(chats_file()).iterate(), str(folder / "chats"), tokenizer=tokenizer, val_frac=0.1, seed=42)
+    build_pretrain_cache(
+        TextFiles([notes_dir()]).iterate(),
+        str(folder / "notes"),
+        tokenizer=tokenizer,
+        max_train_tokens=3 * SHARD_TOKENS - 100,
+        max_val_tokens=SHARD_TOKENS,
+        shard_bytes=2 * SHARD_TOKENS,
+        seed=42,
+        shuffle_buffer=None,
+    )
+    return folder
+
+
+@pytest.fixture
+def niels(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tokenizer_dir: Path,
+    pristine: Path,
+) -> Niels:
+    """Runs a command line in `tmp_path`, beside copies of the caches `chats` and `notes`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pristine, tmp_path, dirs_exist_ok=True)
+    return runner(capsys, monkeypatch, tokenizer_dir)
+
+
+def open_chats(T: int = 64, **options: Any) -> SFTExampleDataset:
+    return SFTExampleDataset("chats/train_tokens.bin", "chats/train_idx.npy", T=T, device="cpu", eot_id=EOT, **options)
+
+
+def open_notes(T: int = 64, **options: Any) -> PretrainTokenStreamDataset:
+    return PretrainTokenStreamDataset("notes/train", T=T, device="cpu", **options)
+
+
+# Files of another size
+
+
+def shorten(path: str, by: int) -> None:
+    os.truncate(path, Path(path).stat().st_size - by)
+
+
+def append(path: str) -> None:
+    with Path(path).open("ab") as file:
+        file.write(b"\0\0")
+
+
+SHARD = f"notes/{LAST}"
+RESIZED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "a byte short": (lambda: shorten(SHARD, 1), ("1,799 bytes", "1,800", "too short")),
+    "a token short": (lambda: shorten(SHARD, 2), ("1,798 bytes", "1,800", "too short")),
+    "a token long": (lambda: append(SHARD), ("1,802 bytes", "1,800", "too long")),
+    "missing": (lambda: Path(SHARD).unlink(), ("missing", "meta.json lists it")),
+}
+
+
+@pytest.mark.parametrize("case", RESIZED)
+def test_a_shard_of_another_size_is_refused_everywhere(niels: Niels, case: str) -> None:
+    damage, said = RESIZED[case]
+    damage()
+    for command in ("show", "cache info", "cache verify"):
+        check_refused(niels(*command.split(), "notes"), DATA, SHARD, "build again", *said)
+    with pytest.raises(CacheError, match=LAST):
+        open_notes()
+
+
+def test_shards_without_a_meta_must_be_whole_tokens(niels: Niels) -> None:
+    """Document 001's bare files: there is no recorded size, but half a token is seen."""
+    Path("notes/meta.json").unlink()
+    assert open_notes().n_windows == 2 * (SHARD_TOKENS - 64) + 900 - 64
+    shorten(SHARD, 1)
+    with pytest.raises(CacheError, match=r"shard_00002.bin: 1,799 bytes is no whole number of 16-bit tokens"):
+        open_notes()
+
+
+def test_a_foreign_shard_is_not_read_as_data(niels: Niels) -> None:
+    shutil.copy(SHARD, "notes/train/shard_00003.bin")
+    with pytest.raises(CacheError, match=r"shard_00003.bin: not listed in meta.json"):
+        open_notes()
+
+
+def test_verify_finds_a_foreign_shard(niels: Niels) -> None:
+    shutil.copy(SHARD, "notes/train/shard_00003.bin")
+    found = niels("cache", "verify", "notes")
+    assert found.code == DATA, found.out
+    assert "shard_00003.bin" in found.out + found.err
+
+
+# The index of examples
+
+
+def edit_index(change: Callable[[Any], object]) -> None:
+    offsets = np.load("chats/train_idx.npy")
+    change(offsets)
+    np.save("chats/train_idx.npy", offsets)
+
+
+INDICES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "an entry short": (lambda: shorten("chats/train_idx.npy", 8), ("840 bytes", "848", "too short")),
+    "of another cache": (lambda: shutil.copy("chats/val_idx.npy", "chats/train_idx.npy"), ("208 bytes", "848")),
+    "not growing": (lambda: edit_index(lambda o: o.__setitem__(5, o[4])), ("record 5", "not above", "record 4")),
+    "negative": (lambda: edit_index(lambda o: o.__setitem__(5, -7)), ("offset -7 of record 5", "damaged")),
+    "not from 0": (lambda: edit_index(lambda o: o.__setitem__(0, 3)), ("run from 3", "do not belong together")),
+    "beyond the end": (lambda: edit_index(lambda o: o.__setitem__(-1, 10**6)), ("1,000,000", "do not belong together")),
+    "not int64": (lambda: np.save("chats/train_idx.npy", np.arange(90.0)), ("float64", "expected int64")),
+}
+
+
+@pytest.mark.parametrize("case", INDICES)
+def test_a_wrong_index_is_refused(niels: Niels, case: str) -> None:
+    damage, said = INDICES[case]
+    damage()
+    check_refused(niels("show", "chats"), DATA, "chats/train_idx.npy", *said)
+    with pytest.raises(CacheError, match=r"train_idx\.npy"):
+        open_chats()
+    assert niels("cache", "verify", "chats").code == DATA
+
+
+def test_a_cut_index_without_a_meta_is_refused(niels: Niels) -> None:
+    Path("chats/meta.json").unlink()
+    assert len(open_chats(asst_id=3)) == 90
+    shorten("chats/train_idx.npy", 8)
+    with pytest.raises(CacheError, match=r"train_idx.npy: not a whole .npy file"):
+        open_chats(asst_id=3)
+
+
+def test_an_index_of_as_many_other_examples_is_found_by_verify(niels: Niels) -> None:
+    """Sizes agree and offsets grow, so only the checksum tells."""
+    edit_index(lambda offsets: offsets.__iadd__(offsets > 0))
+    assert len(open_chats()) == 90
+    found = niels("cache", "verify", "chats")
+    assert found.code == DATA
+    assert "chats/train_idx.npy: damaged between bytes 0 and 847" in found.out
+
+
+# meta.json
+
+
+def edit_meta(**changes: object) -> None:
+    path = Path("chats/meta.json")
+    meta = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps({key: value for key, value in meta.items() if value is not ...}), encoding="utf-8")
+
+
+METAS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
+    "missing": (lambda: Path("chats/meta.json").unlink(), ("not there", "no finished cache", "Run the build")),
+    "empty": (lambda: os.truncate("chats/meta.json", 0), ("not valid JSON", "build again with --overwrite")),
+    "cut": (lambda: shorten("chats/meta.json", 50), ("not valid JSON", "build again with --overwrite")),
+    "a list": (lambda: Path("chats/meta.json").write_text("[]", encoding="utf-8"), ("list", "expected a JSON object")),
+    "another version": (lambda: edit_meta(format_version=2), ("format version 2", "reads 1", "Build the cache again")),
+    "another dtype": (lambda: edit_meta(token_dtype="int4"), ("'int4'", "uint16-le, uint32-le")),
+    "files are no object": (lambda: edit_meta(files=None), ("files is a NoneType", "expected an object")),
+    "no files": (lambda: edit_meta(files={}), ("count different tokens",)),
+    "no special ids": (lambda: edit_meta(special_token_ids=None), ("special_token_ids is a NoneType",)),
+    "no splits": (lambda: edit_meta(splits=[]), ("splits is a list",)),
+    "a record without sums": (lambda: edit_meta(files={"train_tokens.bin": {"bytes": 1}}), ("expected bytes, sha256",)),
+    "without a key": (lambda: edit_meta(seed=...), ("lacks seed", "no token cache of this format")),
+}
+
+
+@pytest.mark.parametrize("case", METAS)
+def test_a_wrong_meta_is_refused_everywhere(niels: Niels, case: str) -> None:
+    damage, said = METAS[case]
+    damage()
+    for command in ("show", "cache info", "cache verify"):
+        check_refused(niels(*command.split(), "chats"), DATA, "chats/meta.json", *said)
+    with pytest.raises((CacheError, UsageError), match=r"meta\.json"):
+        open_chats()
+
+
+# Changed bytes
+
+
+@pytest.mark.parametrize("name", ["chats/train_tokens.bin", "chats/val_idx.npy", "notes/train/shard_00001.bin"])
+def test_verify_names_a_flipped_byte(niels: Niels, name: str) -> None:
+    cache, file = name.split("/", 1)
+    data = bytearray(Path(name).read_bytes())
+    at = random.Random(name).randrange(len(data))
+    data[at] ^= 0x20
+    Path(name).write_bytes(data)
+    found = niels("cache", "verify", cache)
+    assert found.code == DATA
+    assert f"{cache}/{file}: damaged" in found.out
+    assert f"offset {at} is 0x{data[at]:02x}, was 0x{data[at] ^ 0x20:02x}" in found.out
+    done = run_cli("cache", "verify", cache, cwd=Path())
+    assert (done.returncode, done.stdout) == (found.code, found.out)
+
+
+def test_verify_is_content_with_what_was_written(niels: Niels) -> None:
+    for cache in ("chats", "notes"):
+        assert niels("cache", "verify", cache).code == 0
+
+
+# Asking for what is not there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("chats", "--", "-1"), ("examples 0 to 89", "no -1")),
+        (("notes", "--", "-1"), ("counted from 0", "no -1")),
+        (("chats", "-1"), ("examples 0 to 89", "no -1")),
+        (("chats", 90), ("examples 0 to 89", "no 90")),
+        (("notes", 999), ("fewer than 1,000 runs of 64 tokens",)),
+        (("chats", 0, "--T", 0), ("T is 0", "at least 1")),
+        (("notes", 0, "--T", 0), ("T is 0", "at least 1")),
+        (("notes", 0, "--T", -3), ("T is -3", "at least 1")),
+    ],
+    ids=str,
+)
+def test_show_refuses_what_is_not_there(niels: Niels, arguments: tuple[object, ...], said: tuple[str, ...]) -> None:
+    check_refused(niels("show", *arguments), USAGE, *said)
+
+
+def test_show_fills_up_what_reaches_beyond_the_data(niels: Niels) -> None:
+    """An example is padded to T as a batch would pad it; a stream ends with its shard."""
+    shown = json.loads(niels("show", "chats", 0, "--T", 2000, "--json").out)["tokens"]
+    assert len(shown) == 2000
+    assert shown[-1]["kind"] == "padding"
+    assert len(json.loads(niels("show", "notes", 0, "--T", 2000, "--json").out)["tokens"]) == SHARD_TOKENS - 1
+
+
+@pytest.mark.parametrize("open_dataset", [open_chats, open_notes])
+def test_batches_of_nothing_are_refused(niels: Niels, open_dataset: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match=r"B is 0; expected a batch size of at least 1"):
+        open_dataset().get_batch(B=0, generator=torch.Generator())
+    with pytest.raises(UsageError, match=r"T is 0; expected a window of at least 1 token"):
+        open_dataset(T=0)
+
+
+def test_windows_longer_than_every_shard_are_refused(niels: Niels) -> None:
+    """The longest shard holds 1 000 tokens: T = 999 still fits, for T = 1 000 all sizes are named."""
+    assert open_notes(T=SHARD_TOKENS - 1).n_windows == 2
+    sizes = r"shard_00000.bin 1,000, shard_00001.bin 1,000, shard_00002.bin 900"
+    with pytest.raises(UsageError, match=rf"T \+ 1 = 1,001 tokens.*{sizes}.*smaller T"):
+        open_notes(T=SHARD_TOKENS)
+
+
+def test_another_tokenizer_is_refused(niels: Niels, tokenizer: SentencePieceTokenizer) -> None:
+    other = train_tokenizer([notes_dir()], "other", vocab_size=900)
+    for cache, open_dataset in (("chats", open_chats), ("notes", open_notes)):
+        check_refused(niels("show", cache, "--tokenizer", "other"), USAGE, "other", "not the tokenizer", cache)
+        open_dataset(tokenizer=tokenizer)
+        with pytest.raises(Mismatch, match=f"{tokenizer.sha256[:12]} but opened with {other.sha256[:12]}"):
+            open_dataset(tokenizer=other)
+
+
+# Builds that do not end, and builds that meet
+
+
+def small_build(out: Path, *, seed: int = 1, overwrite: bool = False) -> None:
+    build_sft_cache(
+        _eight_chats(),
+        str(out),
+        tokenizer=FakeTokenizer(),
+        val_frac=0.25,
+        seed=seed,
+        source_name="chats",
+        source_config={"rows": 8},
+        overwrite=overwrite,
+    )
+
+
+def _eight_chats() -> Iterator[list[Any]]:
+    for number in range(8):
+        sys.audit("tests.row")
+        yield [{"role": "user", "content": f"say {number}"}, {"role": "assistant", "content": f"{number} it is"}]
+
+
+def die_at(moment: int) -> None:
+    """Let SIGKILL strike this process before the `moment`-th row, opening, creation, renaming or removal from now."""
+    passed = count(1)
+
+    def kill(event: str, arguments: object) -> None:
+        if event.startswith(("open", "os.", "shutil.", "fcntl.", "tests.")) and next(passed) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(kill)
+
+
+def kill_builds_at_every_moment(folder: Path, *, overwrite: bool) -> None:
+    """Build `killed_1/chats`, `killed_2/chats`, ... below `folder`, each killed one step later, until one survives.
+
+    Runs in a process of its own, see below. With `overwrite` an earlier cache of seed 0 is being replaced.
+    """
+    os.fsync = lambda descriptor: None  # only a power cut needs it; here it would take most of the time
+    small_build(folder / "undisturbed/chats")  # loads what is only loaded when needed, so that moments are file steps
+    for moment in count(1):
+        out = folder / f"killed_{moment}/chats"
+        out.parent.mkdir()
+        if overwrite:
+            small_build(out, seed=0)
+        if (child := os.fork()) == 0:
+            try:
+                die_at(moment)
+                small_build(out, overwrite=overwrite)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        status = os.waitpid(child, 0)[1]
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+
+
+def is_whole(cache: Path) -> bool:
+    """Does it open as a cache? If so, every byte must be right."""
+    try:
+        open_meta(cache)
+    except CacheError:
+        return False
+    assert list(verify_cache(cache)) == []
+    return True
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_killed_build_leaves_nothing_half_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    module = "tests.test_broken_caches"
+    call = f"kill_builds_at_every_moment(Path({str(tmp_path)!r}), overwrite={overwrite})"
+    program = f"from pathlib import Path; from {module} import kill_builds_at_every_moment; {call}"
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True, timeout=100)
+    undisturbed = files(tmp_path / "undisturbed/chats")
+    killed = sorted(tmp_path.glob("killed_*"))
+    assert len(killed) > 20
+    for folder in killed:
+        out = folder / "chats"
+        if overwrite:
+            assert is_whole(out) or is_whole(folder / ".chats.replaced"), folder
+        elif not is_whole(out):
+            assert not out.exists()
+        small_build(out, overwrite=overwrite)
+        assert files(out) == undisturbed
+        assert [path.name for path in folder.iterdir()] == ["chats"]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_of_two_builds_at_once_the_second_refuses(niels: Niels) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    second: list[Result] = []
+
+    def chats() -> Iterator[list[Any]]:
+        yield json.loads(GOOD)["messages"]
+        done = run_cli(*BUILD, cwd=Path())
+        second.append(Result(done.returncode, done.stdout, done.stderr))
+        second.append(niels(*BUILD, "--overwrite"))
+
+    build_sft_cache(chats(), "out/chats", tokenizer=FakeTokenizer(), val_frac=0, seed=0)
+    assert len(second) == 2
+    for result in second:
+        check_refused(result, USAGE, "out/chats", "another process is building here", "wait for it")
+    assert is_whole(Path("out/chats"))
+    assert open_meta(Path("out/chats"))["dataset_name"] is None  # the first one's
+    assert [path.name for path in Path("out").iterdir()] == ["chats"]

@@ -1,0 +1,421 @@
+"""`build-all` against a real local hub: all five sources, faults, kills, workers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
+import pyarrow.parquet as pq
+
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.errors import CacheError
+from niels_gpt.inputs import Document
+from niels_gpt.messages import Conversation
+from niels_gpt.samples import notes_dir
+from niels_gpt.sources.oasst1 import threads
+from niels_gpt.sources.wikitext import articles
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests import hub as local
+from tests.hub import Fault, Hub, Repository
+
+FINEWEB, WIKITEXT = "HuggingFaceFW/fineweb-edu", "Salesforce/wikitext"
+DOLLY, OASST1, GUTENBERG = "databricks/databricks-dolly-15k", "OpenAssistant/oasst1", "sedthh/gutenberg_english"
+FILES = {
+    FINEWEB: local.fineweb_edu(rows=120),
+    WIKITEXT: local.wikitext(),
+    DOLLY: local.dolly(),
+    OASST1: local.oasst1(),
+    GUTENBERG: local.gutenberg(),
+}
+PLACES = ("pretrain/fineweb_edu", "pretrain/roam", "pretrain/wikitext", "sft/dolly15k", "sft/oasst1")
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """A healthy hub with all repositories."""
+    with Hub({name: Repository(files) for name, files in FILES.items()}) as running:
+        yield running
+
+
+class Builder:
+    """Runs `build-all` in a process of its own, against a hub, into one cache directory."""
+
+    def __init__(self, home: Path, tokenizer_dir: Path) -> None:
+        self.home, self.cache = home, home / "cache"
+        self._tokenizer_dir = tokenizer_dir
+
+    def start(self, hub: Hub, *options: object) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "niels_gpt.cache.cli",
+            "build-all",
+            "--cache-dir",
+            str(self.cache),
+            "--seed",
+            "42",
+        ]
+        command += ["--tokenizer", str(self._tokenizer_dir), "--roam-dir", str(notes_dir()), "--shard-bytes", "4096"]
+        environment = hub.environment(self.home / "hf", longest_sleep=0.02) | {"NO_COLOR": "1", "COLUMNS": "200"}
+        return subprocess.Popen(
+            [*command, *map(str, options)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def run(self, hub: Hub, *options: object) -> tuple[int, str]:
+        """Exit code, and everything printed."""
+        process = self.start(hub, *options)
+        out, err = process.communicate(timeout=120)
+        assert "Traceback" not in out + err, err
+        return process.returncode, out + err
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """The report's sources by name."""
+        return {
+            source["name"]: source for source in json.loads((self.cache / "build_report.json").read_text())["sources"]
+        }
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of every file of the caches; the report tells times and is left out."""
+        files = sorted(path for path in self.cache.rglob("*") if path.is_file() and path.name != "build_report.json")
+        return {str(path.relative_to(self.cache)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    def tokens(self, place: str, split: str) -> list[list[int]]:
+        """What a cache holds, split at end-of-turns (pretrain) or by the index (SFT)."""
+        folder = self.cache / place
+        if place.startswith("sft"):
+            stream = np.fromfile(folder / f"{split}_tokens.bin", dtype="<u2")
+            cuts = np.load(folder / f"{split}_idx.npy")[1:]
+        else:
+            shards = sorted((folder / split).glob("*.bin"))
+            stream = np.concatenate([np.fromfile(path, dtype="<u2") for path in shards])
+            cuts = np.flatnonzero(stream == 4)[:-1] + 1
+        return [part.tolist() for part in np.split(stream, cuts)]
+
+
+@pytest.fixture
+def builder(tmp_path: Path, tokenizer_dir: Path) -> Builder:
+    return Builder(tmp_path, tokenizer_dir)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Builder:
+    """All five sources built without any trouble: what every other build is compared with."""
+    undisturbed = Builder(tmp_path_factory.mktemp("whole"), tokenizer_dir)
+    with Hub({name: Repository(files) for name, files in FILES.items()}) as healthy:
+        code, printed = undisturbed.run(healthy)
+    assert code == 0, printed
+    return undisturbed
+
+
+def hub_rows(repo: str, prefix: str) -> list[dict[str, Any]]:
+    """A repository's parquet rows in stored order, read without the hub's libraries."""
+    names = sorted(name for name in FILES[repo] if name.startswith(prefix))
+    return [row for name in names for row in pq.read_table(io.BytesIO(FILES[repo][name])).to_pylist()]
+
+
+def test_the_layout_is_document_001_s(whole: Builder) -> None:
+    found = {str(path.relative_to(whole.cache)) for path in whole.cache.rglob("*") if path.is_file()}
+    expected = {f"{place}/meta.json" for place in (*PLACES, "pretrain/gutenberg")}
+    expected |= {"tokenizer/spm.model", "tokenizer/meta.json", "build_report.json"}
+    expected |= {f"{place}/{split}/shard_00000.bin" for place in PLACES[:3] for split in ("train", "val")}
+    expected |= {
+        f"{place}/{s}_{kind}" for place in PLACES[3:] for s in ("train", "val") for kind in ("tokens.bin", "idx.npy")
+    }
+    assert expected <= found
+    assert all("/shard_" in extra for extra in found - expected)
+    assert (whole.cache / "pretrain/gutenberg/val").is_dir()
+    for place in PLACES:
+        assert list(verify_cache(whole.cache / place)) == []
+        meta = open_meta(whole.cache / place)
+        assert meta["streaming"] is (place != "pretrain/roam")
+        assert meta["seed"] == 42
+    with pytest.raises(CacheError, match="a stub that says 'not built'"):
+        open_meta(whole.cache / "pretrain/gutenberg")
+
+
+def test_the_report_tells_what_was_built_from_what(whole: Builder) -> None:
+    report = whole.report()
+    assert [source["status"] for source in report.values()] == ["built"] * 3 + ["stub"] + ["built"] * 2
+    fineweb = report["fineweb_edu"]["counts"]["source"]
+    assert fineweb["revision"] == Repository(FILES[FINEWEB]).shas[-1]
+    assert fineweb["shuffle"] == {"seed": 42, "buffer_size": 10_000, "datasets": version("datasets")}
+    assert report["oasst1"]["counts"]["dropped"]["other_language"] > 0
+
+
+def test_every_document_and_conversation_is_there_once(whole: Builder, tokenizer: SentencePieceTokenizer) -> None:
+    def encoded(texts: list[str]) -> list[list[int]]:
+        return sorted([*tokenizer.encode(text), 4] for text in texts)
+
+    def stored(place: str, *splits: str) -> list[list[int]]:
+        return sorted(part for split in splits for part in whole.tokens(place, split))
+
+    fineweb = [row["text"] for row in hub_rows(FINEWEB, "data/CC-MAIN-2024-10/")]
+    assert stored("pretrain/fineweb_edu", "train", "val") == encoded(fineweb)
+    for hub_split, split in (("train", "train"), ("validation", "val")):
+        rows = hub_rows(WIKITEXT, f"wikitext-103-raw-v1/{hub_split}")
+        found = articles((Document("", row["text"]) for row in rows), split)
+        assert stored("pretrain/wikitext", split) == encoded([a.text for a in found if isinstance(a, Document)])
+    counts = {place: open_meta(whole.cache / place)["totals"] for place in PLACES[3:]}
+    assert sum(counts["sft/dolly15k"].values()) == 40
+    chats = threads(hub_rows(OASST1, "data/train"), "r", english_only=True, max_messages=None)
+    assert sum(counts["sft/oasst1"].values()) == sum(isinstance(chat, Conversation) for chat in chats)
+
+
+def test_no_tree_is_on_both_sides_of_the_split(whole: Builder, tokenizer: SentencePieceTokenizer) -> None:
+    """A thread's first question tells its tree; each is seen in train or in val only."""
+    roots = {
+        split: {tuple(ids[: ids.index(3)]) for ids in whole.tokens("sft/oasst1", split)} for split in ("train", "val")
+    }
+    assert all(roots.values())
+    assert not roots["train"] & roots["val"]
+
+
+def test_the_same_command_again_changes_nothing(whole: Builder, hub: Hub) -> None:
+    before = whole.digests()
+    times = {path: path.stat().st_mtime_ns for path in whole.cache.rglob("*.bin")}
+    code, printed = whole.run(hub)
+    assert code == 0
+    assert printed.count("nothing to do") == 5
+    assert whole.digests() == before
+    assert {path: path.stat().st_mtime_ns for path in whole.cache.rglob("*.bin")} == times
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_workers_do_not_show_in_the_bytes(whole: Builder, builder: Builder, hub: Hub, workers: int) -> None:
+    assert builder.run(hub, "--workers", workers)[0] == 0
+    assert builder.digests() == whole.digests()
+
+
+def test_budgets_end_a_stream_early_and_the_command_ends_well(builder: Builder, hub: Hub) -> None:
+    """A broken-off parquet stream aborted one process in ten before its threads were given time to stop."""
+    for number in range(4):
+        options = ("--only", "fineweb_edu", "--max-train-tokens", 1000 + number, "--max-val-tokens", 100, "--overwrite")
+        code, printed = builder.run(hub, *options)
+        assert code == 0, printed
+        assert open_meta(builder.cache / "pretrain/fineweb_edu")["totals"]["train_tokens"] == 1000 + number
+
+
+def test_a_column_that_goes_missing_is_not_read_as_empty(builder: Builder, hub: Hub) -> None:
+    """The library fills a missing column with nulls and says nothing; we say it."""
+    path = "data/CC-MAIN-2024-10/train-00001-of-00003.parquet"
+    hub.repositories[FINEWEB] = Repository(local.reshaped(FILES[FINEWEB], path, without_text))
+    assert builder.run(hub, "--only", "fineweb_edu")[0] == 3
+    assert "'text' is a NoneType; expected a string" in builder.report()["fineweb_edu"]["reason"]
+
+
+def test_another_seed_gives_other_splits(whole: Builder, builder: Builder, hub: Hub) -> None:
+    assert builder.run(hub, "--seed", 7, "--only", "dolly15k", "--only", "fineweb_edu")[0] == 0
+    ours, theirs = builder.digests(), whole.digests()
+    for name in ("sft/dolly15k/val_tokens.bin", "pretrain/fineweb_edu/train/shard_00000.bin"):
+        assert ours[name] != theirs[name]
+
+
+RECOVERABLE = {
+    "429 with Retry-After": Fault("GET */resolve/*", status=429, headers={"Retry-After": "1"}, at=[1, 4]),
+    "a connection dropped in the middle": Fault("GET */resolve/*.parquet", drop_after=700, at=[2, 5]),
+    "a connection reset": Fault("GET */resolve/*", drop_after=300, reset=True, at=[3]),
+    "a server error": Fault("GET */resolve/*.jsonl", status=503, at=[1]),
+}
+
+
+@pytest.mark.parametrize("kind", RECOVERABLE)
+def test_what_passes_is_waited_out_and_nothing_is_lost_or_doubled(
+    whole: Builder, builder: Builder, hub: Hub, kind: str
+) -> None:
+    fault = RECOVERABLE[kind]
+    hub.faults.append(fault)
+    code, printed = builder.run(hub)
+    assert fault.seen > 0, "the fault was met"
+    assert code == 0, printed
+    assert builder.digests() == whole.digests()
+
+
+def without_text(table: Any) -> Any:
+    return table.select([name for name in table.column_names if name != "instruction" and name != "text"])
+
+
+BROKEN: dict[str, tuple[str, Mapping[str, bytes], str]] = {
+    "fineweb_edu": (
+        FINEWEB,
+        local.truncated(FILES[FINEWEB], "data/CC-MAIN-2024-10/train-00001-of-00003.parquet"),
+        "reading from the hub failed",
+    ),
+    "wikitext": (
+        WIKITEXT,
+        local.reshaped(FILES[WIKITEXT], "wikitext-103-raw-v1/train-00001-of-00002.parquet", without_text),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_source_that_breaks_leaves_nothing_and_the_others_finish(
+    whole: Builder, builder: Builder, hub: Hub, name: str
+) -> None:
+    """A truncated file and a shard of another schema; later the hub is repaired and the same command finishes."""
+    repo, files, says = BROKEN[name]
+    hub.repositories[repo] = Repository(files)
+    code, printed = builder.run(hub)
+    assert code == 3
+    report = builder.report()
+    assert {key: source["status"] for key, source in report.items() if source["status"] == "failed"} == {name: "failed"}
+    assert says in report[name]["reason"]
+    assert repo in report[name]["reason"]
+    assert not (builder.cache / report[name]["place"]).exists()
+    hub.repositories[repo] = Repository(FILES[repo])
+    code, printed = builder.run(hub)
+    assert code == 0, printed
+    assert builder.digests() == whole.digests()
+
+
+def test_missing_data_sets_and_a_hub_that_is_down_are_named(builder: Builder, hub: Hub) -> None:
+    hub.repositories.pop(DOLLY)
+    code, _ = builder.run(hub, "--only", "dolly15k", "--only", "roam")
+    assert code == 3
+    assert DOLLY in builder.report()["dolly15k"]["reason"]
+    assert builder.report()["roam"]["status"] == "built"
+    hub.faults.append(Fault("*", down=True, at=[3]))
+    code, _ = builder.run(hub, "--only", "oasst1", "--only", "roam", "--only", "wikitext")
+    assert code == 3
+    failed = {name for name, source in builder.report().items() if source["status"] == "failed"}
+    assert failed == {"oasst1", "wikitext"}
+    assert not (builder.cache / "sft/oasst1").exists()
+
+
+def test_bad_rows_stop_a_source_or_are_counted(builder: Builder, hub: Hub) -> None:
+    name = "databricks-dolly-15k.jsonl"
+    rows = [json.loads(line) for line in FILES[DOLLY][name].splitlines()]
+    rows[3]["response"], rows[8]["instruction"] = "\0", None
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    hub.repositories[DOLLY] = Repository({**FILES[DOLLY], name: data})
+    assert builder.run(hub, "--only", "dolly15k")[0] == 3
+    assert f"{DOLLY} row 3: message 1: content holds a NUL" in builder.report()["dolly15k"]["reason"]
+    assert builder.run(hub, "--only", "dolly15k", "--max-bad-rows", 2)[0] == 0
+    assert builder.report()["dolly15k"]["counts"]["dropped"] == {"nul_character": 1, "missing_field": 1}
+    rejected = [json.loads(line) for line in (builder.cache / "sft/dolly15k/rejected.jsonl").read_text().splitlines()]
+    assert [row["where"] for row in rejected] == [f"{DOLLY} row 3", f"{DOLLY} row 8"]
+
+
+def test_gutenberg_can_be_built_over_its_stub(builder: Builder, hub: Hub) -> None:
+    assert builder.run(hub, "--only", "gutenberg")[0] == 0
+    assert builder.report()["gutenberg"]["status"] == "stub"
+    assert builder.run(hub, "--only", "gutenberg", "--with-gutenberg")[0] == 0
+    assert open_meta(builder.cache / "pretrain/gutenberg")["splits"]["train"]["documents"] > 0
+
+
+def test_a_dry_run_touches_neither_hub_nor_disk(builder: Builder, hub: Hub) -> None:
+    code, printed = builder.run(hub, "--dry-run", "--dataset", "wikitext=me/mine:small@v1", "--skip", "roam")
+    assert code == 0
+    assert "me/mine (small)" in printed
+    assert "roam" not in printed
+    assert hub.requests == []
+    assert not builder.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--only", "oast1"], "no source 'oast1'; known: fineweb_edu, roam"),
+        (["--dataset", "wikitext"], "expected NAME=REPO"),
+        (["--tokenizer", "nowhere"], "no tokenizer here; expected a SentencePiece model"),
+    ],
+)
+def test_wrong_options_are_usage_errors(builder: Builder, hub: Hub, options: list[str], says: str) -> None:
+    code, printed = builder.run(hub, *options)
+    assert code in (2, 3)
+    assert says in printed
+
+
+def kill_while_building(builder: Builder, hub: Hub, seconds: float) -> None:
+    process = builder.start(hub)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def check_absent_or_whole(cache: Path) -> int:
+    """Every cache that has its name is complete; how many there are."""
+    there = [place for place in PLACES if (cache / place).exists()]
+    assert all(list(verify_cache(cache / place)) == [] for place in there)
+    return len(there)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_builds_are_continued_to_the_same_bytes(whole: Builder, builder: Builder, hub: Hub, kills: int) -> None:
+    """SIGKILL at random times of the whole command; finer points are in test_crash.py."""
+    rng = random.Random(kills)
+    hub.faults.append(Fault("GET */resolve/*", pause=0.02))  # so that there is something to interrupt
+    for _ in range(kills):
+        kill_while_building(builder, hub, rng.uniform(1.5, 5))
+        check_absent_or_whole(builder.cache)
+    hub.faults.clear()
+    code, printed = builder.run(hub)
+    assert code == 0, printed
+    assert check_absent_or_whole(builder.cache) == 5
+    assert builder.digests() == whole.digests()
+
+
+def test_two_builds_into_one_directory_the_second_is_refused(builder: Builder, hub: Hub) -> None:
+    hub.faults.append(Fault("GET */resolve/*.jsonl", pause=1.0))
+    first = builder.start(hub, "--only", "dolly15k")
+    try:
+        partial = builder.cache / "sft" / ".dolly15k.partial"
+        deadline = time.monotonic() + 60
+        while not partial.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        code, _ = builder.run(hub, "--only", "dolly15k")
+        assert code == 3
+        assert "another process is building here right now" in builder.report()["dolly15k"]["reason"]
+    finally:
+        hub.faults.clear()
+        assert first.wait(timeout=60) == 0
+        first.communicate()
+    assert list(verify_cache(builder.cache / "sft/dolly15k")) == []
+    assert [path.name for path in (builder.cache / "sft").iterdir()] == ["dolly15k"]
+
+
+RESUME = """
+import json, sys
+from niels_gpt.sources.fineweb_edu import FineWebEdu
+source = FineWebEdu(seed=3, shuffle_buffer=7)
+texts = [document.text for document in source.iterate()]
+print(json.dumps([texts == [d.text for d in FineWebEdu(seed=3, shuffle_buffer=7).iterate()],
+                  texts != [d.text for d in FineWebEdu(seed=4, shuffle_buffer=7).iterate()],
+                  *(texts[n:] == [d.text for d in source.iterate(start=n)] for n in (1, 7, 60, len(texts))),
+                  len(texts), source.revision, source.fingerprint()]))
+"""
+
+
+def test_fineweb_goes_on_from_a_recorded_position(hub: Hub, tmp_path: Path) -> None:
+    """The shuffled order is a function of commit and seed, so a position in it says all that is needed."""
+    environment = hub.environment(tmp_path, longest_sleep=0.02)
+    result = subprocess.run([sys.executable, "-c", RESUME], env=environment, capture_output=True, text=True, check=True)
+    *equal, length, revision, fingerprint = json.loads(result.stdout)
+    assert equal == [True] * 6
+    assert length == len(hub_rows(FINEWEB, "data/CC-MAIN-2024-10/"))
+    assert revision == Repository(FILES[FINEWEB]).shas[-1]
+    assert len(fingerprint) == 64
+
+
+def test_without_the_hub_libraries_the_message_says_what_to_install(builder: Builder, hub: Hub) -> None:
+    code = (
+        "import sys; sys.modules['datasets'] = None; from niels_gpt.sources.dolly import Dolly; next(Dolly().iterate())"
+    )
+    environment = hub.environment(builder.home / "hf")
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "MissingExtra: this needs datasets, which is not installed: pip install 'niels-gpt[hub]'" in result.stderr
