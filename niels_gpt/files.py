@@ -161,7 +161,7 @@ class StagedDirectory:
             self._lock = os.open(self.path, os.O_RDONLY)
         try:
             self._take_lock(self._lock)
-        except BaseException:
+        except BaseException:  # whatever stops us, an interrupt too, must not keep the lock
             self._unlock()
             raise
         # Only the holder of the lock may look: a replacement under way is not an interrupted one.
@@ -170,7 +170,7 @@ class StagedDirectory:
                 _tidy_up(self.target)
                 refuse_taken(self.target, replaceable=self._replaceable)
                 _empty(self.path)
-        except BaseException:
+        except BaseException:  # as above
             self.__exit__(None, None, None)
             raise
         return self
@@ -264,7 +264,7 @@ def _moved_away(target: Path) -> Iterator[None]:
     target.rename(aside)
     try:
         yield
-    except BaseException:
+    except BaseException:  # an interrupt too must not lose the earlier directory
         aside.rename(target)
         raise
     _discard(target)

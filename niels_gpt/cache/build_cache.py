@@ -10,9 +10,10 @@ Nothing carries the cache's name before everything is written and flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentine
 
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
 
+Row = TypeVar("Row")
 Bools = npt.NDArray[np.bool_]
 
 
@@ -105,18 +107,14 @@ def build_pretrain_cache(
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {name: build.add(ShardWriter(build.path / name, build.dtype, shard_bytes)) for name in SPLITS}
         rooms = _Rooms({"train": max_train_tokens, "val": max_val_tokens})
-        documents: Iterable[tuple[str, bool]] = (
-            (document.text, document.split == "val" if document.split else split.draw(document.group))
-            for document in usable_documents(texts, build.rejections)
-        )
+        documents: Iterable[_Drawn[str]] = _drawn_documents(usable_documents(texts, build.rejections), split)
         if shuffle_buffer is not None:  # after the split, so that a group stays together
             documents = shuffled(documents, shuffle_buffer, seed)
         budget = max_train_tokens + max_val_tokens
         progress.begin(out.name, total=budget if budget < UNLIMITED_TOKENS else None, unit="tokens")
-        for batch in batches(documents, lambda document: len(document[0])):
-            in_val = np.array([val for _, val in batch])
-            ids, lengths = _encode_documents(tokenizer, [text for text, _ in batch], separate_documents, num_threads)
-            for name, chosen in rooms.assign(in_val, lengths).items():
+        for batch in batches(documents, lambda document: len(document.row)):
+            ids, lengths = _encode_documents(tokenizer, _rows(batch), separate_documents, num_threads)
+            for name, chosen in rooms.assign(_in_val(batch), lengths).items():
                 writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
             progress.advance(len(ids))
             if rooms.full:
@@ -164,12 +162,7 @@ def build_sft_cache(
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
-    if max_message_bytes < 1:
-        raise UsageError(f"max_message_bytes is {max_message_bytes}; expected at least 1")
-    try:
-        check_text(default_system_text)
-    except MessageError as error:
-        raise UsageError(f"default_system_text holds {error}") from error
+    _check_chat_options(max_message_bytes, default_system_text)
     split = ValidationSplit(val_frac, seed)
     meta = recipe(
         "sft",
@@ -191,19 +184,14 @@ def build_sft_cache(
         writers = {name: build.add(ExampleWriter(build.path, name, build.dtype)) for name in SPLITS}
         trained = dict.fromkeys(SPLITS, 0)
         progress.begin(out.name, unit="tokens")
-        chats = (
-            (chat.messages, split.draw(chat.group))
-            for chat in usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes)
-        )
-        for batch in batches(chats, lambda chat: characters(chat[0])):
-            in_val = np.array([val for _, val in batch])
+        chats = usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes)
+        drawn: Iterable[_Drawn[Any]] = (_Drawn(chat.messages, split.draw(chat.group)) for chat in chats)
+        for batch in batches(drawn, lambda chat: characters(chat.row)):
             ids, lengths = serialize_chats(
-                [messages for messages, _ in batch],
-                tokenizer=tokenizer,
-                default_system_text=default_system_text,
-                num_threads=num_threads,
+                _rows(batch), tokenizer=tokenizer, default_system_text=default_system_text, num_threads=num_threads
             )
             _check_ids(ids, tokenizer)
+            in_val = _in_val(batch)
             for name, chosen in (("train", ~in_val), ("val", in_val)):
                 part = ids[np.repeat(chosen, lengths)]
                 writers[name].write(part, lengths[chosen])
@@ -219,10 +207,41 @@ def build_sft_cache(
         build.finish(totals, splits)
 
 
+@dataclass(frozen=True)
+class _Drawn(Generic[Row]):
+    """A row and the side of the split that it was drawn for."""
+
+    row: Row
+    val: bool
+
+
+def _drawn_documents(documents: Iterable[Document], split: ValidationSplit) -> Iterator[_Drawn[str]]:
+    for document in documents:
+        yield _Drawn(document.text, document.split == "val" if document.split else split.draw(document.group))
+
+
+def _rows(batch: Sequence[_Drawn[Row]]) -> list[Row]:
+    return [drawn.row for drawn in batch]
+
+
+def _in_val(batch: Sequence[_Drawn[Any]]) -> Bools:
+    return np.fromiter((drawn.val for drawn in batch), dtype=np.bool_, count=len(batch))
+
+
 def _split_rule(fraction: float, rows: str) -> str:
     if not fraction:
         return f"all {rows} to train"
-    return f"one of every {1 / fraction:.6g} neighbouring {rows} to val, drawn by torch RNG"
+    drawn = f"one of every {1 / fraction:.6g} neighbouring {rows} to val, drawn by torch RNG"
+    return drawn + (", unless the source says where one belongs" if rows == "documents" else "")
+
+
+def _check_chat_options(max_message_bytes: int, default_system_text: str) -> None:
+    if max_message_bytes < 1:
+        raise UsageError(f"max_message_bytes is {max_message_bytes}; expected at least 1")
+    try:
+        check_text(default_system_text)
+    except MessageError as error:
+        raise UsageError(f"default_system_text holds {error}") from error
 
 
 def _check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
