@@ -3,14 +3,14 @@
 ::
 
     round 1   ours  copy  loop
-    round 2   ours  copy  loop      a time each: the median over the rounds
-    round 3   ours  copy  loop      a ratio each: the median of (alternative / ours) within one round
+    round 2   ours  copy  loop      down a column: the median time of one call
+    round 3   ours  copy  loop      along a row: time of copy / time of ours; the median of those is the ratio
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,59 +20,65 @@ ROUNDS = 60
 
 
 @dataclass(frozen=True)
-class Row:
-    """One case of a bench: what was done and how long one call of each way took.
+class Result:
+    """One way of doing one thing.
 
     Attributes:
-        amount: how much one call does, in `unit`; 0 where only the time is of interest.
-        seconds: the median time of one call by the name of the way; ours comes first.
-        ratios: the median over the rounds of (time of that way / time of ours); above 1 ours is faster.
+        case: what was done; `way`: how. The first way of a case is ours.
+        value: the median of one call in `unit`, "s" or "MiB".
+        rates: amounts per second by their name, empty where only the value is of interest.
+        ratio: median over the rounds of (this way / ours), 1 for ours; above 1, ours takes less.
     """
 
     bench: str
     case: str
-    amount: float
+    way: str
+    value: float
     unit: str
-    seconds: dict[str, float]
-    ratios: dict[str, float]
+    rates: dict[str, float]
+    ratio: float
 
 
 def measure(
     bench: str,
     case: str,
-    ways: dict[str, Callable[[], Any]],
+    ways: Mapping[str, Callable[[], Any]],
     *,
-    amount: float = 0.0,
-    unit: str = "",
+    amounts: Mapping[str, float] | None = None,
     rounds: int = ROUNDS,
-) -> Row:
-    """Time every way in turns. Each is first called twice to warm up; what a call returns lives until the next call."""
-    repeats = {name: _calls_per_turn(run) for name, run in ways.items()}
-    times: dict[str, list[float]] = {name: [] for name in ways}
+) -> list[Result]:
+    """Time each of `ways` in turns, after a call or two of each to warm up.
+
+    Args:
+        amounts: what one call does, for example `{"tokens": 32768}`; gives the rates.
+    """
+    calls = {way: _calls_per_turn(run) for way, run in ways.items()}
+    times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
-        for name, run in ways.items():
-            times[name].append(_turn(run, repeats[name]))
-    ours = next(iter(ways))
-    return Row(
-        bench=bench,
-        case=case,
-        amount=amount,
-        unit=unit,
-        seconds={name: median(taken) for name, taken in times.items()},
-        ratios={
-            name: median(other / mine for other, mine in zip(taken, times[ours], strict=True))
-            for name, taken in times.items()
-        },
-    )
+        for way, run in ways.items():
+            times[way].append(_turn(run, calls[way]))
+    ours = times[next(iter(ways))]
+    return [
+        Result(
+            bench=bench,
+            case=case,
+            way=way,
+            value=median(taken),
+            unit="s",
+            rates={name: amount / median(taken) for name, amount in (amounts or {}).items()},
+            ratio=median(theirs / mine for theirs, mine in zip(taken, ours, strict=True)),
+        )
+        for way, taken in times.items()
+    ]
 
 
 def _calls_per_turn(run: Callable[[], Any]) -> int:
-    _turn(run, 1)
-    return max(1, round(TURN_SECONDS / _turn(run, 1)))
+    first = _turn(run, 1)  # the slowest there is; where it is short, the second tells more
+    return 1 if first > 10 * TURN_SECONDS else max(1, round(TURN_SECONDS / _turn(run, 1)))
 
 
 def _turn(run: Callable[[], Any], calls: int) -> float:
-    """Seconds per call. The last result is held while the next is made, as a training loop does."""
+    """Seconds per call. The last result lives while the next is made, as a batch does in a training loop."""
     held = None
     started = time.perf_counter()
     for _ in range(calls):
