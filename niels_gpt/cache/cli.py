@@ -79,7 +79,7 @@ def build_sft(
     source = ChatFile(file, form)
     with ShownProgress() as progress:
         config = source.config()
-        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (--format reads it as something else)")
+        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
         build_sft_cache(
             source.iterate(),
             str(out),
