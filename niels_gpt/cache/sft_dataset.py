@@ -102,7 +102,7 @@ class SFTExampleDataset:
         """
         starts, stops = self._index.spans(examples)
         lengths = np.minimum(stops - starts, self.T + 1)
-        longest = int(lengths.max(initial=0))
+        longest = int(lengths.max(initial=1))
         if (starts < len(self._windows)).all():
             return self._windows[starts, :longest], lengths
         # Some row starts too near the file's end for a window of T + 1: token by token, slower and seldom.

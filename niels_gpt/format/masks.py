@@ -50,19 +50,19 @@ def spans_after(
     """
     if ids.size == 0:
         return np.zeros(ids.shape, dtype=np.bool_)
-    never = [*opens, *(breaks or [])]
-    event = _any_of(ids, [*never, *closes])
+    breaks = breaks or []
+    opener = _any_of(ids, opens)
+    event = opener | _any_of(ids, [*closes, *breaks])
     event[..., -1] = True
     at = np.flatnonzero(event)
-    opener = _any_of(ids, opens)
-    opener[..., -1] = False
-    inside = np.zeros(len(at), dtype=np.bool_)  # of each run, that is after the event before it
+    opener[..., -1] = False  # what follows the last column is the next row
+    inside = np.zeros(len(at), dtype=np.bool_)  # each run: is it inside? The event before it says so
     inside[1:] = opener.ravel()[at[:-1]]
-    lengths = at.copy()  # events 0 2 4 5: runs of 1 2 2 1
+    lengths = at.copy()  # events 0 2 4 5 end runs of 1 2 2 1
     lengths[1:] -= at[:-1]
     lengths[0] += 1
     mask = np.repeat(inside, lengths)
-    mask[at[_any_of(ids.ravel()[at], never)]] = False
+    mask[at[_any_of(ids.ravel()[at], [*opens, *breaks])]] = False
     return mask.reshape(ids.shape)
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: ours beside the alternatives, `python -m benchmarks` (`make bench`); see README.md."""
