@@ -222,6 +222,7 @@ def _build_cache(
         "max_bad_rows": settings.max_bad_rows,
         "num_threads": settings.workers,
         "overwrite": settings.overwrite or _is_stub(out),
+        "read_share": source.read_share,
         "progress": progress,
         **target.limits,
     }

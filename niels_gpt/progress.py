@@ -16,6 +16,9 @@ class Progress:
     def advance(self, steps: int) -> None:
         """`steps` more units of the running phase are done."""
 
+    def expect(self, total: int) -> None:
+        """The running phase is now thought to take `total` steps in all."""
+
     def note(self, text: str) -> None:
         """Something worth a line of its own happened."""
 

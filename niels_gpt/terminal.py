@@ -84,6 +84,7 @@ class ShownProgress(Progress):
         self._bar: Bar | None = None
         self._what, self._unit = "", ""
         self._done = 0
+        self._total: int | None = None
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> ShownProgress:
@@ -92,10 +93,10 @@ class ShownProgress(Progress):
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
         """A phase starts; the one before it is finished."""
         self._finish()
-        self._what, self._unit, self._done = what, unit, 0
+        self._what, self._unit, self._done, self._total = what, unit, 0, total
         self._started = self._last_line = time.monotonic()
         if self._console.is_terminal and not self._quiet:
-            self._bar = Bar(*_columns(total, unit), console=self._console, transient=True)
+            self._bar = Bar(*_columns(unit), console=self._console, transient=True)
             self._bar.add_task(what, total=total, rate="")
             self._bar.start()
 
@@ -109,13 +110,24 @@ class ShownProgress(Progress):
             self._last_line = now
             self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
 
+    def expect(self, total: int) -> None:
+        """The bar fills, and the time left is told, against this total from now on."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], total=total)
+
     def note(self, text: str) -> None:
         """Print a line of its own."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def _rate(self, now: float) -> str:
         seconds = now - self._started
-        return f", {self._done / seconds:,.0f} {self._unit}/s" if self._done and seconds > 0.5 else ""
+        if not self._done or seconds < 0.5:
+            return ""
+        rate = f", {self._done / seconds:,.0f} {self._unit}/s"
+        if self._bar is not None or self._total is None:  # the bar tells the time left by itself
+            return rate
+        return f"{rate}, about {max(0, self._total - self._done) * seconds / self._done:,.0f} s left"
 
     def _finish(self) -> None:
         if self._bar is not None:
@@ -128,16 +140,13 @@ class ShownProgress(Progress):
         self._finish()
 
 
-def _columns(total: int | None, unit: str) -> list[Any]:
+def _columns(unit: str) -> list[Any]:
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
-    if total is not None:
-        columns.append(BarColumn())
     if unit == "bytes":
-        columns.append(DownloadColumn())
+        columns += [BarColumn(), DownloadColumn()]
     elif unit:
-        columns.append(TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}"))
-    if total is not None:
-        columns += [TimeRemainingColumn(), TextColumn("left,")]
+        amount = TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}")
+        columns += [BarColumn(), amount, TimeRemainingColumn(), TextColumn("left,")]
     return [*columns, TimeElapsedColumn()]
 
 

@@ -10,7 +10,7 @@ Nothing carries the cache's name before everything is written and flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -56,6 +56,7 @@ def build_pretrain_cache(
     max_bad_rows: int = 0,
     num_threads: int | None = None,
     overwrite: bool = False,
+    read_share: Callable[[], float | None] = lambda: None,
     progress: Progress = SILENT,
 ) -> None:
     """Write `out_dir/{train,val}/shard_*.bin` and `out_dir/meta.json` from a stream of documents.
@@ -77,6 +78,7 @@ def build_pretrain_cache(
         max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
         num_threads: for encoding; the result does not depend on it.
         overwrite: replace an earlier cache at `out_dir`.
+        read_share: how much of the input has been read, 0 to 1, to tell the time left.
 
     Raises:
         UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
@@ -117,6 +119,8 @@ def build_pretrain_cache(
             for name, chosen in rooms.assign(_in_val(batch), lengths).items():
                 writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
             progress.advance(len(ids))
+            if budget >= UNLIMITED_TOKENS:
+                _expect(progress, sum(writer.tokens for writer in writers.values()), read_share())
             if rooms.full:
                 break
         build.close_writers()
@@ -141,6 +145,7 @@ def build_sft_cache(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     overwrite: bool = False,
+    read_share: Callable[[], float | None] = lambda: None,
     progress: Progress = SILENT,
 ) -> None:
     """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
@@ -154,7 +159,7 @@ def build_sft_cache(
         seed: of the split.
         default_system_text: the system turn of conversations that have none.
         max_message_bytes: a longer message makes its row unusable.
-        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite: as for
+        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, read_share: as for
             `build_pretrain_cache`.
 
     Raises:
@@ -197,6 +202,7 @@ def build_sft_cache(
                 writers[name].write(part, lengths[chosen])
                 trained[name] += int(assistant_mask(part, **sentinels).sum())
             progress.advance(len(ids))
+            _expect(progress, sum(writer.tokens for writer in writers.values()), read_share())
         build.close_writers()
         totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
         _refuse_empty(out, sum(totals.values()), "usable conversation", build)
@@ -226,6 +232,12 @@ def _rows(batch: Sequence[_Drawn[Row]]) -> list[Row]:
 
 def _in_val(batch: Sequence[_Drawn[Any]]) -> Bools:
     return np.fromiter((drawn.val for drawn in batch), dtype=np.bool_, count=len(batch))
+
+
+def _expect(progress: Progress, tokens: int, share: float | None) -> None:
+    """A quarter read and a million tokens written: four million are to be expected."""
+    if share:
+        progress.expect(int(tokens / share))
 
 
 def _split_rule(fraction: float, rows: str) -> str:

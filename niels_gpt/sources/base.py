@@ -6,12 +6,25 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import Conversation
 
 Row = TypeVar("Row", Document, Conversation)
+
+
+@dataclass
+class ReadCount:
+    """How many of how many pieces (rows, files) a source has read."""
+
+    done: int = 0
+    total: int = 0
+
+    def share(self) -> float | None:
+        """Done of total, at most 1; `None` while either is 0."""
+        return min(1.0, self.done / self.total) if self.done and self.total else None
 
 
 class Source(ABC, Generic[Row]):
@@ -44,6 +57,10 @@ class Source(ABC, Generic[Row]):
         Raises:
             InputError, SourceError: the data cannot be read any further.
         """
+
+    def read_share(self) -> float | None:
+        """How much of the data has been read so far, 0 to 1; `None` where that is not known."""
+        return None
 
     def fingerprint(self) -> str:
         """sha256 of `config()`: equal fingerprints mean equal rows."""

@@ -10,12 +10,13 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 from niels_gpt.errors import MissingExtra, SourceError
 from niels_gpt.inputs import Document, Rejected
+from niels_gpt.sources.base import ReadCount
 
 TIMEOUT_SECONDS = 30.0
 THREAD_SECONDS = 0.25
@@ -33,6 +34,7 @@ class HubDataset:
     repo: str
     config: str | None = None
     revision: str | None = None
+    count: ReadCount = field(default_factory=ReadCount, compare=False, repr=False)
 
     @cached_property
     def sha(self) -> str:
@@ -64,7 +66,11 @@ class HubDataset:
             stream = load_dataset(self.repo, self.config, split=split, revision=self.sha, streaming=True)
             if shuffle is not None:
                 stream = stream.shuffle(seed=shuffle[0], buffer_size=shuffle[1])
-            yield from _closing(iter(stream.skip(start) if start else stream))
+            published = (stream.info.splits or {}).get(split)
+            self.count.total += published.num_examples if published is not None else 0
+            for row in _closing(iter(stream.skip(start) if start else stream)):
+                self.count.done += 1
+                yield row
 
     def describe(self) -> dict[str, Any]:
         """What caches record: repository, configuration and the exact commit."""
@@ -111,6 +117,10 @@ class HubSource:
     def config(self) -> dict[str, Any]:
         """Repository, configuration, commit."""
         return self.dataset.describe()
+
+    def read_share(self) -> float | None:
+        """Of the rows that the data set's card counts."""
+        return self.dataset.count.share()
 
 
 @contextmanager

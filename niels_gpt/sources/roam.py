@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import InputError
 from niels_gpt.inputs import Document, Rejected, expand, fingerprint, read_text
-from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.base import ReadCount, TextSource
 
 SUFFIXES = (".md", ".markdown")
 
@@ -29,6 +29,7 @@ class RoamNotes(TextSource):
     """
 
     folder: Path
+    count: ReadCount = field(default_factory=ReadCount, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -51,9 +52,16 @@ class RoamNotes(TextSource):
         """Name, bytes and sha256 of every note. Reads them once."""
         return {"inputs": fingerprint(self.files())}
 
+    def read_share(self) -> float | None:
+        """Of the files."""
+        return self.count.share()
+
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The notes, from note `start` on."""
-        for file in islice(self.files(), start, None):
+        files = self.files()
+        self.count.total = len(files)
+        for number, file in enumerate(islice(files, start, None), start=start + 1):
+            self.count.done = number
             try:
                 yield Document(str(file), clean(read_text(file)))
             except InputError as error:

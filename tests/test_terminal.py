@@ -1,0 +1,84 @@
+"""Progress: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from niels_gpt import terminal
+from niels_gpt.cache.build_cache import build_pretrain_cache
+from niels_gpt.cache.formats import UNLIMITED_TOKENS
+from niels_gpt.progress import Progress
+from niels_gpt.samples import notes_dir
+from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.terminal import ShownProgress
+from tests.conftest import FakeTokenizer
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_plain_lines_tell_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    with ShownProgress() as progress:
+        progress.begin("notes", unit="tokens")
+        clock.now = 6
+        progress.advance(600)
+        progress.expect(2400)
+        clock.now = 12
+        progress.advance(600)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "notes: 600 tokens, 100 tokens/s"
+    assert second == "notes: 1,200 tokens, 100 tokens/s, about 12 s left"
+
+
+def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "150")
+    with ShownProgress() as progress:
+        progress.begin("notes", unit="tokens")
+        progress.advance(600)
+        progress.expect(2400)
+        assert progress._bar is not None
+        progress._bar.refresh()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "600 tokens" in shown
+    assert "left," in shown
+
+
+def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: FakeTokenizer) -> None:
+    class Heard(Progress):
+        totals: list[int] = []  # noqa: RUF012
+
+        def expect(self, total: int) -> None:
+            self.totals.append(total)
+
+    fake.vocab_size = 60_000
+    source, heard = RoamNotes(notes_dir()), Heard()
+    options = {
+        "max_train_tokens": UNLIMITED_TOKENS,
+        "max_val_tokens": 0,
+        "shard_bytes": 1 << 20,
+        "shuffle_buffer": None,
+    }
+    build_pretrain_cache(
+        source.iterate(),
+        f"{tmp_path}/c",
+        tokenizer=fake,
+        seed=0,
+        read_share=source.read_share,
+        progress=heard,
+        **options,
+    )
+    assert source.read_share() == 1.0
+    assert heard.totals[-1] > 10_000
