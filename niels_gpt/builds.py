@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES, dtype_for
-from niels_gpt.cache.meta import Meta, open_meta, read_meta, tokenizer_sha256, write_meta
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, dtype_for
+from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
-from niels_gpt.files import StagedDirectory
+from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import Progress
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
@@ -59,12 +63,7 @@ def recipe(
         UsageError: the tokenizer lacks a method, or `token_dtype` cannot hold its vocabulary.
         TokenizerError: special ids are missing, shared or outside the vocabulary.
     """
-    if not isinstance(tokenizer, CacheTokenizer):
-        raise UsageError("the tokenizer lacks one of encode(), special_token_ids() and vocab_size; a cache needs all")
-    special = sentinel_ids(tokenizer)
-    outside = {name: token for name, token in special.items() if not 0 <= token < tokenizer.vocab_size}
-    if outside:
-        raise TokenizerError(f"special ids {outside} are outside the vocabulary of {tokenizer.vocab_size} ids")
+    special = check_cache_tokenizer(tokenizer)
     return {
         "format_version": FORMAT_VERSION,
         "kind": kind,
@@ -80,16 +79,50 @@ def recipe(
     }
 
 
-def already_built(out: Path, wanted: Meta, progress: Progress) -> bool:
+def check_cache_tokenizer(tokenizer: CacheTokenizer) -> dict[str, int]:
+    """The special ids of a tokenizer that has all that a cache needs.
+
+    Raises:
+        UsageError: it lacks a method. TokenizerError: special ids are missing, shared or outside the vocabulary.
+    """
+    if not isinstance(tokenizer, CacheTokenizer):
+        raise UsageError("the tokenizer lacks one of encode(), special_token_ids() and vocab_size; a cache needs all")
+    special = sentinel_ids(tokenizer)
+    outside = {name: token for name, token in special.items() if not 0 <= token < tokenizer.vocab_size}
+    if outside:
+        raise TokenizerError(f"special ids {outside} are outside the vocabulary of {tokenizer.vocab_size} ids")
+    return special
+
+
+def check_ids(ids: npt.NDArray[np.integer[Any]], vocab_size: int | None) -> None:
+    """Raise `TokenizerError` for ids outside the vocabulary: they would wrap or crash a model later."""
+    most = ids.max(initial=0) + 1 if vocab_size is None else vocab_size
+    if len(ids) and (ids.min() < 0 or ids.max() >= most):
+        bad = int(ids[(ids < 0) | (ids >= most)][0])
+        raise TokenizerError(f"the tokenizer gave id {bad}; expected 0 to {most - 1} (vocab_size - 1)")
+
+
+def already_built(
+    out: Path,
+    wanted: Meta,
+    progress: Progress,
+    *,
+    manifest: str = META_NAME,
+    check: Callable[[Path], object] = open_meta,
+) -> bool:
     """True, and a note, if `out` holds the finished cache of this recipe and of recorded inputs.
+
+    Args:
+        manifest: the name of the file that completes it.
+        check: opens it and raises if something is missing.
 
     Raises:
         Mismatch: it holds a cache of another recipe; the message names what differs.
         OutputExists: the recipes agree, but nothing is known about the rows.
     """
-    if not (out / META_NAME).is_file():
+    if not (out / manifest).is_file():
         return False
-    found = read_meta(str(out / META_NAME))
+    found = read_manifest(out / manifest)
     differing = list(_differences({key: found.get(key) for key in wanted}, wanted))
     replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
     if differing:
@@ -98,7 +131,7 @@ def already_built(out: Path, wanted: Meta, progress: Progress) -> bool:
         raise Mismatch(f"{out}: holds a cache built from other inputs: {parts}. {replace}")
     if wanted["dataset_config"] is None:
         raise OutputExists(f"{out}: holds a finished cache. {replace}")
-    open_meta(out)  # a cache that lost a file since is not "already built"
+    check(out)  # a cache that lost a file since is not "already built"
     progress.note(f"{out}: already built from the same inputs, nothing to do")
     return True
 
@@ -127,19 +160,17 @@ class Build:
 
     Attributes:
         path: the directory to write into.
-        dtype: numpy's name of the token dtype.
         rejections: takes the rows that cannot be used.
 
     Raises:
         OutputExists, StorageError: see `StagedDirectory`.
     """
 
-    def __init__(self, out: Path, meta: Meta, *, max_bad_rows: int, overwrite: bool) -> None:
+    def __init__(self, out: Path, meta: Meta, *, max_bad_rows: int, overwrite: bool, manifest: str = META_NAME) -> None:
         if max_bad_rows < 0:
             raise UsageError(f"max_bad_rows is {max_bad_rows}; expected 0 or more")
-        self.dtype = TOKEN_DTYPES[meta["token_dtype"]]
-        self._meta = meta
-        self._staged = StagedDirectory(out, manifest=META_NAME, overwrite=overwrite)
+        self._meta, self._manifest = meta, manifest
+        self._staged = StagedDirectory(out, manifest=manifest, overwrite=overwrite)
         self.path = self._staged.path
         self.rejections = Rejections(self.path, max_bad_rows)
         self._writers: list[Writer] = []
@@ -162,10 +193,10 @@ class Build:
             writer.close()
 
     def finish(self, totals: dict[str, int], splits: dict[str, dict[str, int]]) -> None:
-        """Write `meta.json` and give the directory its name; the writers are closed."""
+        """Write the manifest and give the directory its name; the writers are closed."""
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
-        write_meta(str(self.path / META_NAME), self._meta | counts | {"files": files})
+        write_atomic(self.path / self._manifest, json_bytes(self._meta | counts | {"files": files}))
         self._staged.commit()
 
     def __exit__(

@@ -10,6 +10,7 @@ import typer
 from niels_gpt import __version__
 from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
+from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.terminal import ShownProgress, out, print_json, run
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 tokenizer_app = typer.Typer(help="Train a tokenizer.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(cache_app, name="cache")
+app.add_typer(episodes_app, name="episodes")
 
 
 def _print_version(wanted: bool) -> None:
@@ -58,7 +60,10 @@ def demo(
 
 @app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
 def show(
-    cache: Annotated[Path, typer.Argument(help="A cache: the directory that holds meta.json.", show_default=False)],
+    cache: Annotated[
+        Path,
+        typer.Argument(help="A cache or episodes: the directory that holds meta.json, or train/.", show_default=False),
+    ],
     number: Annotated[int, typer.Argument(help="Which example, or which run of T tokens of a stream.")] = 0,
     split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
     length: Annotated[

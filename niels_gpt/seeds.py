@@ -63,6 +63,22 @@ def order(seed: int, epoch: int, n: int) -> Order:
     return Order(n=n, bits=bits, keys=keys)
 
 
+def derived(seed: int, purpose: str) -> int:
+    """A seed for one of several purposes, so that they do not see each other's random choices."""
+    return int.from_bytes(hashlib.blake2b(f"niels_gpt.derived/1/{seed}/{purpose}".encode(), digest_size=8).digest())
+
+
+def uniform(seed: int, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """The numbers at these positions of an endless sequence of random numbers, uniform in [0, 1), same shape.
+
+    Any position can be asked for directly, so a resumed run continues without a generator's state.
+    """
+    digest = hashlib.blake2b(f"niels_gpt.uniform/1/{seed}".encode(), digest_size=16).digest()
+    first, second = np.frombuffer(digest, dtype="<u8")
+    mixed = _hash(_hash(positions.astype(np.uint64), first), second)
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 @dataclass(frozen=True)
 class Order:
     """A permutation of `range(n)` held in a few numbers; index it with an int, a slice or an integer array."""

@@ -18,9 +18,16 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
-from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SPLITS, UNLIMITED_TOKENS, ExampleWriter, ShardWriter
-from niels_gpt.errors import DataError, MessageError, TokenizerError, UsageError
+from niels_gpt.builds import Build, CacheTokenizer, already_built, check_ids, recipe
+from niels_gpt.cache.formats import (
+    MAX_MESSAGE_BYTES,
+    SPLITS,
+    TOKEN_DTYPES,
+    UNLIMITED_TOKENS,
+    ExampleWriter,
+    ShardWriter,
+)
+from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, usable_chats, usable_documents
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
@@ -107,7 +114,10 @@ def build_pretrain_cache(
     if not overwrite and already_built(out, meta, progress):
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
-        writers = {name: build.add(ShardWriter(build.path / name, build.dtype, shard_bytes)) for name in SPLITS}
+        writers = {
+            name: build.add(ShardWriter(build.path / name, TOKEN_DTYPES[meta["token_dtype"]], shard_bytes))
+            for name in SPLITS
+        }
         rooms = _Rooms({"train": max_train_tokens, "val": max_val_tokens})
         documents: Iterable[_Drawn[str]] = _drawn_documents(usable_documents(texts, build.rejections), split)
         if shuffle_buffer is not None:  # after the split, so that a group stays together
@@ -186,7 +196,9 @@ def build_sft_cache(
     if not overwrite and already_built(out, meta, progress):
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
-        writers = {name: build.add(ExampleWriter(build.path, name, build.dtype)) for name in SPLITS}
+        writers = {
+            name: build.add(ExampleWriter(build.path, name, TOKEN_DTYPES[meta["token_dtype"]])) for name in SPLITS
+        }
         trained = dict.fromkeys(SPLITS, 0)
         progress.begin(out.name, unit="tokens")
         chats = usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes)
@@ -195,7 +207,7 @@ def build_sft_cache(
             ids, lengths = serialize_chats(
                 _rows(batch), tokenizer=tokenizer, default_system_text=default_system_text, num_threads=num_threads
             )
-            _check_ids(ids, tokenizer)
+            check_ids(ids, tokenizer.vocab_size)
             in_val = _in_val(batch)
             for name, chosen in (("train", ~in_val), ("val", in_val)):
                 part = ids[np.repeat(chosen, lengths)]
@@ -278,15 +290,8 @@ def _encode_documents(
     if separate:
         ids = np.insert(ids, np.cumsum(lengths), sentinel_ids(tokenizer)["eot"])
         lengths = lengths + 1
-    _check_ids(ids, tokenizer)
+    check_ids(ids, tokenizer.vocab_size)
     return ids, lengths
-
-
-def _check_ids(ids: Ids, tokenizer: CacheTokenizer) -> None:
-    """Ids outside the vocabulary would wrap or crash a model later; they are refused here."""
-    if len(ids) and (ids.min() < 0 or ids.max() >= tokenizer.vocab_size):
-        bad = int(ids[(ids < 0) | (ids >= tokenizer.vocab_size)][0])
-        raise TokenizerError(f"the tokenizer gave id {bad}; expected 0 to {tokenizer.vocab_size - 1} (vocab_size - 1)")
 
 
 class _Rooms:

@@ -23,7 +23,6 @@ from niels_gpt.files import HashedWriter
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
 META_NAME: Final = "meta.json"
-REPAIR: Final = "Restore the file, or build again with --overwrite"
 
 # The name as document 001 spells it in meta.json -> numpy's name. The short name is what callers pass.
 TOKEN_DTYPES: Final = {"uint16-le": "<u2", "uint32-le": "<u4"}

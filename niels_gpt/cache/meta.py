@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, REPAIR, TOKEN_DTYPES
-from niels_gpt.checksums import file_record, find_damage
-from niels_gpt.errors import CacheError, Mismatch, storage_errors
+from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES
+from niels_gpt.checksums import file_record
+from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.progress import SILENT, Progress
+from niels_gpt.manifests import REPAIR, Manifest, check_files, check_keys, check_objects, read_manifest
 
-Meta = dict[str, Any]
+Meta = Manifest
+DATA_FILES = ("**/*.bin", "*.npy")
 
 REQUIRED_KEYS = (
     "format_version",
@@ -58,23 +58,7 @@ def read_meta(path: str) -> Meta:
     Raises:
         CacheError: absent (then the cache is not complete), not JSON, or not an object.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise CacheError(
-            f"{file}: not there, so this is no finished cache; expected a directory that a build has completed. "
-            "Run the build (again)"
-        )
-    with storage_errors("reading", file):
-        data = file.read_bytes()
-    try:
-        meta = json.loads(data)
-    except ValueError as error:
-        raise CacheError(
-            f"{file}: not valid JSON ({error}); restore the file, or build again with --overwrite"
-        ) from error
-    if not isinstance(meta, dict):
-        raise CacheError(f"{file}: holds {type(meta).__name__}; expected a JSON object")
-    return meta
+    return read_manifest(Path(path))
 
 
 def sha256_file(path: str) -> str:
@@ -109,9 +93,7 @@ def open_meta(folder: Path) -> Meta:
     meta = read_meta(str(path))
     if meta.get("built") is False:
         raise CacheError(f"{path}: a stub that says 'not built'; build this cache first")
-    missing = [key for key in REQUIRED_KEYS if key not in meta]
-    if missing:
-        raise CacheError(f"{path}: lacks {', '.join(missing)}; this is no token cache of this format")
+    check_keys(path, meta, REQUIRED_KEYS, "token cache")
     if meta["format_version"] != FORMAT_VERSION:
         raise CacheError(
             f"{path}: format version {meta['format_version']}; this version of niels_gpt reads {FORMAT_VERSION}. "
@@ -119,20 +101,13 @@ def open_meta(folder: Path) -> Meta:
         )
     if meta["token_dtype"] not in TOKEN_DTYPES:
         raise CacheError(f"{path}: token_dtype {meta['token_dtype']!r}; expected one of {', '.join(TOKEN_DTYPES)}")
-    _check_types(path, meta)
-    check_files(folder, meta)
+    check_objects(path, meta, ("splits", "totals", "special_token_ids", "files"))
+    _check_counts(path, meta)
+    check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
     return meta
 
 
-def _check_types(path: Path, meta: Meta) -> None:
-    """A meta that was edited by hand or written by another program must not surprise its readers later."""
-    for key in ("splits", "totals", "special_token_ids", "files"):
-        if not isinstance(meta[key], dict):
-            raise CacheError(f"{path}: {key} is a {type(meta[key]).__name__}; expected an object. {REPAIR}")
-    for name, record in meta["files"].items():
-        kinds = {"bytes": int, "sha256": str, "crc32_blocks": str}
-        if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in kinds.items()):
-            raise CacheError(f"{path}: files: {name}: expected bytes, sha256 and crc32_blocks. {REPAIR}")
+def _check_counts(path: Path, meta: Meta) -> None:
     tokens = sum(record["bytes"] for name, record in meta["files"].items() if name.endswith(".bin"))
     width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
     if tokens != width * sum(split.get("tokens", 0) for split in meta["splits"].values() if isinstance(split, dict)):
@@ -158,25 +133,6 @@ def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
     return meta
 
 
-def check_files(folder: Path, meta: Meta) -> None:
-    """Raise `CacheError` for the first data file that is missing, shorter or longer than recorded, or not recorded."""
-    for path in sorted((*folder.glob("**/*.bin"), *folder.glob("*.npy"))):
-        if path.relative_to(folder).as_posix() not in meta["files"]:
-            raise CacheError(f"{path}: not listed in {META_NAME}; this file is not part of the cache, remove it")
-    for name, record in meta["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise CacheError(
-                f"{path}: missing although {META_NAME} lists it; restore the file, or build again with --overwrite"
-            )
-        size = path.stat().st_size
-        if size != record["bytes"]:
-            short = "short" if size < record["bytes"] else "long"
-            raise CacheError(
-                f"{path}: {size:,} bytes, but {META_NAME} says {record['bytes']:,}: the file is too {short}. {REPAIR}"
-            )
-
-
 def check_tokenizer(meta: Meta, tokenizer: Any, where: Path) -> None:
     """Raise `Mismatch` if the cache was built with another tokenizer."""
     found = tokenizer_sha256(tokenizer)
@@ -185,25 +141,3 @@ def check_tokenizer(meta: Meta, tokenizer: Any, where: Path) -> None:
             f"{where}: built with tokenizer {meta['tokenizer_sha256'][:12]} but opened with {found[:12]}; "
             "open it with the tokenizer it was built with, or build it again"
         )
-
-
-def verify_files(folder: Path, meta: Meta, progress: Progress = SILENT) -> Iterator[str]:
-    """Read every file of a cache and yield a line for each that is not what was written, with the offset."""
-    for name, record in meta["files"].items():
-        path = folder / name
-        progress.begin(name, total=record["bytes"], unit="bytes")
-        if file_record(path).sha256 != record["sha256"]:
-            yield from _damage_lines(path, record["crc32_blocks"])
-        progress.advance(record["bytes"])
-
-
-def _damage_lines(path: Path, crc32_blocks: str) -> Iterator[str]:
-    for damage in find_damage(path, crc32_blocks):
-        last = damage.offset + damage.length - 1
-        line = f"{path}: damaged between bytes {damage.offset:,} and {last:,}"
-        if damage.single_bytes:
-            line += "; explained by one changed byte: " + " or ".join(
-                f"offset {offset} is 0x{found:02x}, was 0x{expected:02x}"
-                for offset, found, expected in damage.single_bytes
-            )
-        yield f"{line}. {REPAIR}"

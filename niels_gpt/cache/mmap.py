@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import REPAIR, SPLITS, TOKEN_DTYPES, index_name, tokens_name
-from niels_gpt.cache.meta import Meta, open_meta, verify_files
+from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, tokens_name
+from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.manifests import REPAIR, verify_files
 from niels_gpt.progress import SILENT, Progress
 
 INDEX_PROBES = 1 << 16
@@ -109,7 +110,7 @@ def _load_npy(path: Path) -> Int64s:
     return np.asarray(offsets)
 
 
-def windows(tokens: Tokens, width: int) -> Tokens:
+def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
     """Every run of `width` neighbouring tokens as the rows of a view, shape (n - width + 1, width); none if too short.
 
     ::
@@ -122,6 +123,36 @@ def windows(tokens: Tokens, width: int) -> Tokens:
     return np.lib.stride_tricks.sliding_window_view(tokens, width)
 
 
+class RowReader:
+    """Reads runs of values from any places of a mapped file as the rows of an array.
+
+    ::
+
+        values   a a a b b c        starts [3 5]  n 2        rows  b b
+                                                                   c c      (at the end the last value repeats)
+
+    Args:
+        values: shape (n,), any dtype.
+        width: the longest run that will be asked for.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], width: int) -> None:
+        self._values = values
+        self._windows = windows(values, width)
+
+    def read(self, starts: npt.NDArray[np.integer[Any]], n: int) -> npt.NDArray[Any]:
+        """`n` values from each start, a new array of shape (len(starts), n); `n` at most the width, starts inside."""
+        whole = starts < len(self._windows)
+        if whole.all():
+            return self._windows[starts, :n]  # one copy per row
+        rows = np.empty((len(starts), n), dtype=self._values.dtype)
+        rows[whole] = self._windows[starts[whole], :n]
+        # Too near the file's end for a run of the full width: value by value, slower and seldom.
+        places = starts[~whole, None] + np.arange(n)
+        rows[~whole] = self._values[np.minimum(places, len(self._values) - 1)]
+        return rows
+
+
 def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
     """Read a whole cache and yield one line for each thing that is wrong; nothing if all is well.
 
@@ -131,7 +162,7 @@ def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
         CacheError: the cache cannot be opened at all.
     """
     meta = open_meta(folder)
-    damaged = list(verify_files(folder, meta, progress))
+    damaged = list(verify_files(folder, meta["files"], progress))
     yield from damaged
     if not damaged:
         yield from _verify_contents(folder, meta)

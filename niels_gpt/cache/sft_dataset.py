@@ -11,7 +11,7 @@ import torch
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import ExampleIndex, Int64s, Tokens, map_tokens, windows
+from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.collate import check_batch_size, check_length, padded_inputs_and_targets
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
@@ -55,9 +55,9 @@ class SFTExampleDataset:
         self.asst_id = _agreed("asst", asst_id, recorded, self.tokens_path)
         self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
-        self._tokens = map_tokens(self.tokens_path, dtype)
-        self._index = ExampleIndex(self.idx_path, len(self._tokens))
-        self._windows = windows(self._tokens, T + 1)
+        tokens = map_tokens(self.tokens_path, dtype)
+        self._index = ExampleIndex(self.idx_path, len(tokens))
+        self._rows = RowReader(tokens, T + 1)
         if len(self) == 0:
             raise CacheError(f"{idx_path}: no examples in it; use the other split or build with more data")
 
@@ -95,19 +95,11 @@ class SFTExampleDataset:
         """The tokens from each example's start, shape (B, n), and how many of each row are its own.
 
         n is the longest example's length, cut to T + 1: work on columns that all rows would pad is spared. What
-        follows an example in a row is what follows it in the file; at the file's end the last token is repeated::
-
-            tokens  a a a b b c        examples 1 and 2: starts [3 5], lengths [2 1]        rows  b b
-                                                                                                  c c
+        follows an example in a row is what follows it in the file.
         """
         starts, stops = self._index.spans(examples)
         lengths = np.minimum(stops - starts, self.T + 1)
-        longest = int(lengths.max(initial=1))
-        if (starts < len(self._windows)).all():
-            return self._windows[starts, :longest], lengths
-        # Some row starts too near the file's end for a window of T + 1: token by token, slower and seldom.
-        places = starts[:, None] + np.arange(longest)
-        return self._tokens[np.minimum(places, len(self._tokens) - 1)], lengths
+        return self._rows.read(starts, int(lengths.max(initial=1))), lengths
 
     def __getstate__(self) -> dict[str, Any]:
         """Maps are reopened, not copied, when a data loader's worker receives the dataset."""

@@ -44,7 +44,9 @@ def flow(view: ExampleView) -> Text:
     """The example as running text, each token in the colour of its kind; ids where there is no text."""
     text = Text()
     real, padding = _apart(view.tokens)
-    for token in real:
+    for before, token in zip([None, *real], real, strict=False):
+        if before is not None and before.segment != token.segment:
+            text.append("\n──\n", style=STYLES["padding"])
         shown = token.text if view.has_text else f"{token.id} "
         if token.text == "<0x0A>":
             text.append("⏎\n", style=STYLES[token.kind])
@@ -66,7 +68,8 @@ def _apart(tokens: list[TokenView]) -> tuple[list[TokenView], list[TokenView]]:
 def table(tokens: list[TokenView]) -> Table:
     """Position, id, token, kind, and the target that is predicted from there."""
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("pos", "id"):
+    packed = any(token.segment for token in tokens)
+    for name in ("pos", "text", "id") if packed else ("pos", "id"):
         shown.add_column(name, justify="right")
     shown.add_column("token")
     shown.add_column("kind")
@@ -78,6 +81,7 @@ def table(tokens: list[TokenView]) -> Table:
         style = STYLES[token.kind]
         shown.add_row(
             str(token.position),
+            *([str(token.segment or "")] if packed else []),
             str(token.id),
             Text(visible(token.text), style=style),
             Text(token.kind, style=style),
@@ -86,7 +90,9 @@ def table(tokens: list[TokenView]) -> Table:
             Text("●", style="green") if token.target_trained else Text("·", style="bright_black"),
         )
     if len(padding) > PADDING_ROWS:
-        shown.add_row("⋮", "", "", Text(f"{len(padding) - PADDING_ROWS:,} more", style=STYLES["padding"]))
+        shown.add_row(
+            *["⋮", "", "", ""][: 3 + packed], Text(f"{len(padding) - PADDING_ROWS:,} more", style=STYLES["padding"])
+        )
     return shown
 
 

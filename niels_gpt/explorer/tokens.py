@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,11 @@ from niels_gpt.cache.formats import TOKEN_DTYPES, index_name, tokens_name
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.cache.mmap import ExampleIndex, map_tokens
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import is_episode_indexed_dataset, open_manifest
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
@@ -27,7 +32,8 @@ class TokenView:
     """A token at a position of `x`.
 
     `kind` says what the token is: trained (in the loss when it was predicted), context, scaffold (a sentinel that is
-    not trained) or padding. `target` is the token predicted from here, in the loss only if `target_trained`.
+    not trained) or padding. `target` is the token predicted from here, in the loss only if `target_trained`. `segment`
+    counts the texts of a packed row from 1.
     """
 
     position: int
@@ -37,6 +43,7 @@ class TokenView:
     target: int
     target_text: str
     target_trained: bool
+    segment: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The view as a JSON object."""
@@ -66,10 +73,61 @@ def view_example(
     """
     if T is not None:
         check_length(T)
+    if is_episode_indexed_dataset(cache):
+        return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer)
     meta = open_meta(cache)
     text = _pieces(cache, meta, tokenizer)
     view = _sft if meta["kind"] == "sft" else _pretrain
     return view(cache, meta, number, split, T, text)
+
+
+def view_episode(
+    dataset: Path,
+    number: int,
+    *,
+    split: str = "train",
+    T: int | None = None,
+    packed: bool = False,
+    tokenizer: Path | None = None,
+) -> ExampleView:
+    """Episode `number` of a dataset, or row `number` of its packing into rows of `T` inputs, as the loader gives it.
+
+    Raises:
+        CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
+    """
+    manifest = open_manifest(dataset) or {}
+    if T is None:
+        opened = EpisodeSplit([dataset], split)
+        longest = opened.lengths()[number] if 0 <= number < len(opened) else 2
+        T = 1024 if packed else max(1, int(longest) - 1)
+    special = manifest.get("special_token_ids") or {}
+    loader = GPTEpisodeDataLoader(
+        TrainingConfig(batch_size=1, block_size=T),
+        dataset_dir=dataset,
+        pad_token_id=special.get("eot", 0),
+        epoch_shuffle=False,
+        epoch_drop_last=False,
+        episode_min_tokens=1,
+        packing=packed,
+        too_long="head",
+    )
+    feed = loader.feed(split)
+    n = loader.steps_per_epoch(split)
+    if not 0 <= number < n:
+        raise UsageError(f"{dataset}: {split} has {'rows' if packed else 'episodes'} 0 to {n - 1:,}; no {number:,}")
+    batch, _ = feed.batch(Place(0, number))
+    x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
+    trained = np.concatenate([[False], graded[:-1]])
+    kinds = [_kind(i, int(x[i]), batch.num_tokens, bool(trained[i]), set(special.values())) for i in range(T)]
+    text = _pieces(dataset, manifest, tokenizer) if manifest.get("tokenizer_sha256") else None
+    views = _views(x, y, kinds, graded, text)
+    if batch.segment_ids is not None:
+        segments = batch.segment_ids[0].tolist()
+        views = [replace(view, segment=segment) for view, segment in zip(views, segments, strict=True)]
+    what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
+    what = what or f"episode {number:,} of {n:,}:"
+    title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
+    return ExampleView(title, views, text is not None)
 
 
 def _sft(

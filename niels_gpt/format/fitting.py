@@ -6,10 +6,13 @@ rebuilt from what is left.
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from niels_gpt.errors import UsageError
 
 Slices = list[slice]
 
@@ -73,3 +76,38 @@ def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: in
     last_eot = answer_start + int(ends[0]) if ends.size else n - 1
     stop = n if last_eot >= n - room else last_eot + 1
     return max(0, stop - room), stop
+
+
+EPISODE_POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
+
+
+def check_policy(policy: str) -> None:
+    """Raise `UsageError` unless `policy` names a way to treat episodes that are too long for a row.
+
+    `head` and `tail` keep the first or last tokens, `drop_partial_turn` keeps the first without loss on the turn that
+    was cut, `skip` leaves the episode out, `error` refuses the dataset.
+    """
+    if policy not in EPISODE_POLICIES:
+        near = difflib.get_close_matches(policy, EPISODE_POLICIES, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"too_long is {policy!r}; expected one of {', '.join(EPISODE_POLICIES)}{meant}")
+
+
+def without_cut_turn(weights: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
+    """The first `room` columns, with the last trained run set to 0 in rows where column `room` continues it.
+
+    ::
+
+        room 4     weights  . # # . | #        kept  . # # .       the run ended before the cut
+                            . # . # | #              . # . .       the cut went through a turn
+                            . # . # | .              . # . #       the turn ended at the cut
+
+    Args:
+        weights: shape (rows, room + 1), 0 where nothing is trained.
+    """
+    kept = weights[:, :room].copy()
+    untrained = kept[:, ::-1] == 0
+    run = np.where(untrained.any(axis=1), np.argmax(untrained, axis=1), room)  # trained columns at the end of each row
+    cut = weights[:, room] != 0
+    kept[cut[:, None] & (np.arange(room) >= room - run[:, None])] = 0
+    return kept

@@ -44,28 +44,38 @@ def _judged_document(number: int, given: str | Document | Rejected) -> Document 
 
 
 def usable_chats(
-    examples: Iterable[Sequence[ChatMsg] | Conversation | Rejected], rejections: Rejections, *, max_message_bytes: int
+    examples: Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected],
+    rejections: Rejections,
+    *,
+    max_message_bytes: int,
+    keeps_flags: bool = False,
 ) -> Iterator[Conversation]:
     """The conversations that document 000's format can express and that train something; others to `rejections`.
+
+    Args:
+        keeps_flags: the mask is stored, so that `train` and `weight` of a message can be kept.
 
     Raises:
         DataError: too many bad rows, see `Rejections`.
     """
-    judged = (_judged_chat(number, given, max_message_bytes) for number, given in enumerate(examples))
+    judged = (_judged_chat(number, given, max_message_bytes, keeps_flags) for number, given in enumerate(examples))
     return rejections.usable(judged)
 
 
 def _judged_chat(
-    number: int, given: Sequence[ChatMsg] | Conversation | Rejected, max_message_bytes: int
+    number: int,
+    given: Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected,
+    max_message_bytes: int,
+    keeps_flags: bool,
 ) -> Conversation | Rejected:
     if isinstance(given, Rejected):
         return given
     where = given.where if isinstance(given, Conversation) else f"example {number}"
     try:
-        chat = given if isinstance(given, Conversation) else Conversation(normalise(given), where=where)
+        chat = conversation_of(number, given)
         if chat.tools:
             raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
-        check_chat(chat.messages)
+        check_chat(chat.messages, keeps_flags=keeps_flags)
         _check_trains(chat.messages)
         _check_contents(chat.messages, max_message_bytes)
     except MessageError as error:
@@ -73,9 +83,21 @@ def _judged_chat(
     return chat
 
 
+def conversation_of(number: int, given: Sequence[ChatMsg] | Sequence[Message] | Conversation) -> Conversation:
+    """A row as a conversation, normalised; a bare list of messages is named by its number.
+
+    Raises:
+        MessageError: see `messages.normalise`.
+    """
+    return given if isinstance(given, Conversation) else Conversation(normalise(given), where=f"example {number}")
+
+
 def _check_trains(messages: Sequence[Message]) -> None:
-    if not any(message["role"] == "assistant" for message in messages):
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if not answers:
         raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
+    if not any(answer.get("train", True) and answer.get("weight", 1.0) for answer in answers):
+        raise MessageError("nothing_trained", "no assistant message counts (train, weight); drop the row")
 
 
 def _check_no_nul(text: str, where: str) -> None:
@@ -106,14 +128,14 @@ def characters(messages: Sequence[Message]) -> int:
     return sum(len(message["content"]) for message in messages)
 
 
-def batches(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:
-    """Rows in lists of about `BATCH_CHARACTERS`: enough to keep all threads busy, little enough to hold."""
+def batches(rows: Iterable[Row], size: Callable[[Row], int], *, limit: int = BATCH_CHARACTERS) -> Iterator[list[Row]]:
+    """Rows in lists of about `limit` (in characters, or what `size` counts): enough for all threads, little to hold."""
     batch: list[Row] = []
     total = 0
     for row in rows:
         batch.append(row)
         total += size(row)
-        if total >= BATCH_CHARACTERS or len(batch) >= BATCH_ROWS:
+        if total >= limit or len(batch) >= BATCH_ROWS:
             yield batch
             batch, total = [], 0
     if batch:

@@ -32,8 +32,11 @@ _SENTINEL_OF_ROLE: Final = {"system": "sys", "user": "usr", "assistant": "asst"}
 _INEXPRESSIBLE: Final = ("tool_calls", "tool_call_id", "reasoning_content")
 
 
-def check_chat(messages: Sequence[Message]) -> None:
+def check_chat(messages: Sequence[Message], *, keeps_flags: bool = False) -> None:
     """Check that this format can express messages that `messages.normalise` returned.
+
+    Args:
+        keeps_flags: `train` and `weight` are allowed, because the mask is stored beside the ids.
 
     Raises:
         MessageError: naming message index and field. Reasons: `unknown_role`, `late_system` (a system message that is
@@ -42,6 +45,11 @@ def check_chat(messages: Sequence[Message]) -> None:
     """
     for index, message in enumerate(messages):
         _check_message(message, index)
+        if not keeps_flags and (message.get("train") is False or message.get("weight", 1.0) != 1.0):
+            raise MessageError(
+                "unsupported_field",
+                f"message {index}: this format trains every assistant turn and cannot keep train/weight; remove it",
+            )
 
 
 def _check_message(message: Message, index: int) -> None:
@@ -61,11 +69,6 @@ def _check_message(message: Message, index: int) -> None:
                 "unsupported_field",
                 f"message {index}: {key} has no place in this format of plain text turns; remove it",
             )
-    if message.get("train") is False or message.get("weight", 1.0) != 1.0:
-        raise MessageError(
-            "unsupported_field",
-            f"message {index}: this format trains every assistant turn and cannot keep train/weight; remove it",
-        )
 
 
 def serialize_chat_to_ids(ex: ChatExample, *, tokenizer: ChatTokenizer, default_system_text: str) -> list[int]:

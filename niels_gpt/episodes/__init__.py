@@ -1,0 +1,61 @@
+"""Episodes: whole conversations as batches of fixed shape (document 002).
+
+::
+
+    writer.py    conversations + a tokenizer or renderer -> a dataset               (needs what renders)
+    cli.py       niels-gpt episodes build | info | verify | show | config
+    ---------------------------------------------------------------------------------------------------
+    loader.py    GPTEpisodeDataLoader: what a training script opens                 (numpy and torch alone)
+    stream.py    GPTDataLoader: random windows of a token stream; make_data_loader chooses
+    views.py     the same batches for torch's DataLoader, and from a background thread
+    opening.py   directories and settings -> a feed
+    feed.py      place -> batch and next place, a pure function
+    batch.py     what a batch carries
+    schedule.py  which row comes at which position: every row, random, by group, by weight
+    plans.py     packing plans, kept beside the dataset
+    metadata.py  type, source and weight of each episode
+    gather.py    pieces of files -> rows of an array
+    dataset.py   one split, opened, checked and filtered
+    format.py    names, records, manifest
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from niels_gpt.episodes.batch import EpisodeBatch
+    from niels_gpt.episodes.format import is_episode_indexed_dataset
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
+    from niels_gpt.episodes.writer import EpisodeWriter, build_episodes
+
+# Where each public name lives: whoever builds or inspects a dataset should not wait for torch, nor a training job load
+# what only builders need.
+_HOMES = {
+    "EpisodeBatch": "batch",
+    "EpisodeWriter": "writer",
+    "GPTDataLoader": "stream",
+    "GPTEpisodeDataLoader": "loader",
+    "build_episodes": "writer",
+    "is_episode_indexed_dataset": "format",
+    "make_data_loader": "stream",
+}
+
+__all__ = [
+    "EpisodeBatch",
+    "EpisodeWriter",
+    "GPTDataLoader",
+    "GPTEpisodeDataLoader",
+    "build_episodes",
+    "is_episode_indexed_dataset",
+    "make_data_loader",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

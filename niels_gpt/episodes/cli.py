@@ -1,0 +1,266 @@
+"""`niels-gpt episodes ...`, also `python -m niels_gpt.episodes.cli ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
+from niels_gpt.episodes.format import SPLITS, open_manifest
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
+
+if TYPE_CHECKING:
+    from niels_gpt.episodes.summary import SplitSummary
+
+app = typer.Typer(
+    name="episodes",
+    help="Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Dataset = Annotated[Path, typer.Argument(help="The directory that holds train/ and val/.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@app.command()
+def build(
+    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
+    directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
+    tokenizer: Annotated[Path, typer.Option(help="A spm.model, or the directory that holds one.")] = Path(
+        DEFAULT_TOKENIZER_PATH
+    ),
+    val_frac: Annotated[float, typer.Option(help="Share of episodes for validation.")] = VAL_FRAC,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = SEED,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
+    ] = None,
+    default_system: Annotated[str, typer.Option(help="System turn of chats without one.")] = DEFAULT_SYSTEM_TEXT,
+    mask: Annotated[
+        Literal["uint8", "float32", "none"], typer.Option(help="0 and 1, weights, or no mask.bin at all.")
+    ] = "uint8",
+    shard_bytes: Annotated[
+        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+    ] = None,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="Keep each row's type, source and weight, to sample by (needs pyarrow).")
+    ] = False,
+    max_bad_rows: Annotated[
+        int, typer.Option(help="Unusable rows to leave out (into rejected.jsonl) before giving up.")
+    ] = 0,
+    max_message_bytes: Annotated[
+        int, typer.Option(help="A longer message makes its row unusable.")
+    ] = MAX_MESSAGE_BYTES,
+    threads: Annotated[int | None, typer.Option(help="Threads for encoding; the result does not depend on it.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Conversations -> tokens.bin, mask.bin and episodes.idx. `train` and `weight` of a message are kept in the mask.
+
+    Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
+    """
+    from niels_gpt.episodes.encoders import SentinelEncoder
+    from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
+
+    source = ChatFile(file, form)
+    with ShownProgress() as progress:
+        config = source.config()
+        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
+        build_episodes(
+            source.iterate(),
+            directory,
+            encoder=SentinelEncoder(
+                load_tokenizer(tokenizer),
+                default_system_text=default_system,
+                max_message_bytes=max_message_bytes,
+                num_threads=threads,
+            ),
+            val_frac=val_frac,
+            seed=seed,
+            mask_dtype=None if mask == "none" else mask,
+            shard_bytes=shard_bytes,
+            metadata=metadata,
+            source_name=source.name,
+            source_config=config,
+            max_bad_rows=max_bad_rows,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    manifest = open_manifest(directory) or {}
+    if as_json:
+        print_json({"dataset": str(directory), "splits": manifest["splits"], "dropped": manifest["dropped"]})
+        return
+    out().print(_counts(manifest))
+    out().print(
+        Text(f"{directory} is complete. Look at it: niels-gpt episodes show {directory} 0", style="green"),
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def info(
+    dataset: Dataset,
+    block_size: Annotated[
+        int, typer.Option(min=1, help="Rows of so many inputs, to see what fits and what is padded.")
+    ] = 1024,
+    as_json: Json = False,
+) -> None:
+    """What a dataset holds, how long its episodes are, and how full rows get with and without packing.
+
+    Example: niels-gpt episodes info episodes/chats --block-size 2048
+    """
+    from niels_gpt.episodes.summary import summarise
+
+    manifest = open_manifest(dataset)
+    splits = summarise(dataset, block_size)
+    if as_json:
+        print_json({"manifest": manifest, "block_size": block_size, "splits": {s.split: s.to_json() for s in splits}})
+        return
+    out().print(key_values(str(dataset), _origin(manifest)))
+    out().print(_lengths(splits, block_size))
+
+
+@app.command()
+def verify(
+    dataset: Dataset,
+    vocab_size: Annotated[int | None, typer.Option(help="Ids must be below it.  [default: as recorded]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 if not well.
+
+    Example: niels-gpt episodes verify episodes/chats
+    """
+    from niels_gpt.episodes.verify import verify_dataset
+
+    with ShownProgress() as progress:
+        findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
+    if as_json:
+        print_json({"dataset": str(dataset), "ok": not findings, "findings": findings})
+    for finding in findings if not as_json else ():
+        out().print(Text(finding, style="red"), soft_wrap=True)
+    if findings:
+        raise typer.Exit(3)
+    if not as_json:
+        recorded = "all as they were written" if open_manifest(dataset) else "whole; no manifest to compare them with"
+        out().print(Text(f"{dataset}: {recorded}", style="green"), soft_wrap=True)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
+def show(
+    dataset: Dataset,
+    number: Annotated[int, typer.Argument(help="Which episode, or which row with --packed.")] = 0,
+    split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
+    block_size: Annotated[
+        int | None, typer.Option(help="Inputs in a row.  [default: the whole episode, or 1024 packed]")
+    ] = None,
+    packed: Annotated[bool, typer.Option("--packed", help="A row of several episodes.")] = False,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The dataset's tokenizer.  [default: found beside the dataset]")
+    ] = None,
+    table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
+) -> None:
+    """One row as a training step sees it: trained, context, scaffold and padding in colour.
+
+    Example: niels-gpt episodes show episodes/chats 3 --packed --block-size 256
+    """
+    from niels_gpt.explorer.show import render
+    from niels_gpt.explorer.tokens import view_episode
+
+    view = view_episode(dataset, number, split=split, T=block_size, packed=packed, tokenizer=tokenizer)
+    if as_json:
+        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+    else:
+        out().print(render(view, with_table=table))
+
+
+@app.command()
+def config(
+    file: Annotated[Path | None, typer.Argument(help="An XML file with a <training> section.")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a commented file with every tag.")] = False,
+    foreign: Annotated[
+        list[str] | None, typer.Option(help="A tag of another part of the program; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the XML configuration of a training run, or print an example of one.
+
+    Example: niels-gpt episodes config --example > training.xml && niels-gpt episodes config training.xml
+    """
+    from dataclasses import asdict
+
+    from niels_gpt.config import example_xml, read_training_config
+
+    if example:
+        print(example_xml(), end="")
+        return
+    if file is None:
+        raise typer.BadParameter("name a file to check, or pass --example")
+    values = asdict(read_training_config(file, foreign=tuple(foreign or ())))
+    if as_json:
+        print_json(values)
+    else:
+        out().print(key_values(str(file), [(name, str(value)) for name, value in values.items()]))
+
+
+def _counts(manifest: dict[str, Any]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("split", "episodes", "tokens", "trained tokens", "loss share"):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for split in SPLITS:
+        row = manifest["splits"][split]
+        share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
+        table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
+    for reason, number in manifest["dropped"].items():
+        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    return table
+
+
+def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if manifest is None:
+        return [("manifest", "none: written by another program, so nothing is known of its tokenizer")]
+    size = sum(record["bytes"] for record in manifest["files"].values())
+    vocabulary = "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"
+    return [
+        ("dataset", str(manifest.get("dataset_name") or "(given by a program)")),
+        ("tokenizer", f"{str(manifest.get('tokenizer_sha256'))[:12]}, {vocabulary}"),
+        ("template", str(manifest.get("template_sha256") or manifest.get("encoder"))[:12]),
+        ("mask", str(manifest["mask_dtype"])),
+        ("on disk", f"{len(manifest['files'])} files, {size:,} bytes"),
+    ]
+
+
+def _lengths(splits: list[SplitSummary], block_size: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("")
+    for split in splits:
+        table.add_column(split.split, justify="right")
+    for name, values in (
+        ("episodes", [f"{s.episodes:,}" for s in splits]),
+        ("tokens", [f"{s.tokens:,}" for s in splits]),
+        ("mask", [s.mask for s in splits]),
+        ("shortest", [f"{s.shortest:,}" for s in splits]),
+        ("median", [f"{s.median:,}" for s in splits]),
+        ("95 of 100 up to", [f"{s.percentile_95:,}" for s in splits]),
+        ("longest", [f"{s.longest:,}" for s in splits]),
+        (f"longer than {block_size + 1:,}", [f"{s.too_long:,}" for s in splits]),
+        ("one a row: rows", [f"{s.episodes:,}" for s in splits]),
+        ("one a row: filled", [f"{s.filled:.1%}" for s in splits]),
+        ("packed: rows", [f"{s.packed_rows:,}" for s in splits]),
+        ("packed: filled", [f"{s.packed_filled:.1%}" for s in splits]),
+    ):
+        table.add_row(name, *values)
+    return table
+
+
+if __name__ == "__main__":
+    run(app)

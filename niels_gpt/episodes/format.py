@@ -1,0 +1,172 @@
+"""The files of an episodes dataset (document 002): names, records, manifest.
+
+::
+
+    DIR/episodes.json                 what it is made of, written last; absent where others wrote the dataset
+    DIR/train/tokens.bin              uint32 ids of all episodes
+    DIR/train/mask.bin                optional: uint8 0/1 or float32 weights, one per token
+    DIR/train/segment_ids.bin         optional: uint16 or uint32, one per token; where it changes, another text begins
+    DIR/train/episodes.idx            records of 16 bytes: start and length, in tokens, as uint64
+    DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
+    DIR/train/shard_00000/...         or the same files in shards
+    DIR/val/...
+
+All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
+episodes may overlap, come in any order and leave tokens out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.mmap import map_tokens
+from niels_gpt.errors import CacheError
+from niels_gpt.manifests import Manifest, check_files, check_keys, check_objects, read_manifest
+
+FORMAT_VERSION: Final = 1
+SPLITS: Final = ("train", "val")
+MANIFEST_NAME: Final = "episodes.json"
+TOKENS_NAME: Final = "tokens.bin"
+MASK_NAME: Final = "mask.bin"
+SEGMENTS_NAME: Final = "segment_ids.bin"
+INDEX_NAME: Final = "episodes.idx"
+METADATA_NAME: Final = "episodes.parquet"
+METADATA_COLUMNS: Final = ("type", "source", "weight")
+
+TOKEN_DTYPE: Final = "<u4"
+MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
+SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4"}
+RECORD_BYTES: Final = 16
+SAMPLE_BLOCKS: Final = 64
+SAMPLE_VALUES: Final = 1024
+
+REQUIRED_KEYS: Final = ("format_version", "kind", "token_dtype", "mask_dtype", "vocab_size", "splits", "files")
+
+Records = npt.NDArray[np.uint64]
+
+
+def shard_name(number: int) -> str:
+    """The folder of a shard: 3 -> `shard_00003`."""
+    return f"shard_{number:05d}"
+
+
+def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
+    """Does this directory hold episodes: a `tokens.bin` with an `episodes.idx`, in one file or shards, in any split?"""
+    return any(_holds_episodes(folder) for split in SPLITS for folder in _candidates(Path(dataset_dir) / split))
+
+
+def _holds_episodes(folder: Path) -> bool:
+    return (folder / TOKENS_NAME).is_file() and (folder / INDEX_NAME).is_file()
+
+
+def _candidates(split: Path) -> list[Path]:
+    return [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
+
+
+def shard_folders(split: Path) -> list[Path]:
+    """The folders that hold a split's files: itself, or its shards in order; none if the split is absent.
+
+    Raises:
+        CacheError: half of an episodes pair, or both forms side by side.
+    """
+    single, *shards = _candidates(split)
+    for folder in (single, *shards):
+        if folder in shards or (folder / TOKENS_NAME).exists() or (folder / INDEX_NAME).exists():
+            for name in (TOKENS_NAME, INDEX_NAME):
+                if not (folder / name).is_file():
+                    raise CacheError(
+                        f"{folder / name}: no such file; expected {TOKENS_NAME} and {INDEX_NAME} side by side. "
+                        "Copy the missing one, or build the dataset again"
+                    )
+    if shards and _holds_episodes(single):
+        raise CacheError(
+            f"{split}: holds {TOKENS_NAME} and {shards[0].name} side by side; expected one form. Move one of them away"
+        )
+    return shards or ([single] if _holds_episodes(single) else [])
+
+
+def read_index(path: Path) -> Records:
+    """The records of an `episodes.idx` as a map of shape (episodes, 2): start, length.
+
+    Raises:
+        CacheError: a size that is no whole number of records.
+    """
+    size = path.stat().st_size
+    if size % RECORD_BYTES:
+        raise CacheError(
+            f"{path}: {size:,} bytes are {size // RECORD_BYTES:,} records of {RECORD_BYTES} bytes and "
+            f"{size % RECORD_BYTES} bytes more; the file is short or foreign"
+        )
+    records: Records = map_tokens(path, "<u8").reshape(-1, 2)
+    return records
+
+
+def open_manifest(dataset: Path) -> Manifest | None:
+    """The manifest, checked against the sizes of all files; `None` where there is none. Reads no tokens.
+
+    Raises:
+        CacheError: foreign, newer or damaged, or a file is missing or of another size.
+    """
+    path = dataset / MANIFEST_NAME
+    if not path.is_file():
+        return None
+    manifest = read_manifest(path)
+    check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
+    if manifest["kind"] != "episodes" or manifest["format_version"] != FORMAT_VERSION:
+        raise CacheError(
+            f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
+            f"'episodes' of version {FORMAT_VERSION}. Build it again, or use the version that wrote it"
+        )
+    _check_values(path, manifest)
+    check_objects(path, manifest, ("splits", "files"))
+    check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
+    return manifest
+
+
+def _check_values(path: Path, manifest: Manifest) -> None:
+    """Raise `CacheError` unless what readers rely on is what it should be: files get edited by hand."""
+    allowed: dict[str, tuple[Any, ...]] = {"token_dtype": ("uint32",), "mask_dtype": (None, *MASK_DTYPES)}
+    expected = {
+        key: f"one of {', '.join(map(str, values))}" for key, values in allowed.items() if manifest[key] not in values
+    }
+    size, tokenizer = manifest["vocab_size"], manifest.get("tokenizer_sha256")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+        expected["vocab_size"] = "a number of ids, at least 1"
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        expected["tokenizer_sha256"] = "a checksum in hex digits"
+    if expected:
+        key, right = next(iter(expected.items()))
+        raise CacheError(f"{path}: {key} is {manifest[key]!r}; expected {right}. Build the dataset again")
+
+
+def _data_patterns() -> list[str]:
+    names = ("*.bin", INDEX_NAME)
+    return [f"{split}/**/{name}" for split in SPLITS for name in names]
+
+
+def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
+    """The mask, or why there is none that can be used. Without a manifest its size tells its dtype."""
+    path = folder / MASK_NAME
+    if not path.is_file():
+        return None, f"{path}: no such file"
+    dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()
+    size = path.stat().st_size
+    for dtype in dtypes:
+        if size == n_tokens * np.dtype(dtype).itemsize:
+            return map_tokens(path, dtype), ""
+    expected = " or ".join(f"{n_tokens * np.dtype(dtype).itemsize:,} ({np.dtype(dtype).name})" for dtype in dtypes)
+    return None, f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {expected} bytes"
+
+
+def samples(values: npt.NDArray[Any]) -> Iterator[bytes]:
+    """Bytes by which a file without recorded checksum is told: its length and 64 runs of it, evenly spaced."""
+    n = len(values)
+    yield n.to_bytes(8, "little")
+    for block in range(SAMPLE_BLOCKS):
+        at = block * max(0, n - SAMPLE_VALUES) // (SAMPLE_BLOCKS - 1)
+        yield values[at : at + SAMPLE_VALUES].tobytes()

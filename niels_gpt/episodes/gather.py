@@ -1,0 +1,113 @@
+"""Runs of values from mapped files, laid into the rows of one array. No loop over tokens or rows.
+
+A row is made of pieces, one after the other; most rows have one piece, packed rows have several::
+
+    file    a a a b b c        pieces   row 0 0 1    start 3 5 0    length 2 1 3
+    rows    b b c
+            a a a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.mmap import RowReader
+
+Int64s = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Where the pieces of some rows come from; four int64 arrays of shape (pieces,).
+
+    Attributes:
+        row: which row each lies in, not decreasing.
+        shard, start, length: which file, from where, how many values.
+    """
+
+    row: Int64s
+    shard: Int64s
+    start: Int64s
+    length: Int64s
+
+    def used(self, B: int) -> Int64s:
+        """How many values each of `B` rows holds, shape (B,)."""
+        return np.bincount(self.row, weights=self.length, minlength=B).astype(np.int64)
+
+    def columns(self, B: int) -> Int64s:
+        """In which column each piece begins: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0."""
+        ends = np.cumsum(self.length)
+        row_starts = np.cumsum(self.used(B)) - self.used(B)
+        return ends - self.length - row_starts[self.row]
+
+    def between(self, first: int, stop: int) -> Pieces:
+        """The pieces of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
+        a, b = np.searchsorted(self.row, [first, stop])
+        return Pieces(self.row[a:b] - first, self.shard[a:b], self.start[a:b], self.length[a:b])
+
+    @property
+    def one_a_row(self) -> bool:
+        """No row has two pieces."""
+        return bool((np.diff(self.row) > 0).all())
+
+
+class Column:
+    """One kind of value (ids, mask, ...) of all shards.
+
+    Args:
+        files: one array per shard, shape (tokens,), read as they are mapped.
+        width: the length of a row.
+    """
+
+    def __init__(self, files: Sequence[Array], width: int) -> None:
+        self._files = files
+        self._readers = [RowReader(values, width) for values in files]
+        self._width = width
+        self._dtype = np.result_type(*files)
+
+    def rows(self, pieces: Pieces, B: int, fill: float) -> Array:
+        """A new array of shape (B, width): the pieces, then `fill`."""
+        rows = np.full((B, self._width), fill, dtype=self._dtype)
+        own = np.arange(self._width) < pieces.used(B)[:, None]
+        if pieces.one_a_row:
+            self._copy_runs(pieces, rows, own)
+        else:
+            rows[own] = self._flat(pieces)
+        return rows
+
+    def _copy_runs(self, pieces: Pieces, rows: Array, own: npt.NDArray[np.bool_]) -> None:
+        """One copy a row; the loop is over the shards hit."""
+        for shard in np.unique(pieces.shard).tolist():
+            here = pieces.shard == shard
+            longest = int(pieces.length[here].max())
+            if longest == 0:  # also spares empty files, which have no value to repeat
+                continue
+            runs = self._readers[shard].read(pieces.start[here], longest)
+            at = pieces.row[here]
+            rows[at, :longest] = np.where(own[at, :longest], runs, rows[at, :longest])
+
+    def _flat(self, pieces: Pieces) -> Array:
+        """All pieces one after the other. The loop is over the shards hit.
+
+        Starts 3 5 0 and lengths 2 1 3 begin at 0 2 3 of the result, so places are number + (3 3 3 -3 -3 -3)::
+
+            number   0 1 2 3 4 5
+            place    3 4 5 0 1 2
+        """
+        begins = np.cumsum(pieces.length) - pieces.length
+        places = np.repeat(pieces.start - begins, pieces.length)
+        places += np.arange(len(places))
+        if len(self._files) == 1:
+            return np.asarray(self._files[0][places])
+        values = np.empty(len(places), dtype=self._dtype)
+        shard = np.repeat(pieces.shard, pieces.length)
+        for hit in np.unique(pieces.shard).tolist():
+            here = shard == hit
+            values[here] = self._files[hit][places[here]]
+        return values

@@ -1,0 +1,300 @@
+"""Episodes as batches of fixed shape (document 002), resumable and the same on any number of ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from niels_gpt.cache.meta import tokenizer_sha256
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
+from niels_gpt.episodes.format import SPLITS, is_episode_indexed_dataset
+from niels_gpt.episodes.opening import Sampling, open_feed, open_split
+from niels_gpt.episodes.ranks import ranks
+from niels_gpt.episodes.schedule import Place, batches_left
+from niels_gpt.episodes.settings import IdentifiedTokenizer, chosen_pad_id, known_vocab_size, resolve
+from niels_gpt.episodes.views import EpisodeIterable, Prefetch
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.format.fitting import check_policy
+
+_log = logging.getLogger("niels_gpt.episodes")
+
+Dirs = str | Path | Sequence[str | Path] | Mapping[str | Path, float] | Mapping[str, float]
+Tensors = tuple[torch.Tensor, ...]
+
+
+class GPTEpisodeDataLoader:
+    """Batches of `(batch_size, block_size)` from an episode-indexed dataset; no window crosses an episode's end.
+
+    Args:
+        config: anything with `batch_size`, `block_size` and `device`; the tags of document 002 are taken from it too
+            where it has them, and `vocab_size`. A keyword that is given wins.
+        tokenizer: its eos pads where `pad_token_id` is not set; if the dataset records a tokenizer, they must agree.
+        dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
+            directory to proportion.
+        use_loss_mask: return masks where the dataset has them; default yes.
+        batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
+        epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
+            filled up with rows of nothing but padding.
+        pad_token_id: fills rows; told by position, so it may equal any real id.
+        episode_min_tokens: shorter episodes are left out.
+        too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
+            "skip" or "error"; default "head" as document 002 says, and "error" with packing.
+        packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
+        weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
+            `weights`; or by each episode's own "weight". Exact over an epoch. Val is never weighted.
+        epoch_rows: rows in a weighted epoch; default as many as there are.
+        vocab_size: tokens are checked against it; default the config's, the tokenizer's or the dataset's.
+        rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
+
+    Raises:
+        UsageError: an argument out of range, no pad id, or a batch larger than an epoch with drop_last.
+        CacheError: no such dataset, or files that are missing, short or damaged. Mismatch: another tokenizer.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: Any | None = None,
+        dataset_dir: Dirs | None = None,
+        *,
+        use_loss_mask: bool | None = None,
+        batch_sampling_mode: str | None = None,
+        epoch_shuffle: bool | None = None,
+        epoch_drop_last: bool | None = None,
+        epoch_seed: int | None = None,
+        pad_token_id: int | None = None,
+        episode_min_tokens: int | None = None,
+        too_long: str | None = None,
+        packing: bool = False,
+        weight_by: str | None = None,
+        weights: Mapping[str, float] | None = None,
+        epoch_rows: int | None = None,
+        vocab_size: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        given = {
+            "use_loss_mask": use_loss_mask,
+            "batch_sampling_mode": batch_sampling_mode,
+            "epoch_shuffle": epoch_shuffle,
+            "epoch_drop_last": epoch_drop_last,
+            "epoch_seed": epoch_seed,
+            "pad_token_id": pad_token_id,
+            "episode_min_tokens": episode_min_tokens,
+        }
+        self.config = settings = resolve(config, "sft_episode", given)
+        self.packing, self.device = packing, settings.device
+        self._too_long = too_long or ("error" if packing else "head")
+        check_policy(self._too_long)
+        self._names, self._dirs, mixture = _datasets(dataset_dir)
+        if mixture is not None:
+            if weight_by is not None or weights is not None:
+                raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
+            weight_by, weights = "dataset", mixture
+        self._sampling = Sampling(
+            settings.sampling_mode, settings.epoch_shuffle, settings.epoch_seed, weight_by, weights, epoch_rows
+        )
+        self.rank, self.world_size = ranks(rank, world_size)
+        self._splits = {name: self._open(name) for name in SPLITS}
+        for split in self._splits.values():
+            _check_tokenizer(split, tokenizer)
+        self.vocab_size = known_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
+        self.pad_token_id = chosen_pad_id(settings.pad_token_id, tokenizer, self.vocab_size)
+        self._feeds: dict[str, EpisodeFeed] = {}
+        self._places = {name: Place() for name in SPLITS}
+        self._announced: dict[str, int] = {}
+        self._warned = False
+        self._log_splits()
+        if self._splits["train"].shards:
+            self.feed("train")  # what cannot work is said now, not at the first step
+
+    def get_batch(self, split: str = "train") -> Tensors:
+        """`(x, y, mask)`, or `(x, y)` without masks, each of shape (batch_size, block_size) on the config's device.
+
+        `x` and `y` are int64, `mask` float32 and aligned to `y`; padding has mask 0.
+
+        Raises:
+            UsageError: no such split, or rows are packed (see `next_batch`). CacheError: no episodes, or bad values.
+        """
+        if self.packing:
+            raise UsageError(
+                "rows are packed, and (x, y, mask) does not say where episodes begin, so attention would cross them; "
+                "use next_batch(), which carries segment_ids, position_ids and cu_seqlens"
+            )
+        batch = self.next_batch(split)
+        if self.uses_mask(split):
+            return batch.x, batch.y, batch.mask
+        return batch.x, batch.y
+
+    def next_batch(self, split: str = "train") -> EpisodeBatch:
+        """The next batch with all that is known of it; `get_batch` gives its first three tensors."""
+        feed = self.feed(split)
+        self._announce_epoch(split, feed)
+        batch, self._places[split] = feed.batch(self._places[split])
+        return batch.to(self.device)
+
+    def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[EpisodeBatch]:
+        """One whole epoch from its start, for evaluation; does not move `get_batch` on.
+
+        Raises:
+            UsageError: batch_sampling_mode is "random", which has no epochs.
+        """
+        feed = self.feed(split)
+        place = Place(epoch, 0)
+        for _ in range(self.steps_per_epoch(split)):
+            batch, place = feed.batch(place)
+            yield batch.to(self.device)
+
+    def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch:
+        """An endless iterator whose batches are made by a background thread, from where `get_batch` stands.
+
+        Its own `state_dict()` counts what it has handed out, never what waits. Close it, or use it in `with`.
+        """
+        return Prefetch(self.feed(split), self._places[split], depth=depth, device=self.device)
+
+    def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable:
+        """The batches from where `get_batch` stands, for `torch.utils.data.DataLoader(..., batch_size=None)`."""
+        return EpisodeIterable(self.feed(split), self._places[split], epochs=epochs)
+
+    def steps_per_epoch(self, split: str = "train") -> int:
+        """How many batches an epoch has, on every rank."""
+        feed = self.feed(split)
+        if feed.schedule.n is None:
+            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+        return batches_left(feed.schedule.n, 0, feed.global_rows, drop_last=feed.options.drop_last)
+
+    def uses_mask(self, split: str = "train") -> bool:
+        """Does `get_batch` return masks?"""
+        return self.config.use_loss_mask is not False and self._splits[split].has_mask
+
+    def state_dict(self, split: str = "train") -> dict[str, Any]:
+        """Where a split stands: version, fingerprint, seed, epoch and position (rows of the epoch, over all ranks)."""
+        return self.feed(split).state(self._places[split])
+
+    def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
+        """Go on where a state was taken, here or on another number of ranks or batch size. O(1).
+
+        Raises:
+            Mismatch: the state is of another dataset, packing, order or seed. UsageError: it is no state.
+        """
+        self._places[split] = self.feed(split).place(state)
+        self._announced.pop(split, None)
+
+    def feed(self, split: str) -> EpisodeFeed:
+        """The split's batches as a pure function of the place."""
+        if split not in self._splits:
+            raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
+        if split not in self._feeds:
+            opened = self._splits[split]
+            if not opened.shards:
+                place = ", ".join(str(dataset / split) for dataset in opened.datasets)
+                raise CacheError(f"{place}: no tokens.bin with an episodes.idx; this dataset has no {split} split")
+            self._feeds[split] = self._make_feed(split, opened)
+        return self._feeds[split]
+
+    def _make_feed(self, name: str, split: EpisodeSplit) -> EpisodeFeed:
+        settings, sampling = self.config, self._sampling
+        if name != "train":
+            sampling = Sampling(sampling.mode, sampling.shuffle, sampling.seed)
+        options = FeedOptions(
+            batch_size=settings.batch_size or 0,
+            block_size=settings.block_size or 0,
+            pad_id=self.pad_token_id,
+            seed=settings.epoch_seed,
+            drop_last=settings.epoch_drop_last,
+            too_long=self._too_long,
+            vocab_size=self.vocab_size,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        self._warn_without_mask(name, split)
+        return open_feed(split, options, sampling, packed=self.packing, names=self._names)
+
+    def _open(self, split: str) -> EpisodeSplit:
+        if not any(is_episode_indexed_dataset(folder) for folder in self._dirs):
+            raise CacheError(
+                f"{', '.join(map(str, self._dirs))}: no episodes: expected train/tokens.bin and train/episodes.idx. "
+                "Build them with: niels-gpt episodes build; or use GPTDataLoader for a token stream"
+            )
+        return open_split(
+            self._dirs,
+            split,
+            min_tokens=self.config.episode_min_tokens,
+            too_long=self._too_long,
+            width=(self.config.block_size or 0) + 1,
+        )
+
+    def _warn_without_mask(self, name: str, split: EpisodeSplit) -> None:
+        if self.config.use_loss_mask is not False and not split.has_mask and not self._warned:
+            self._warned = True
+            _log.warning(
+                "[EpisodeLoader] split=%s: no loss mask, so get_batch returns (x, y) and every token counts: %s",
+                name,
+                split.why_no_mask,
+            )
+
+    def _log_splits(self) -> None:
+        for name, split in self._splits.items():
+            _log.info(
+                "[EpisodeLoader] split=%s episodes=%d too_short=%d too_long=%d tokens=%d mask=%s",
+                name,
+                len(split),
+                split.too_short,
+                split.too_long,
+                split.n_tokens,
+                _yes(split.has_mask and self.config.use_loss_mask is not False),
+            )
+
+    def _announce_epoch(self, split: str, feed: EpisodeFeed) -> None:
+        """The log line of document 002 when an epoch begins."""
+        epoch = feed.starting_place(self._places[split]).epoch
+        if feed.schedule.n is None or self._announced.get(split) == epoch:
+            return
+        self._announced[split] = epoch
+        _log.info(
+            "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
+            split,
+            epoch,
+            len(self._splits[split]),
+            self.steps_per_epoch(split),
+            _yes(self.config.epoch_shuffle),
+            _yes(self.config.epoch_drop_last),
+            self.pad_token_id,
+            _yes(self.uses_mask(split)),
+        )
+
+
+def _yes(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _datasets(given: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:
+    """Names, directories, and the proportions of a mixture."""
+    if given is None:
+        raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+    names = [str(given)] if isinstance(given, str | Path) else [str(name) for name in given]
+    if not names:
+        raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
+    if len(set(names)) < len(names):
+        raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
+    mixture = {str(name): share for name, share in given.items()} if isinstance(given, Mapping) else None
+    return names, [Path(name) for name in names], mixture
+
+
+def _check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
+    """Raise `Mismatch` if a dataset records another tokenizer than the one given."""
+    if not isinstance(tokenizer, IdentifiedTokenizer):
+        return
+    for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
+        recorded = manifest.get("tokenizer_sha256") if manifest else None
+        if recorded is not None and recorded != tokenizer_sha256(tokenizer):
+            raise Mismatch(
+                f"{dataset}: built with tokenizer {recorded[:12]} but opened with {tokenizer_sha256(tokenizer)[:12]}; "
+                "open it with the tokenizer it was built with, or build it again"
+            )

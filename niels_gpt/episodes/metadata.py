@@ -1,0 +1,101 @@
+"""What `episodes.parquet` says of each episode: its type, its source, its weight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
+from niels_gpt.errors import CacheError, MissingExtra, UsageError, storage_errors
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Int64s = npt.NDArray[np.int64]
+
+
+def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
+    """For every value of a text column the positions (after filtering) of the episodes that have it, by name.
+
+    Raises:
+        UsageError: no such column. CacheError: no metadata, another number of rows, an episode without a value.
+        MissingExtra: pyarrow is not installed.
+    """
+    values: list[Any] = []
+    for shard in split.shards:
+        found = _column(shard, column).to_pylist()
+        if None in found:
+            raise CacheError(
+                f"{shard.folder / METADATA_NAME}: row {found.index(None):,}: no {column}; give every episode one"
+            )
+        values += found
+    named = np.array([str(value) for value in values], dtype=object)[split.kept[np.arange(len(split))]]
+    names, codes = np.unique(named.astype(str), return_inverse=True)
+    return {str(name): np.flatnonzero(codes == code) for code, name in enumerate(names)}
+
+
+def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
+    """The `weight` of every episode by position (after filtering).
+
+    Raises:
+        CacheError: as for `labels`, or a weight that is negative or not a number (file, row and value named).
+    """
+    parts = []
+    for shard in split.shards:
+        column = _column(shard, "weight")
+        if column.null_count or not _is_number(column):
+            raise CacheError(f"{shard.folder / METADATA_NAME}: weight holds {column.type} or nulls; expected numbers")
+        values = np.asarray(column.to_numpy(), dtype=np.float64)
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise CacheError(
+                f"{shard.folder / METADATA_NAME}: row {row:,}: weight {values[row]}; expected a number of 0 or more"
+            )
+        parts.append(values)
+    kept = np.concatenate([*parts, np.empty(0)])[split.kept[np.arange(len(split))]]
+    if not kept.sum() > 0:
+        raise CacheError(f"{split.shards[0].folder / METADATA_NAME}: all weights are 0; nothing could be drawn")
+    return np.asarray(kept)
+
+
+def _is_number(column: pyarrow.ChunkedArray) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type))
+
+
+def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
+    path = shard.folder / METADATA_NAME
+    if column not in METADATA_COLUMNS:
+        raise UsageError(f"episodes have no {column!r}; expected one of {', '.join(METADATA_COLUMNS)}")
+    if not path.is_file():
+        raise CacheError(
+            f"{path}: no such file; sampling by {column} needs it. Build the dataset from rows that have a {column}"
+        )
+    table = _read(path, column)
+    if len(table) != len(shard.records):
+        raise CacheError(
+            f"{path}: {len(table):,} rows for {len(shard.records):,} episodes; the files do not belong together"
+        )
+    return table
+
+
+def _read(path: Path, column: str) -> pyarrow.ChunkedArray:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pyarrow") from error
+    with storage_errors("reading", path):
+        try:
+            file = pyarrow.parquet.ParquetFile(path)
+            if column not in file.schema_arrow.names:
+                known = ", ".join(file.schema_arrow.names)
+                raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
+            return file.read(columns=[column])[column]
+        except pyarrow.ArrowInvalid as error:
+            raise CacheError(f"{path}: not a whole parquet file ({error}); copy or build it again") from error

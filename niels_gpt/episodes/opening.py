@@ -1,0 +1,174 @@
+"""From directories and settings to a feed: open, filter, pack, and choose the order of rows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.episodes import metadata
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
+from niels_gpt.episodes.kept import Int64s
+from niels_gpt.episodes.plans import group_rows, packing_plan
+from niels_gpt.episodes.schedule import (
+    EveryRow,
+    Group,
+    GroupedRows,
+    RandomRows,
+    Schedule,
+    WeightedRows,
+    running_shares,
+    shares,
+)
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.packing import PackPlan
+
+WEIGHT_COLUMNS = ("type", "source", "dataset", "weight")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How rows are drawn; see `GPTEpisodeDataLoader`."""
+
+    mode: str
+    shuffle: bool
+    seed: int
+    weight_by: str | None = None
+    weights: Mapping[str, float] | None = None
+    epoch_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
+            raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
+        if (self.weights is not None) != (self.weight_by in ("type", "source", "dataset")):
+            raise UsageError(
+                f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name with "
+                "weight_by 'type', 'source' or 'dataset', and none with 'weight', where each episode has its own"
+            )
+        if self.epoch_rows is not None and self.epoch_rows < 1:
+            raise UsageError(f"epoch_rows is {self.epoch_rows}; expected at least 1")
+        if self.epoch_rows is not None and self.weight_by is None:
+            raise UsageError("epoch_rows without weight_by; every row comes once an epoch, so leave it out")
+
+
+def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: str, width: int) -> EpisodeSplit:
+    """The split, filtered as the policy for long episodes asks.
+
+    Raises:
+        CacheError: files that are missing or damaged; or an episode is too long and the policy is `error`.
+    """
+    limit = width if too_long in ("skip", "error") else None
+    opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=limit)
+    if too_long == "error" and opened.too_long:
+        everything = EpisodeSplit(datasets, split)
+        first = int(np.argmax(everything.lengths() > width))
+        raise CacheError(
+            f"{everything.describe(first)}: {int(everything.lengths()[first]):,} tokens do not fit into rows of "
+            f"{width:,}, nor do {opened.too_long - 1:,} other episodes; raise block_size, or say what to do with them: "
+            "too_long='head', 'tail', 'drop_partial_turn' or 'skip'"
+        )
+    return opened
+
+
+def open_feed(
+    split: EpisodeSplit, options: FeedOptions, sampling: Sampling, *, packed: bool, names: list[str]
+) -> EpisodeFeed:
+    """The batches of an opened split.
+
+    Args:
+        packed: several episodes in a row.
+        names: what each dataset is called in the weights.
+
+    Raises:
+        CacheError: nothing is left after filtering, or no metadata to weigh by.
+        UsageError: fewer rows than a global batch with drop_last, or weights that do not fit the data.
+    """
+    if len(split) == 0:
+        raise CacheError(
+            f"{_places(split)}: no episode to read: of {split.n_episodes:,} in the index {split.too_short:,} are too "
+            f"short and {split.too_long:,} too long; lower episode_min_tokens, raise block_size, or build with more"
+        )
+    groups = _groups(split, sampling, names)
+    if packed and sampling.weight_by == "weight":
+        raise UsageError("rows of several episodes cannot keep a weight of each; weigh by type, source or dataset")
+    width = options.block_size + 1
+    plan = packing_plan(split, width, groups=groups) if packed else None
+    schedule = _schedule(split, plan, sampling, groups)
+    rows = options.batch_size * options.world_size
+    if options.drop_last and schedule.n is not None and schedule.n < rows:
+        raise UsageError(
+            f"{_places(split)}: {schedule.n:,} rows an epoch, but a global batch has {rows:,} ({options.batch_size:,} "
+            f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
+            "or epoch_drop_last=False"
+        )
+    return EpisodeFeed(split, options, schedule, plan)
+
+
+def _places(split: EpisodeSplit) -> str:
+    return ", ".join(str(dataset / split.split) for dataset in split.datasets)
+
+
+def _groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> dict[str, Int64s] | None:
+    """The positions of each named group's episodes, if rows are drawn by group."""
+    if sampling.weights is None or sampling.weight_by is None:
+        return None
+    by_dataset = sampling.weight_by == "dataset"
+    found = _datasets(split, names) if by_dataset else metadata.labels(split, sampling.weight_by)
+    _check_names(found, sampling)
+    return {name: members for name, members in found.items() if sampling.weights[name] > 0}
+
+
+def _datasets(split: EpisodeSplit, names: list[str]) -> dict[str, Int64s]:
+    shard, _, _ = split.locate(split.kept[np.arange(len(split))])
+    owner = np.searchsorted(split.shard_of_dataset, shard, side="right") - 1
+    return {name: np.flatnonzero(owner == number) for number, name in enumerate(names)}
+
+
+def _check_names(found: Mapping[str, Int64s], sampling: Sampling) -> None:
+    """Every group of the data has a weight, and every weight a group with episodes."""
+    weights, what = sampling.weights or {}, sampling.weight_by
+    shares(weights, 1)  # checks the numbers
+    for name in weights:
+        if name not in found or (weights[name] > 0 and not len(found[name])):
+            near = difflib.get_close_matches(name, list(found), n=1)
+            meant = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+            known = ", ".join(f"{known} ({len(members):,})" for known, members in found.items())
+            raise UsageError(
+                f"weights name the {what} {name!r}, of which there is no episode; there are {known}{meant}"
+            )
+    unnamed = [name for name in found if name not in weights]
+    if unnamed:
+        raise UsageError(f"no weight for the {what} {', '.join(unnamed)}; give each one, 0 leaves it out")
+
+
+def _schedule(
+    split: EpisodeSplit, plan: PackPlan | None, sampling: Sampling, groups: dict[str, Int64s] | None
+) -> Schedule:
+    n = len(split) if plan is None else plan.rows
+    endless = sampling.mode == "random"
+    if groups is not None:
+        members = groups if plan is None else group_rows(plan, groups)
+        return _by_group(members, n, sampling)
+    if sampling.weight_by == "weight":
+        ends = running_shares(metadata.weights(split))
+        if endless:
+            return RandomRows(n, sampling.seed, ends)
+        return WeightedRows(ends, sampling.epoch_rows or n, sampling.seed, sampling.shuffle)
+    return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
+
+
+def _by_group(members: dict[str, Int64s], n: int, sampling: Sampling) -> Schedule:
+    weights = {name: given for name, given in (sampling.weights or {}).items() if name in members}
+    if sampling.mode == "random":
+        each = np.zeros(n)
+        for name, rows in members.items():
+            each[rows] = weights[name] / len(rows)
+        return RandomRows(n, sampling.seed, running_shares(each))
+    drawn = sum(len(rows) for rows in members.values())
+    parts = shares(weights, sampling.epoch_rows or drawn)
+    groups = [Group(name, rows, parts[name]) for name, rows in members.items() if parts[name]]
+    return GroupedRows(groups, sampling.seed, sampling.shuffle)

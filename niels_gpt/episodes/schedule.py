@@ -1,0 +1,258 @@
+"""Which row comes at which position: pure functions of (seed, epoch, position), so that nothing has to be replayed.
+
+A row is an episode, or several packed ones. A `Place` counts rows over all ranks, so it means the same on any number of
+ranks, workers and prefetched batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import UsageError
+from niels_gpt.seeds import derived, order, uniform
+
+Int64s = npt.NDArray[np.int64]
+EMPTY = -1  # a row that holds nothing: the end of a last batch that is not full
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a split has been read: `position` rows of `epoch`, over all ranks."""
+
+    epoch: int = 0
+    position: int = 0
+
+
+class Schedule(Protocol):
+    """The rows of all epochs.
+
+    Attributes:
+        n: rows in an epoch; `None` if there are no epochs.
+    """
+
+    @property
+    def n(self) -> int | None: ...
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """The rows at positions `start` to `stop` - 1 of an epoch."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides the rows, for fingerprints."""
+
+
+@dataclass(frozen=True)
+class EveryRow:
+    """Every row once an epoch, shuffled by (seed, epoch) or in order."""
+
+    n: int
+    seed: int
+    shuffle: bool
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`."""
+        if self.shuffle:
+            return order(self.seed, epoch, self.n)[start:stop]
+        return np.arange(start, stop)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        return {"kind": "every row", "n": self.n, "shuffle": self.shuffle}
+
+
+@dataclass(frozen=True)
+class RandomRows:
+    """Rows drawn with replacement for ever, all equally likely or by weight.
+
+    Attributes:
+        among: how many rows there are.
+        ends: with weights, the running total of each row's share, up to 1.
+    """
+
+    among: int
+    seed: int
+    ends: npt.NDArray[np.float64] | None = None
+    n: None = None
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`; the epoch is always 0."""
+        drawn = uniform(self.seed, np.arange(start, stop))
+        if self.ends is None:
+            return (drawn * self.among).astype(np.int64)
+        return np.minimum(np.searchsorted(self.ends, drawn, side="right"), self.among - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        weights = None if self.ends is None else _digest(self.ends)
+        return {"kind": "random rows", "n": self.among, "weights": weights}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share a name (a type, a source, a dataset) and how many of them an epoch shows."""
+
+    name: str
+    members: Int64s
+    share: int
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Each group gives exactly its share of every epoch; within a group all rows come before one repeats.
+
+    A group goes on where it stopped, epoch after epoch. With 3 members and a share of 2::
+
+        draw of the group   0 1   2 3   4 5      epochs of 2
+        round of members    first . . | second   rounds of 3, each in an order of its own
+    """
+
+    groups: Sequence[Group]
+    seed: int
+    shuffle: bool
+
+    @property
+    def n(self) -> int:
+        """Rows in an epoch: all shares together."""
+        return sum(group.share for group in self.groups)
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`; without shuffling, group after group."""
+        slots = order(self.seed, epoch, self.n)[start:stop] if self.shuffle else np.arange(start, stop)
+        bounds = np.cumsum([0, *(group.share for group in self.groups)])
+        owner = np.searchsorted(bounds, slots, side="right") - 1
+        rows = np.empty(len(slots), dtype=np.int64)
+        for number in np.unique(owner).tolist():
+            group, here = self.groups[number], owner == number
+            rows[here] = self._members(group, epoch * group.share + slots[here] - bounds[number])
+        return rows
+
+    def _members(self, group: Group, draws: Int64s) -> Int64s:
+        """The members at these draws of the group's own endless sequence."""
+        size = len(group.members)
+        rounds, within = np.divmod(draws, size)
+        if self.shuffle:
+            seed = derived(self.seed, f"group {group.name}")
+            for number in np.unique(rounds).tolist():
+                here = rounds == number
+                within[here] = order(seed, number, size)[within[here]]
+        return group.members[within]
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        groups = [[group.name, _digest(group.members), group.share] for group in self.groups]
+        return {"kind": "groups", "groups": groups, "shuffle": self.shuffle}
+
+
+@dataclass(frozen=True)
+class WeightedRows:
+    """Each row as often as its weight says: n * weight / sum, rounded down or up, every epoch.
+
+    The weights are laid out as lengths along a line of n steps; the row under each step's mark is taken. With weights
+    1 2 1 on n = 4 steps and marks at .5 in every step::
+
+        line     |0   |1        |2   |
+        marks      .    .    .    .          rows 0 1 1 2
+
+    The marks move with the epoch, so a row of weight 0.3 comes in about three epochs of ten.
+
+    Attributes:
+        ends: where each row's part of the line ends, as a share of the whole, up to 1.
+    """
+
+    ends: npt.NDArray[np.float64]
+    n: int
+    seed: int
+    shuffle: bool
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`."""
+        slots = order(self.seed, epoch, self.n)[start:stop] if self.shuffle else np.arange(start, stop)
+        mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
+        return np.minimum(np.searchsorted(self.ends, (slots + mark) / self.n, side="right"), len(self.ends) - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        return {"kind": "weights", "n": self.n, "weights": _digest(self.ends), "shuffle": self.shuffle}
+
+
+def _digest(values: npt.NDArray[Any]) -> str:
+    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
+
+
+def running_shares(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The running total of each weight's share: 1 2 1 -> 0.25 0.75 1.0."""
+    total = np.cumsum(weights)
+    return np.asarray(total / total[-1])
+
+
+def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
+    """How many of `n` rows each group gets: proportions 0.5 0.3 0.2 of 6 are 3 1.8 1.2, so 3 2 1 (largest remainders).
+
+    Raises:
+        UsageError: a proportion that is negative, not a number, or all of them 0.
+    """
+    for name, given in proportions.items():
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
+            raise UsageError(f"the weight of {name!r} is {given!r}; expected a number of 0 or more")
+    total = sum(Fraction(given) for given in proportions.values())
+    if not total:
+        raise UsageError(f"the weights {dict(proportions)} are all 0; expected one above 0")
+    exact = {name: n * Fraction(given) / total for name, given in proportions.items()}
+    whole = {name: int(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (whole[name] - exact[name], name))
+    for name in by_remainder[: n - sum(whole.values())]:
+        whole[name] += 1
+    return whole
+
+
+def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[Int64s, Place]:
+    """The next `n` rows, and the place after them; a last batch that is not full is filled up with `EMPTY` or dropped.
+
+    Epochs of 6 rows in batches of 4, as (epoch, position)::
+
+        drop_last    (0, 0) -> rows 0-3, (0, 4) -> next epoch's 0-3, (1, 4)
+        else         (0, 0) -> rows 0-3, (0, 4) -> rows 4 5 and two empty, (0, 6) -> next epoch's 0-3, (1, 4)
+    """
+    if schedule.n is None:
+        stop = place.position + n
+        return schedule.rows(0, place.position, stop), Place(place.epoch, stop)
+    place = starting_place(schedule, place, n, drop_last=drop_last)
+    stop = min(schedule.n, place.position + n)
+    rows = schedule.rows(place.epoch, place.position, stop)
+    if len(rows) < n:
+        rows = np.concatenate([rows, np.full(n - len(rows), EMPTY)])
+    return rows, Place(place.epoch, stop)
+
+
+def starting_place(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> Place:
+    """Where the next batch of `n` rows is read: here, or at the next epoch's start if this one has too few left."""
+    if schedule.n is None:
+        return place
+    left = schedule.n - place.position
+    return Place(place.epoch + 1, 0) if left < (n if drop_last else 1) else place
+
+
+def skip(schedule: Schedule, place: Place, n: int, batches: int, *, drop_last: bool) -> Place:
+    """The place after so many batches of `n` rows, by arithmetic alone."""
+    if schedule.n is None:
+        return Place(place.epoch, place.position + batches * n)
+    if batches == 0:
+        return place
+    place = starting_place(schedule, place, n, drop_last=drop_last)
+    here = batches_left(schedule.n, place.position, n, drop_last=drop_last)
+    if batches <= here:
+        return Place(place.epoch, min(schedule.n, place.position + batches * n))
+    epochs, rest = divmod(batches - here - 1, batches_left(schedule.n, 0, n, drop_last=drop_last))
+    return Place(place.epoch + 1 + epochs, min(schedule.n, (rest + 1) * n))
+
+
+def batches_left(rows: int, position: int, n: int, *, drop_last: bool) -> int:
+    """How many batches of `n` an epoch still gives: 6 rows from position 4, 4 a batch: none, or 1 that is not full."""
+    left = rows - position
+    return left // n if drop_last else -(-left // n)

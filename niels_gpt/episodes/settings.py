@@ -1,0 +1,74 @@
+"""What a loader is told: the config's attributes, keywords that win over them, and what a tokenizer knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Protocol, runtime_checkable
+
+from niels_gpt.config import TrainingConfig
+from niels_gpt.errors import UsageError
+
+
+@runtime_checkable
+class IdentifiedTokenizer(Protocol):
+    """A tokenizer whose hash datasets record."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def special_token_ids(self) -> Mapping[str, int]: ...
+
+
+def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> TrainingConfig:
+    """The settings of document 002: a keyword if given, else the config's attribute, else the default.
+
+    Raises:
+        UsageError: a value out of range, or no batch_size or block_size.
+    """
+    values: dict[str, Any] = {
+        field.name: getattr(config, field.name, field.default) for field in fields(TrainingConfig)
+    }
+    values |= {name: value for name, value in given.items() if value is not None}
+    values["device"] = str(values["device"])
+    values["dataset_mode"] = mode
+    settings = TrainingConfig(**values)
+    for name in ("batch_size", "block_size"):
+        if values[name] is None:
+            raise UsageError(f"the config has no {name}; expected a positive whole number")
+    return settings
+
+
+def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
+    """The first that is known of: the argument, the config's, the tokenizer's, the dataset's."""
+    for value in (given, getattr(config, "vocab_size", None), getattr(tokenizer, "vocab_size", None)):
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value < 1:
+                raise UsageError(f"vocab_size is {value}; expected at least 1")
+            return value
+    return recorded
+
+
+def chosen_pad_id(given: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:
+    """Document 002: the config's pad id, else the tokenizer's eos."""
+    pad = _eos_id(tokenizer) if given is None else given
+    if pad is None:
+        raise UsageError(
+            "no pad_token_id in the config and no tokenizer with an eos; pass pad_token_id=, or the tokenizer"
+        )
+    if vocab_size is not None and pad >= vocab_size:
+        raise UsageError(f"pad_token_id is {pad} but the vocabulary has {vocab_size:,} ids; pass one of them")
+    if pad >= 2**32:
+        raise UsageError(f"pad_token_id is {pad}; ids have 32 bits")
+    return pad
+
+
+def _eos_id(tokenizer: Any | None) -> int | None:
+    """As tokenizers of several libraries spell it; our own ends its turns with `eot`."""
+    for name in ("eos_id", "eos_token_id"):
+        value = getattr(tokenizer, name, None)
+        value = value() if callable(value) else value
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    if isinstance(tokenizer, IdentifiedTokenizer):
+        return tokenizer.special_token_ids().get("eot")
+    return None

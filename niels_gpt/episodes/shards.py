@@ -1,0 +1,230 @@
+"""Writes the files of one split, in one folder or in shards; ids, masks and records as they come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.checksums import FileRecord, file_record
+from niels_gpt.episodes.format import (
+    INDEX_NAME,
+    MASK_DTYPES,
+    MASK_NAME,
+    METADATA_NAME,
+    TOKEN_DTYPE,
+    TOKENS_NAME,
+    shard_name,
+)
+from niels_gpt.errors import MissingExtra, UsageError, storage_errors
+from niels_gpt.files import HashedWriter
+
+Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
+
+
+class EpisodeWriter:
+    """Writes one split: ids, masks and records as they come; new shards between episodes, where shards are wanted.
+
+    Args:
+        folder: the dataset; `split` names the directory in it, which is created with the first episode.
+        mask_dtype: "uint8" for 0 and 1, "float32" for weights, `None` for no mask.
+        shard_bytes: begin another shard before `tokens.bin` grows beyond this; `None` keeps one file.
+        with_metadata: also write `episodes.parquet` (needs pyarrow).
+
+    Attributes:
+        tokens, episodes, trained_tokens: written so far.
+        files: the finished files by name, relative to `folder`; complete after `close`.
+
+    Raises:
+        UsageError: unknown `mask_dtype`, or no room in a shard. MissingExtra: no pyarrow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        *,
+        mask_dtype: str | None = "uint8",
+        shard_bytes: int | None = None,
+        with_metadata: bool = False,
+    ) -> None:
+        if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
+            raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
+        if shard_bytes is not None and shard_bytes < 4:
+            raise UsageError(f"shard_bytes is {shard_bytes}; expected room for a token (4 bytes)")
+        self.tokens = self.episodes = self.trained_tokens = 0
+        self.files: dict[str, FileRecord] = {}
+        self._folder, self._split, self._mask_dtype = folder, split, mask_dtype
+        self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
+        self._with_metadata = with_metadata
+        self._shards = 0
+        self._open: _ShardFiles | None = None
+
+    def write(
+        self,
+        ids: npt.NDArray[np.integer[Any]],
+        lengths: npt.NDArray[np.integer[Any]],
+        weights: Weights | None = None,
+        metadata: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Append episodes: their ids one after the other, how many each has, and a weight per id (0: not trained).
+
+        Raises:
+            UsageError: lengths, ids and weights that do not belong together, ids outside uint32, or weights that the
+                mask's dtype cannot hold.
+        """
+        ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
+        mask = self._checked(ids, lengths, weights)
+        ends = np.cumsum(lengths)
+        first, start = 0, 0
+        while first < len(lengths):
+            shard = self._shard()
+            stop = len(lengths)
+            if self._shard_tokens is not None:  # at least one, however long it is, in a new shard
+                room = self._shard_tokens - shard.tokens + start
+                stop = max(int(np.searchsorted(ends, room, side="right")), first + (shard.tokens == 0))
+            if stop > first:
+                end = int(ends[stop - 1])
+                part = None if mask is None else mask[start:end]
+                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop])
+                first, start = stop, end
+            if first < len(lengths):
+                self._close_shard()
+        self.tokens += len(ids)
+        self.episodes += len(lengths)
+        self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
+
+    def _checked(
+        self, ids: npt.NDArray[Any], lengths: npt.NDArray[Any], weights: Weights | None
+    ) -> npt.NDArray[Any] | None:
+        if lengths.sum() != len(ids) or (lengths.size and lengths.min() < 1):
+            raise UsageError(
+                f"{len(ids)} ids for lengths that add up to {lengths.sum()}; expected as many, each above 0"
+            )
+        if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+            raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
+        if self._mask_dtype is None:
+            return None
+        if weights is None or len(weights) != len(ids):
+            raise UsageError(
+                f"{len(ids)} ids but {0 if weights is None else len(weights)} weights; expected one per id"
+            )
+        mask = np.asarray(weights).astype(MASK_DTYPES[self._mask_dtype])
+        if not np.array_equal(mask, weights) or not np.isfinite(mask).all() or (mask.size and mask.min() < 0):
+            raise UsageError(
+                f"weights that {self._mask_dtype} cannot hold, such as {_unfit(mask, weights)}; see mask_dtype"
+            )
+        if self._mask_dtype == "uint8" and mask.max(initial=0) > 1:
+            raise UsageError(f'a weight of {mask.max()} in a mask of 0 and 1; pass mask_dtype="float32"')
+        return mask
+
+    def _shard(self) -> _ShardFiles:
+        if self._open is None:
+            name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
+            self._open = _ShardFiles(self._folder, name, self._mask_dtype, self._with_metadata)
+            self._shards += 1
+        return self._open
+
+    def _close_shard(self) -> None:
+        if self._open is not None:
+            self.files.update(self._open.close())
+            self._open = None
+
+    def counts(self) -> dict[str, int]:
+        """What was written, as manifests record it."""
+        return {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
+
+    def close(self) -> None:
+        """Finish all files."""
+        self._close_shard()
+
+    def abandon(self) -> None:
+        """Let go of unfinished files; harmless after `close`."""
+        if self._open is not None:
+            self._open.abandon()
+
+
+def _unfit(mask: npt.NDArray[Any], weights: Weights) -> Any:
+    wrong = (mask != np.asarray(weights)) | ~np.isfinite(mask) | (mask < 0)
+    return np.asarray(weights)[wrong][0]
+
+
+class _ShardFiles:
+    """The files of one folder, open for writing."""
+
+    def __init__(self, root: Path, name: str, mask_dtype: str | None, with_metadata: bool) -> None:
+        self.tokens = 0
+        self._name, folder = name, root / name
+        with storage_errors("creating the directory", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._ids = HashedWriter(folder / TOKENS_NAME)
+        self._records = HashedWriter(folder / INDEX_NAME)
+        self._mask = HashedWriter(folder / MASK_NAME) if mask_dtype else None
+        self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
+
+    def write(
+        self,
+        ids: npt.NDArray[Any],
+        lengths: npt.NDArray[Any],
+        mask: npt.NDArray[Any] | None,
+        metadata: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Lengths 3 2 behind 10 tokens give the records (10, 3) and (13, 2)."""
+        ends = self.tokens + np.cumsum(lengths)
+        self._ids.write(ids.astype(TOKEN_DTYPE))
+        self._records.write(np.stack([ends - lengths, lengths], axis=1).astype("<u8"))
+        if self._mask is not None and mask is not None:
+            self._mask.write(mask)
+        if self._metadata is not None:
+            self._metadata.write(metadata)
+        self.tokens += len(ids)
+
+    def close(self) -> dict[str, FileRecord]:
+        writers = [writer for writer in (self._ids, self._mask, self._records) if writer is not None]
+        records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
+        if self._metadata is not None:
+            records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
+        return records
+
+    def abandon(self) -> None:
+        for writer in (self._ids, self._mask, self._records, self._metadata):
+            if writer is not None:
+                writer.abandon()
+
+
+class _MetadataFile:
+    """`episodes.parquet` under construction, a row group for each portion."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ModuleNotFoundError as error:
+            raise MissingExtra("pyarrow") from error
+        self._path = path
+        self._schema = pyarrow.schema(
+            [("type", pyarrow.string()), ("source", pyarrow.string()), ("weight", pyarrow.float64())]
+        )
+        self._table = pyarrow.Table
+        with storage_errors("creating the file", path):
+            self._writer = pyarrow.parquet.ParquetWriter(path, self._schema)
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        with storage_errors("writing", self._path):
+            self._writer.write_table(self._table.from_pylist([dict(row) for row in rows], schema=self._schema))
+
+    def close(self) -> FileRecord:
+        with storage_errors("writing", self._path):
+            self._writer.close()
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+        return file_record(self._path)
+
+    def abandon(self) -> None:
+        if self._writer.is_open:
+            self._writer.close()
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""Random windows of a token stream, and the one function that chooses a loader (document 002)."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from niels_gpt.cache.formats import TOKEN_DTYPES
+from niels_gpt.cache.meta import meta_beside
+from niels_gpt.cache.mmap import Tokens, map_tokens
+from niels_gpt.episodes.format import SPLITS, TOKEN_DTYPE, TOKENS_NAME, open_mask, samples
+from niels_gpt.episodes.gather import Column, Pieces
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.ranks import ranks
+from niels_gpt.episodes.schedule import Place, RandomRows
+from niels_gpt.episodes.settings import resolve
+from niels_gpt.episodes.state import place_in, state_of
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.collate import inputs_and_targets, to_device
+
+LOADERS = ("token_stream", "sft_episode")
+
+_log = logging.getLogger("niels_gpt.stream")
+
+
+def make_data_loader(
+    config: Any, tokenizer: Any | None = None, dataset_dir: Any = None, **options: Any
+) -> GPTDataLoader | GPTEpisodeDataLoader:
+    """The loader that the config's `dataset_mode` names: "token_stream" (also where it is absent) or "sft_episode".
+
+    Args:
+        options: keywords of the chosen loader; `dataset_mode` wins over the config's.
+
+    Raises:
+        UsageError: another mode. And what the loaders raise.
+    """
+    mode = options.pop("dataset_mode", None) or getattr(config, "dataset_mode", None) or "token_stream"
+    if mode == "sft_episode":
+        return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
+    if mode == "token_stream":
+        return GPTDataLoader(config, tokenizer, dataset_dir, **options)
+    near = difflib.get_close_matches(str(mode), LOADERS, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"dataset_mode is {mode!r}; expected {' or '.join(LOADERS)}{meant}")
+
+
+class GPTDataLoader:
+    """Random windows of block_size + 1 tokens from one file or shards; every window of every file is equally likely.
+
+    Found below `dataset_dir/train` (and `val`): `tokens.bin` (uint32) with an optional `mask.bin`, or the same in
+    `shard_00000/`, ..., or `shard_00000.bin`, ... of a pretrain cache (document 001) whose `meta.json` names the dtype.
+
+    Args:
+        config: anything with `batch_size`, `block_size` and `device`.
+        tokenizer: not used; taken so that both loaders are called alike.
+        use_loss_mask: return masks where the dataset has them; default yes.
+        seed: of the windows; default the config's `epoch_seed`, else 1337.
+        rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
+
+    Raises:
+        UsageError: an argument out of range, or block_size + 1 tokens fit into no file.
+        CacheError: no tokens, or files that are short or foreign.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: Any | None = None,
+        dataset_dir: str | Path | None = None,
+        *,
+        use_loss_mask: bool | None = None,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        del tokenizer
+        if dataset_dir is None:
+            raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+        self.config = resolve(config, "token_stream", {"use_loss_mask": use_loss_mask, "epoch_seed": seed})
+        self.dataset_dir = Path(dataset_dir)
+        self.rank, self.world_size = ranks(rank, world_size)
+        width = (self.config.block_size or 0) + 1
+        self._splits = {
+            name: _Windows(files, width, self.config.epoch_seed)
+            for name in SPLITS
+            if (files := _find(self.dataset_dir / name))
+        }
+        if not self._splits:
+            raise CacheError(
+                f"{self.dataset_dir}: no token stream: expected train/tokens.bin, train/shard_00000/tokens.bin or "
+                "train/shard_00000.bin. Build one with: niels-gpt cache build-pretrain"
+            )
+        self._positions = dict.fromkeys(self._splits, 0)
+        self._warned = False
+
+    def get_batch(self, split: str = "train") -> tuple[torch.Tensor, ...]:
+        """`(x, y, mask)`, or `(x, y)` without masks: int64, int64, float32 of shape (batch_size, block_size).
+
+        Raises:
+            UsageError, CacheError: no such split.
+        """
+        windows = self._split(split)
+        B = self.config.batch_size or 0
+        first = self._positions[split] + self.rank * B
+        self._positions[split] += B * self.world_size
+        pieces = windows.draw(first, first + B)
+        x, y = inputs_and_targets(windows.tokens.rows(pieces, B, 0), self.config.device)
+        if windows.masks is None or self.config.use_loss_mask is False:
+            self._warn_once(split, windows)
+            return x, y
+        mask = windows.masks.rows(pieces, B, 0)[:, 1:].astype(np.float32, order="C")
+        return x, y, to_device(torch.from_numpy(mask), self.config.device)
+
+    def state_dict(self, split: str = "train") -> dict[str, Any]:
+        """Where a split stands; `position` counts windows over all ranks, `epoch` is always 0."""
+        windows = self._split(split)
+        place = Place(0, self._positions[split])
+        return state_of(place, fingerprint=windows.fingerprint, seed=self.config.epoch_seed)
+
+    def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
+        """Go on where a state was taken, here or on another number of ranks.
+
+        Raises:
+            Mismatch: the state is of other files or another seed. UsageError: it is no state.
+        """
+        found = self._split(split).fingerprint
+        self._positions[split] = place_in(state, fingerprint=found, seed=self.config.epoch_seed, rows=None).position
+
+    def _split(self, split: str) -> _Windows:
+        if split not in SPLITS:
+            raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
+        if split not in self._splits:
+            raise CacheError(f"{self.dataset_dir / split}: no tokens; this dataset has no {split} split")
+        return self._splits[split]
+
+    def _warn_once(self, split: str, windows: _Windows) -> None:
+        if self.config.use_loss_mask and not self._warned:
+            self._warned = True
+            _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of tokens and its mask, or why it has none."""
+
+    path: Path
+    tokens: Tokens
+    mask: npt.NDArray[Any] | None
+    no_mask: str
+
+
+class _Windows:
+    """All windows of some files, numbered through: files with 3 and 5 windows begin at 0 and 3, window 4 is 1 of the
+    second."""
+
+    def __init__(self, files: list[_File], width: int, seed: int) -> None:
+        counts = np.array([max(0, len(file.tokens) - width + 1) for file in files])
+        if not counts.any():
+            sizes = ", ".join(f"{file.path} {len(file.tokens):,}" for file in files)
+            raise UsageError(
+                f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
+            )
+        self._width = width
+        self._first = np.cumsum(counts) - counts
+        self._order = RandomRows(int(counts.sum()), seed)
+        self.tokens = Column([file.tokens for file in files], width)
+        masks = [file.mask for file in files if file.mask is not None]
+        self.masks = Column(masks, width) if len(masks) == len(files) else None
+        self.no_mask = next((file.no_mask for file in files if file.mask is None), "")
+        digest = hashlib.blake2b(json.dumps(self._order.describe()).encode(), digest_size=16)
+        for file in files:
+            for part in samples(file.tokens):
+                digest.update(part)
+        self.fingerprint = digest.hexdigest()
+
+    def draw(self, start: int, stop: int) -> Pieces:
+        """The windows at these positions of the endless random sequence, one a row."""
+        numbers = self._order.rows(0, start, stop)
+        shard = np.searchsorted(self._first, numbers, side="right") - 1
+        row = np.arange(len(numbers))
+        return Pieces(row, shard, numbers - self._first[shard], np.full(len(numbers), self._width))
+
+
+def _find(split: Path) -> list[_File]:
+    """The files of a split; none if it is absent."""
+    folders = [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
+    found = [folder for folder in folders if (folder / TOKENS_NAME).is_file()]
+    if found:
+        return [_with_mask(folder) for folder in found]
+    paths = sorted(split.glob("shard_*.bin"))
+    meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
+    dtype = TOKEN_DTYPES[meta.get("token_dtype", "uint16-le")]
+    return [_File(path, map_tokens(path, dtype), None, f"{path}: a shard without mask") for path in paths]
+
+
+def _with_mask(folder: Path) -> _File:
+    tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
+    return _File(folder / TOKENS_NAME, tokens, *open_mask(folder, len(tokens), None))

@@ -1,0 +1,160 @@
+"""Conversations -> an episodes dataset (document 002); `episodes.json` is written last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.builds import Build, already_built
+from niels_gpt.episodes.encoders import Encoded, Rows, encoder_of, weight_of
+from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.episodes.shards import EpisodeWriter
+from niels_gpt.errors import DataError, MessageError
+from niels_gpt.format.rows import conversation_of
+from niels_gpt.inputs import Rejected
+from niels_gpt.messages import Conversation
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.splits import ValidationSplit
+
+__all__ = ["EpisodeWriter", "build_episodes"]
+
+
+def build_episodes(
+    conversations: Rows,
+    out_dir: str | Path,
+    *,
+    encoder: Any,
+    val_frac: float = 0.1,
+    seed: int = 42,
+    mask_dtype: str | None = "uint8",
+    shard_bytes: int | None = None,
+    metadata: bool = False,
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    max_bad_rows: int = 0,
+    overwrite: bool = False,
+    read_share: Callable[[], float | None] = lambda: None,
+    progress: Progress = SILENT,
+) -> None:
+    """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
+
+    Args:
+        conversations: lists of messages or `Conversation`s, in order; consumed once, never held.
+        encoder: what makes ids and masks: a renderer, a tokenizer with the four sentinels, or one of `encoders`.
+        val_frac: share of episodes for val, 0 or more and below 1. Conversations of one group stay together.
+        seed: of the split.
+        mask_dtype: "uint8", "float32" where messages have weights between, or `None` for no mask.
+        shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
+        metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
+        source_name, source_config: recorded; a dataset of the same `source_config` is not built twice.
+        max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
+        overwrite: replace an earlier dataset at `out_dir`.
+        read_share: how much of the input has been read, 0 to 1, to tell the time left.
+
+    Raises:
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
+        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+    """
+    made_by = encoder_of(encoder)
+    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
+    recipe = {
+        "format_version": FORMAT_VERSION,
+        "kind": "episodes",
+        "dataset_name": source_name,
+        "dataset_config": source_config,
+        "seed": seed,
+        "val_frac": val_frac,
+        "token_dtype": "uint32",
+        "mask_dtype": mask_dtype,
+        "shard_bytes": shard_bytes,
+        "metadata": metadata,
+        "vocab_size": made_by.vocab_size,
+        **made_by.describe(),
+    }
+    if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
+        return
+    with Build(out, recipe, max_bad_rows=max_bad_rows, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
+        files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
+        writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
+        progress.begin(out.name, unit="tokens")
+        rows = _checked(conversations, mask_dtype, metadata)
+        for batch in made_by.encode(rows, build.rejections):
+            facts = [_facts(chat, source_name) for chat in batch.conversations] if metadata else None
+            _write(batch, split, writers, facts)
+            progress.advance(len(batch.ids))
+            if share := read_share():
+                progress.expect(int(sum(writer.tokens for writer in writers.values()) / share))
+        build.close_writers()
+        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
+        if not sum(totals.values()):
+            dropped = dict(build.rejections.dropped) or "none"
+            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
+        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+
+
+def _write(
+    batch: Encoded, split: ValidationSplit, writers: dict[str, EpisodeWriter], facts: list[dict[str, Any]] | None
+) -> None:
+    in_val = np.array([split.draw(chat.group) for chat in batch.conversations], dtype=np.bool_)
+    for name, chosen in (("train", ~in_val), ("val", in_val)):
+        ids = np.repeat(chosen, batch.lengths)
+        own = [facts[number] for number in np.flatnonzero(chosen)] if facts is not None else []
+        writers[name].write(batch.ids[ids], batch.lengths[chosen], batch.weights[ids], own)
+
+
+def _checked(rows: Rows, mask_dtype: str | None, metadata: bool) -> Iterator[Conversation | Rejected]:
+    """The rows as conversations; those whose weights or facts the files cannot hold come as `Rejected`."""
+    for number, row in enumerate(rows):
+        if isinstance(row, Rejected):
+            yield row
+            continue
+        where = row.where if isinstance(row, Conversation) else f"example {number}"
+        try:
+            chat = conversation_of(number, row)
+            _check_weights(chat, whole=mask_dtype == "uint8")
+            if metadata:
+                _check_facts(chat)
+        except MessageError as error:
+            yield Rejected(where, error.reason, f"{where}: {error}")
+        else:
+            yield chat
+
+
+def _check_weights(chat: Conversation, *, whole: bool) -> None:
+    for index, message in enumerate(chat.messages):
+        try:
+            weight = weight_of(message)
+        except MessageError as error:
+            raise MessageError(error.reason, f"message {index}: {error}") from error
+        if whole and weight not in (0.0, 1.0):
+            raise MessageError(
+                "weight_needs_float32",
+                f"message {index}: weight {weight}, but the mask holds 0 and 1; build with --mask float32 "
+                '(mask_dtype="float32")',
+            )
+
+
+def _check_facts(chat: Conversation) -> None:
+    weight = chat.metadata.get("weight")
+    if weight is not None and (
+        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf
+    ):
+        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more")
+    for name in ("type", "source"):
+        if not isinstance(chat.metadata.get(name, ""), str | None):
+            raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")
+
+
+def _facts(chat: Conversation, source_name: str | None) -> dict[str, Any]:
+    """A row of `episodes.parquet`."""
+    weight = chat.metadata.get("weight")
+    return {
+        "type": chat.metadata.get("type"),
+        "source": chat.metadata.get("source") or source_name,
+        "weight": 1.0 if weight is None else float(weight),
+    }

@@ -1,0 +1,491 @@
+"""The training configuration: every tag, every mistake with its line, and nothing read from outside the file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.config import TrainingConfig, example_xml, parse_training_config, read_training_config
+from niels_gpt.errors import InputError, StorageError, UsageError
+
+NAMES = [each.name for each in fields(TrainingConfig)]
+
+# The settings of the document, in another order and with other white space than `example_xml`.
+DOCUMENT = """<?xml version='1.0'?>
+<experiment name="sft">
+  <model><layers>12</layers><dataset_mode>not ours</dataset_mode></model>
+  <training>
+    <episode_min_tokens>2</episode_min_tokens> <!-- drop what is shorter -->
+    <pad_token_id> 50256
+    </pad_token_id>
+    <epoch_seed>1337</epoch_seed><epoch_drop_last>true</epoch_drop_last>
+    <epoch_shuffle>TRUE</epoch_shuffle>
+    <batch_sampling_mode>random</batch_sampling_mode>
+    <dataset_mode>token_stream</dataset_mode>
+  </training>
+</experiment>
+"""
+
+
+def inside(body: str) -> str:
+    """`body` as lines 3 and following of a file."""
+    return f"<config>\n<training>\n{body}\n</training>\n</config>\n"
+
+
+def written(config: TrainingConfig) -> str:
+    values = {name: value for name, value in asdict(config).items() if value is not None}
+    return inside("\n".join(f"<{name}>{value}</{name}>" for name, value in values.items()))
+
+
+def refusal(text: str | bytes, **more: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        parse_training_config(text, where="c.xml", **more)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# ---- values
+
+
+def test_the_documents_example() -> None:
+    assert parse_training_config(DOCUMENT) == TrainingConfig(pad_token_id=50256, batch_sampling_mode="random")
+
+
+def test_every_default() -> None:
+    assert asdict(TrainingConfig()) == {
+        "dataset_mode": "token_stream",
+        "batch_sampling_mode": None,
+        "epoch_shuffle": True,
+        "epoch_drop_last": True,
+        "epoch_seed": 1337,
+        "pad_token_id": None,
+        "episode_min_tokens": 2,
+        "batch_size": None,
+        "block_size": None,
+        "device": "cpu",
+        "use_loss_mask": None,
+    }
+    assert parse_training_config("<training/>") == TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "expected"),
+    [
+        ("token_stream", None, "random"),
+        ("token_stream", "random", "random"),
+        ("sft_episode", None, "epoch"),
+        ("sft_episode", "epoch", "epoch"),
+        ("sft_episode", "random", "random"),
+    ],
+)
+def test_sampling_mode(mode: str, given: str | None, expected: str) -> None:
+    assert TrainingConfig(dataset_mode=mode, batch_sampling_mode=given).sampling_mode == expected
+
+
+def test_is_frozen_and_takes_keywords_only() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TrainingConfig().epoch_seed = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        TrainingConfig("sft_episode")  # type: ignore[call-arg]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> TrainingConfig:
+    mode = draw(st.sampled_from(["token_stream", "sft_episode"]))
+    some = st.none() | st.integers(1)
+    return TrainingConfig(
+        dataset_mode=mode,
+        batch_sampling_mode=draw(st.sampled_from([None, "random"] + ["epoch"] * (mode == "sft_episode"))),
+        epoch_shuffle=draw(st.booleans()),
+        epoch_drop_last=draw(st.booleans()),
+        epoch_seed=draw(st.integers(0)),
+        pad_token_id=draw(st.none() | st.integers(0)),
+        episode_min_tokens=draw(st.integers(1)),
+        batch_size=draw(some),
+        block_size=draw(some),
+        device=draw(st.sampled_from(["cpu", "cuda", "cuda:7", "mps"])),
+        use_loss_mask=draw(st.none() | st.booleans()),
+    )
+
+
+@given(config=configs())
+def test_what_is_written_reads_back_equal(config: TrainingConfig) -> None:
+    text = written(config)
+    assert parse_training_config(text) == config
+    assert parse_training_config(text.encode()) == config
+
+
+@given(config=configs(), given=configs(), names=st.sets(st.sampled_from(NAMES)))
+def test_overrides_win(config: TrainingConfig, given: TrainingConfig, names: set[str]) -> None:
+    overrides = {name: getattr(given, name) for name in names}
+    try:
+        expected = replace(config, **overrides)
+    except UsageError:
+        with pytest.raises(UsageError, match=r"<string>:\d+: batch_sampling_mode is 'epoch'"):
+            parse_training_config(written(config), **overrides)
+    else:
+        assert parse_training_config(written(config), **overrides) == expected
+
+
+@given(order=st.permutations(NAMES))
+def test_the_order_of_tags_does_not_matter(order: list[str]) -> None:
+    config = TrainingConfig(
+        dataset_mode="sft_episode",
+        batch_sampling_mode="epoch",
+        epoch_shuffle=False,
+        epoch_seed=7,
+        pad_token_id=0,
+        batch_size=4,
+        block_size=8,
+        use_loss_mask=True,
+    )
+    body = "".join(f"<{name}>{getattr(config, name)}</{name}>" for name in order)
+    assert parse_training_config(inside(body)) == config
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "1", "\n\ttRuE "])
+def test_ways_to_write_true(text: str) -> None:
+    assert parse_training_config(inside(f"<use_loss_mask>{text}</use_loss_mask>")).use_loss_mask is True
+
+
+@pytest.mark.parametrize("text", ["false", "False", "FALSE", "0"])
+def test_ways_to_write_false(text: str) -> None:
+    assert parse_training_config(inside(f"<epoch_shuffle>{text}</epoch_shuffle>")).epoch_shuffle is False
+
+
+@pytest.mark.parametrize(
+    "text", ["12", "+12", "012", " \r\n12\t", "1<!-- a -->2", "<![CDATA[12]]>", "&#49;2", "1<?p?>2"]
+)
+def test_ways_to_write_an_integer(text: str) -> None:
+    assert parse_training_config(inside(f"<batch_size>{text}</batch_size>")).batch_size == 12
+
+
+def test_foreign_tags_are_left_alone_with_all_they_contain() -> None:
+    old = "<old>text<training><batch_size>x</batch_size></training></old>"
+    body = f"<lr unit='x'>0.1</lr>{old}<lr/><epoch_seed>5</epoch_seed>"
+    config = parse_training_config(f"<c><old><training/></old>{inside(body)}<old/></c>", foreign=("lr", "old"))
+    assert config == TrainingConfig(epoch_seed=5)
+
+
+def test_a_field_may_be_declared_foreign() -> None:
+    assert parse_training_config(inside("<device>two of them</device>"), foreign={"device"}) == TrainingConfig()
+
+
+def test_attributes_on_training_may_be_foreign_or_xmls_own() -> None:
+    text = '<training xmlns="urn:a" xml:lang="en" id="7"><epoch_seed>3</epoch_seed></training>'
+    assert parse_training_config(text, foreign=["id"]) == TrainingConfig(epoch_seed=3)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16", "no-such-encoding"])
+def test_it_is_utf8_whatever_the_declaration_says(encoding: str) -> None:
+    text = f'<?xml version="1.0" encoding="{encoding}"?>\n<!-- ł😀 -->{inside("<epoch_seed>3</epoch_seed>")}'
+    assert parse_training_config(text) == parse_training_config(text.encode()) == TrainingConfig(epoch_seed=3)
+    assert parse_training_config(b"\xef\xbb\xbf" + text.encode()) == TrainingConfig(epoch_seed=3)
+
+
+# ---- the example file
+
+
+def test_the_example_reads_back() -> None:
+    assert parse_training_config(example_xml()) == TrainingConfig(batch_size=32, block_size=512)
+
+
+def test_the_example_shows_every_tag_and_each_works() -> None:
+    text = example_xml()
+    commented = [name for name in NAMES if f"<!-- <{name}>" in text]
+    assert commented == ["batch_sampling_mode", "pad_token_id", "use_loss_mask"]
+    for name in NAMES:
+        assert text.count(f"</{name}>") == 1
+        text = text.replace(f"<!-- <{name}>", f"<{name}>").replace(f"</{name}> -->", f"</{name}>")
+    config = parse_training_config(text)
+    assert (config.batch_sampling_mode, config.pad_token_id, config.use_loss_mask) == ("random", 50256, True)
+
+
+def test_the_example_shows_defaults_choices_and_meanings() -> None:
+    lines = example_xml().splitlines()
+    for name in NAMES:
+        at = next(number for number, line in enumerate(lines) if f"<{name}>" in line)
+        assert lines[at - 1].strip().startswith("<!-- ")
+        assert "; default: " in lines[at - 1]
+        default = getattr(TrainingConfig(), name)
+        if default is not None:
+            assert lines[at].strip() == f"<{name}>{str(default).lower()}</{name}>"
+    assert "token_stream or sft_episode" in example_xml()
+
+
+# ---- wrong keywords
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("dataset_mode", "sft_epsiode", "expected token_stream or sft_episode (did you mean sft_episode?)"),
+        ("dataset_mode", None, "expected token_stream or sft_episode"),
+        ("dataset_mode", ["sft_episode"], "expected token_stream or sft_episode"),
+        ("batch_sampling_mode", "Epoch", "expected random or epoch (did you mean epoch?); None stands for epoch for"),
+        ("batch_sampling_mode", "banana", "expected random or epoch; None"),
+        ("epoch_shuffle", 1, "expected true or false"),
+        ("epoch_shuffle", "true", "expected true or false"),
+        ("epoch_drop_last", None, "expected true or false"),
+        ("epoch_seed", -1, "expected an integer of at least 0"),
+        ("epoch_seed", True, "expected an integer of at least 0"),
+        ("pad_token_id", -1, "expected an integer of at least 0; None stands for the tokenizer's eos"),
+        ("episode_min_tokens", 0, "expected an integer of at least 1"),
+        ("episode_min_tokens", 2.0, "expected an integer of at least 1"),
+        ("batch_size", 0, "expected an integer of at least 1"),
+        ("batch_size", "32", "expected an integer of at least 1"),
+        ("block_size", 0, "expected an integer of at least 1"),
+        ("block_size", False, "expected an integer of at least 1"),
+        ("device", "", "expected a device"),
+        ("device", "CUDA:0", "expected a device"),
+        ("device", "cuda:0\n", "expected a device"),
+        ("device", None, "expected a device"),
+        ("use_loss_mask", 0, "expected true or false; None"),
+    ],
+)
+def test_wrong_keywords(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainingConfig(**{name: value})
+    assert str(caught.value).startswith(f"TrainingConfig: {name} is {value!r}; {expected}")
+    with pytest.raises(UsageError) as caught:
+        parse_training_config(example_xml(), **{name: value})
+    assert str(caught.value).startswith(f"the overrides: {name} is {value!r}; {expected}")
+
+
+@pytest.mark.parametrize(("name", "least"), [("pad_token_id", 0), ("epoch_seed", 0), ("episode_min_tokens", 1)])
+def test_the_least_value_is_right(name: str, least: int) -> None:
+    assert getattr(TrainingConfig(**{name: least}), name) == least  # type: ignore[arg-type]
+
+
+def test_long_values_are_shortened() -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainingConfig(device="x\n " * 10_000)
+    assert len(str(caught.value)) < 200
+    with pytest.raises(UsageError, match="epoch_seed is an integer too long to show; expected"):
+        TrainingConfig(epoch_seed=-(10**5000))
+
+
+def test_token_stream_has_no_epochs() -> None:
+    with pytest.raises(UsageError, match="epochs need episodes: set dataset_mode to sft_episode"):
+        TrainingConfig(batch_sampling_mode="epoch")
+
+
+def test_unknown_override() -> None:
+    with pytest.raises(UsageError, match=r"'bacth_size' is no field \(did you mean batch_size\?\); expected one of"):
+        parse_training_config("<training/>", bacth_size=3)
+
+
+@pytest.mark.parametrize("foreign", ["lr", ["lr", "training"]])
+def test_wrong_foreign(foreign: Any) -> None:
+    with pytest.raises(UsageError, match="foreign"):
+        parse_training_config("<training/>", foreign=foreign)
+
+
+# ---- wrong files
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "expected"),
+    [
+        (
+            "<epoch_sede>1</epoch_sede>",
+            3,
+            "<epoch_sede> is no tag of <training> (did you mean epoch_seed?); ",
+        ),
+        ("<!--\n-->\n<lr>1</lr>", 5, "pass foreign=('lr',)"),
+        ("<Device>cpu</Device>", 3, "(did you mean device?)"),
+        ("\n<batch_size></batch_size>", 4, "<batch_size> is empty; expected an integer of at least 1; take it out"),
+        ("<pad_token_id/>", 3, "take it out for the default (the tokenizer's eos)"),
+        ("<dataset_mode> \n </dataset_mode>", 3, "<dataset_mode> is empty"),
+        ("<batch_size>\n\nzwölf\n</batch_size>", 3, "<batch_size> is 'zwölf'; expected an integer of at least 1"),
+        ("<batch_size>0</batch_size>", 3, "<batch_size> is '0'; expected an integer of at least 1; write it like"),
+        ("<batch_size>-3</batch_size>", 3, "is '-3'"),
+        ("<batch_size>1_000</batch_size>", 3, "is '1_000'"),
+        ("<batch_size>32.0</batch_size>", 3, "is '32.0'"),
+        ("<batch_size>1e3</batch_size>", 3, "is '1e3'"),
+        ("<batch_size>0x10</batch_size>", 3, "is '0x10'"),
+        ("<batch_size>1 2</batch_size>", 3, "is '1 2'"),
+        ("<batch_size>３</batch_size>", 3, "is '３'"),
+        ("<batch_size>\u00a03</batch_size>", 3, "is '\\xa03'"),
+        ("<batch_size>None</batch_size>", 3, "is 'None'"),
+        (f"<epoch_seed>{'9' * 5000}</epoch_seed>", 3, "expected an integer"),
+        ("<epoch_shuffle>yes</epoch_shuffle>", 3, "<epoch_shuffle> is 'yes'; expected true or false"),
+        ("<use_loss_mask>2</use_loss_mask>", 3, "is '2'; expected true or false"),
+        ("<dataset_mode>sft</dataset_mode>", 3, "is 'sft'; expected token_stream or sft_episode"),
+        ("<dataset_mode>sft-episode</dataset_mode>", 3, "(did you mean sft_episode?)"),
+        ("<dataset_mode>SFT_EPISODE</dataset_mode>", 3, "(did you mean sft_episode?)"),
+        ("<device>the gpu</device>", 3, "expected a device"),
+        ("<epoch_seed>1</epoch_seed>\n\n<epoch_seed>1</epoch_seed>", 5, "<epoch_seed> again, it is on line 3 already"),
+        ("<epoch_seed>\n<b>1</b></epoch_seed>", 4, "<b> inside <epoch_seed>; expected a value alone"),
+        ("<epoch_seed>\n<lr/></epoch_seed>", 4, "<lr> inside <epoch_seed>"),
+        (
+            '<epoch_seed value="3"/>',
+            3,
+            "the attribute 'value'; expected none; write the value between the tags",
+        ),
+        ("<epoch_seed>1</epoch_seed>\nstray", 4, "text 'stray' in <training>"),
+        ("\n\n  stray\n<epoch_seed>1</epoch_seed>", 5, "text 'stray' in <training>"),
+        ("stray\n<!-- a\nb\nc -->\n", 3, "text 'stray' in <training>"),
+        ("<!-- a\nb -->\n\n stray <?p?>", 6, "text 'stray' in <training>"),
+        ("\n" * 70_000 + "stray" + "\n" * 70_000, 70_003, "text 'stray' in <training>"),
+        ("\u00a0", 3, "text '\\xa0' in <training>"),
+        ("\n<training/>", 4, "a second <training>, the first is on line 2"),
+        ("</training>\n<a><training>", 4, "a second <training>, the first is on line 2"),
+        (
+            "\n<batch_sampling_mode>epoch</batch_sampling_mode>",
+            4,
+            "batch_sampling_mode is 'epoch' while",
+        ),
+    ],
+)
+def test_what_is_refused_in_training(body: str, line: int, expected: str) -> None:
+    text, foreign = inside(body), ["lr"] if "<lr/>" in body else []
+    message = refusal(text, foreign=foreign)
+    assert message.startswith(f"c.xml:{line}: ")
+    assert expected in message
+    assert refusal(text.replace("\n", "\r\n"), foreign=foreign) == message
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tag_is_refused_when_empty_and_found_when_misspelt(name: str) -> None:
+    assert f"c.xml:3: <{name}> is empty" in refusal(inside(f"<{name}/>"))
+    misspelt = name[:2] + name[3:]
+    assert f"did you mean {name}?" in refusal(inside(f"<{misspelt}/>"))
+
+
+def test_an_attribute_on_training_is_refused() -> None:
+    assert "c.xml:2: <training> has the attribute 'batch_size'" in refusal("<a>\n<training batch_size='3'/></a>")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "expected"),
+    [
+        ("<config><train/></config>", "", "no <training>; expected one"),
+        ("<a>\n<training>\n</a>", "3:3: ", "mismatched tag; expected well-formed XML"),
+        ("<a>\n<training>", "2:11: ", "no element found"),
+        ("<training/>\n  junk", "2:3: ", "junk after document element"),
+        ("dataset_mode: sft_episode", "1:1: ", "syntax error"),
+        (inside("<device>a & b</device>"), "3:12: ", "not well-formed"),
+        (inside("<device>&cpu;</device>"), "3:9: ", "undefined entity"),
+        ("<training>\n\0</training>", "2: ", "invalid UTF-8 at byte 11"),
+        ("", "", "the file is empty"),
+        (" \n ", "", "the file is empty"),
+        (b"<training>\n\n\xe9</training>", "3: ", "invalid UTF-8 at byte 12 (0xe9); expected text; save"),
+        ("<training/>".encode("utf-16"), "1: ", "invalid UTF-8 at byte 0"),
+        ("<training/>".encode("utf-16-le"), "1: ", "invalid UTF-8 at byte 1 (0x00)"),
+        ("<training>\n\ud800</training>", "2: ", "invalid UTF-8"),
+    ],
+)
+def test_what_is_no_configuration_at_all(text: str | bytes, place: str, expected: str) -> None:
+    message = refusal(text)
+    assert message.startswith(f"c.xml:{place or ' '}")
+    assert expected in message
+
+
+def test_a_mode_from_an_override_is_the_calls_mistake() -> None:
+    text = inside("<dataset_mode>sft_episode</dataset_mode>\n<batch_sampling_mode>epoch</batch_sampling_mode>")
+    with pytest.raises(UsageError, match=r"c\.xml:4: batch_sampling_mode is 'epoch'"):
+        parse_training_config(text, where="c.xml", dataset_mode="token_stream")
+
+
+@given(junk=st.binary(max_size=60) | st.text(max_size=60))
+def test_junk_is_refused_by_our_own_errors(junk: str | bytes) -> None:
+    refusal(junk)
+
+
+@given(junk=st.lists(st.sampled_from([*"<>/&;![]-?=' \n\0é", "<training>", "<device>", "</device>"])).map("".join))
+def test_junk_in_training_is_refused_or_read(junk: str) -> None:
+    with suppress(InputError):  # any other exception fails the test
+        assert isinstance(parse_training_config(inside(junk)), TrainingConfig)
+
+
+def test_deep_nesting() -> None:
+    deep = "<x>" * 100_000 + inside("<epoch_seed>4</epoch_seed>") + "</x>" * 100_000
+    assert parse_training_config(deep) == TrainingConfig(epoch_seed=4)
+
+
+# ---- attacks
+
+
+@pytest.mark.parametrize(
+    "doctype", ["<!DOCTYPE config>", "<!DOCTYPE a SYSTEM 'file:///etc/passwd'>", "<!DOCTYPE a [<!ENTITY b 'cpu'>]>"]
+)
+def test_a_dtd_is_refused(doctype: str) -> None:
+    message = refusal(f"<?xml version='1.0'?>\n{doctype}{inside('')}")
+    assert message.startswith("c.xml:2: a DTD (<!DOCTYPE ...>); expected none")
+
+
+def test_a_billion_laughs_are_refused() -> None:
+    """Expanded, this is 10**30 characters: the test would never end, whatever its time limit."""
+    entities = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">\n' for n in range(1, 31))
+    bomb = f'<!DOCTYPE a [\n<!ENTITY l0 "ha">\n{entities}]>\n{inside("<device>&l30;</device>")}'
+    assert "a DTD" in refusal(bomb)
+
+
+@pytest.mark.parametrize("kind", ["<!ENTITY e SYSTEM '{}'>", "<!ENTITY % e SYSTEM '{}'> %e;"])
+def test_no_other_file_is_ever_read(tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hunter2")
+    file = tmp_path / "c.xml"
+    file.write_text(f"<!DOCTYPE a [{kind.format(secret.as_uri())}]>\n{inside('<device>&e;</device>')}")
+    with pytest.raises(InputError) as caught:
+        read_training_config(file)
+    assert "hunter2" not in f"{caught.value} {caught.value.__cause__}"
+    assert f"{file}:1: a DTD" in str(caught.value)
+
+
+# ---- files
+
+
+def test_reads_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.xml"
+    file.write_text(DOCUMENT)
+    expected = replace(parse_training_config(DOCUMENT), batch_size=4)
+    assert read_training_config(file, batch_size=4) == read_training_config(str(file), batch_size=4) == expected
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.xml"
+    file.write_text(inside("<lr>1</lr>"))
+    with pytest.raises(InputError, match=rf"^{file}:3: <lr> is no tag"):
+        read_training_config(file)
+    assert read_training_config(file, foreign=("lr",)) == TrainingConfig()
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file; check the path"):
+        read_training_config(tmp_path / "absent.xml")
+    with pytest.raises(InputError, match="this is a directory; expected an XML file"):
+        read_training_config(tmp_path)
+    (tmp_path / "empty.xml").touch()
+    with pytest.raises(InputError, match=r"empty\.xml: the file is empty"):
+        read_training_config(tmp_path / "empty.xml")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a pipe or device"):
+        read_training_config(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="File name too long"):
+        read_training_config("x" * 5000)
+
+
+# ---- without defusedxml
+
+
+def test_a_training_job_needs_no_xml_library() -> None:
+    code = "import sys; sys.modules['defusedxml'] = None; import niels_gpt.config as c; c.example_xml()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_reading_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "defusedxml.sax", None)
+    with pytest.raises(UsageError, match="pip install defusedxml"):
+        parse_training_config("<training/>")

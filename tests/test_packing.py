@@ -1,0 +1,255 @@
+"""Packing and layouts: the same as the slow, obvious way, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import UsageError
+from niels_gpt.format.layout import Layout, layout
+from niels_gpt.format.packing import PackPlan, pack
+
+INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+Draw = Callable[[np.random.Generator, int], npt.NDArray[np.int64]]
+
+
+def pack_reference(lengths: list[int], capacity: int) -> list[list[int]]:
+    """Best-fit decreasing, one item at a time; of equally full rows the one opened first."""
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for item in sorted(range(len(lengths)), key=lambda item: -lengths[item]):
+        fitting = [row for row in range(len(rows)) if room[row] >= lengths[item]]
+        if not fitting:
+            rows.append([])
+            room.append(capacity)
+            fitting = [len(rows) - 1]
+        row = min(fitting, key=lambda row: room[row])
+        rows[row].append(item)
+        room[row] -= lengths[item]
+    return rows
+
+
+def rows_of(plan: PackPlan) -> list[list[int]]:
+    return [part.tolist() for part in np.split(plan.items, plan.offsets[1:-1])] if plan.rows else []
+
+
+def lognormal(rng: np.random.Generator, n: int) -> npt.NDArray[np.int64]:
+    """As conversations are: 700 tokens in the mean, a long tail."""
+    return np.clip(rng.lognormal(6.1, 0.95, n), 1, 4096).astype(np.int64)
+
+
+def bimodal(rng: np.random.Generator, n: int) -> npt.NDArray[np.int64]:
+    short, long = rng.normal(180, 60, n), rng.normal(2600, 500, n)
+    return np.clip(np.where(rng.random(n) < 0.7, short, long), 1, 4096).astype(np.int64)
+
+
+DRAWS: dict[str, Draw] = {
+    "lognormal": lognormal,
+    "any length": lambda rng, n: rng.integers(1, 4097, n),
+    "short": lambda rng, n: rng.integers(1, 301, n),
+    "equal": lambda rng, n: np.full(n, 700),
+    "ones": lambda rng, n: np.ones(n, dtype=np.int64),
+    "full": lambda rng, n: np.full(n, 4096),
+    "two kinds": bimodal,
+    "powers of two": lambda rng, n: 2 ** rng.integers(0, 13, n),
+}
+
+
+def test_pinned() -> None:
+    """Longest first into 10: 7, 6 and 5 open a row each; 4 fits 6 best, 3 fits 7; 2 2 1 fill up what the 5 left."""
+    plan = pack(np.array([2, 7, 4, 1, 6, 2, 5, 3]), 10)
+    assert plan.items.tolist() == [1, 7, 4, 2, 6, 0, 5, 3]  # lengths 7 3, 6 4, 5 2 2 1
+    assert plan.offsets.tolist() == [0, 2, 4, 8]
+    assert (plan.capacity, plan.tokens, plan.rows, plan.fewest_rows, plan.utilisation) == (10, 30, 3, 3, 1.0)
+
+
+def test_the_example_of_the_documentation() -> None:
+    plan = pack(np.array([5, 5, 5, 3, 2, 2]), 8)
+    assert rows_of(plan) == [[0, 3], [1, 4], [2, 5]]
+    assert (plan.rows, plan.fewest_rows, plan.utilisation) == (3, 3, 22 / 24)
+
+
+@st.composite
+def items(draw: st.DrawFn) -> tuple[list[int], int]:
+    capacity = draw(st.one_of(st.integers(1, 60), st.sampled_from([4096, 70_000, 2**31, 2**40])))
+    some = draw(st.lists(st.integers(1, capacity), min_size=1, max_size=6))  # few lengths, so that groups arise
+    lengths = draw(st.lists(st.one_of(st.sampled_from(some), st.integers(1, capacity)), max_size=120))
+    return lengths, capacity
+
+
+@given(items=items())
+@settings(deadline=None, max_examples=300)
+def test_gives_the_rows_of_item_by_item_packing(items: tuple[list[int], int]) -> None:
+    lengths, capacity = items
+    plan = pack(np.array(lengths, dtype=np.int64), capacity)
+    assert rows_of(plan) == pack_reference(lengths, capacity)
+    assert plan.tokens == sum(lengths)
+    assert plan.rows >= plan.fewest_rows
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_gives_the_rows_of_item_by_item_packing_for_many_items(name: str) -> None:
+    lengths = DRAWS[name](np.random.default_rng(1), 3000)
+    assert rows_of(pack(lengths, 4096)) == pack_reference(lengths.tolist(), 4096)
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_item_once_and_no_row_too_full(name: str) -> None:
+    lengths = DRAWS[name](np.random.default_rng(2), 200_000)
+    plan = pack(lengths, 4096)
+    assert np.array_equal(np.sort(plan.items), np.arange(len(lengths)))
+    assert (np.diff(plan.offsets) > 0).all()
+    sums = np.add.reduceat(lengths[plan.items], plan.offsets[:-1])
+    assert sums.max() <= 4096
+    assert sums.sum() == plan.tokens
+    assert plan.utilisation == pytest.approx(sums.mean() / 4096)
+
+
+def test_conversations_nearly_fill_their_rows() -> None:
+    plan = pack(lognormal(np.random.default_rng(3), 200_000), 4096)
+    assert plan.rows <= 1.005 * plan.fewest_rows
+    assert plan.utilisation > 0.995
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_any_integer_type_gives_the_same_plan(dtype: type[np.integer]) -> None:
+    lengths = np.random.default_rng(4).integers(1, 101, 1000)
+    plan, expected = pack(lengths.astype(dtype), 120), pack(lengths, 120)
+    assert np.array_equal(plan.items, expected.items)
+    assert np.array_equal(plan.offsets, expected.offsets)
+    assert (plan.items.dtype, plan.offsets.dtype, type(plan.tokens)) == (np.int32, np.int64, int)
+
+
+def test_input_is_left_alone_and_may_be_a_view() -> None:
+    both = np.random.default_rng(5).integers(1, 101, 1000)
+    before = both.copy()
+    both.flags.writeable = False
+    first, again = pack(both[::2], 100), pack(both[::2].copy(), 100)
+    assert np.array_equal(both, before)
+    assert np.array_equal(first.items, again.items)
+
+
+def test_no_items() -> None:
+    plan = pack(np.empty(0, dtype=np.int64), 4096)
+    assert (plan.rows, plan.tokens, plan.fewest_rows, plan.utilisation) == (0, 0, 0, 1.0)
+    assert plan.items.shape == (0,)
+    assert plan.offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "capacity", "message"),
+    [
+        (np.array([1]), 0, r"capacity is 0; expected at least 1"),
+        (np.array([3, 9, 8, 9]), 8, r"item 1 has length 9; expected 1 to 8, the capacity of a row: leave it out"),
+        (np.array([3, 1, 0]), 8, r"item 2 has length 0; expected 1 to 8"),
+        (np.array([3, -1]), 8, r"item 1 has length -1"),
+        (np.array([3.0]), 8, r"lengths are float64 of shape \(1,\); expected integers of shape \(n,\)"),
+        (np.array([True]), 8, r"lengths are bool"),
+        (np.array([[3]]), 8, r"of shape \(1, 1\)"),
+    ],
+)
+def test_what_cannot_be_packed_is_named(lengths: npt.NDArray[np.integer], capacity: int, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        pack(lengths, capacity)
+
+
+def layout_reference(rows: list[list[int]], T: int) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
+    """Token by token: the piece's number and place, and whether the next token begins a piece or is padding."""
+    segments, positions, seams = [], [], []
+    for lengths in rows:
+        tokens = [(number, at) for number, length in enumerate(lengths, 1) for at in range(length)]
+        tokens += [(0, at) for at in range(T + 1 - len(tokens))]
+        segments.append([number for number, _ in tokens[:T]])
+        positions.append([at for _, at in tokens[:T]])
+        seams.append([number == 0 or at == 0 for number, at in tokens[1:]])
+    return segments, positions, seams
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[list[int]], int]:
+    T = draw(st.integers(1, 12))
+    batch = []
+    for _ in range(draw(st.integers(1, 4))):
+        row: list[int] = []
+        for length in draw(st.lists(st.integers(1, T + 1), max_size=6)):
+            row += [length] if sum(row) + length <= T + 1 else []
+        fill = T + 1 - sum(row)
+        batch.append([*row, fill] if fill and draw(st.booleans()) else row)
+    return batch, T
+
+
+def laid_out(batch: list[list[int]], T: int, dtype: type[np.integer] = np.int64) -> Layout:
+    rows = np.array([row for row, lengths in enumerate(batch) for _ in lengths], dtype=dtype)
+    lengths = np.array([length for row in batch for length in row], dtype=dtype)
+    return layout(rows, lengths, B=len(batch), T=T)
+
+
+@given(batch=batches())
+@example(batch=([[5, 1]], 5))  # a piece that is a target only
+@example(batch=([[6], [], [5]], 5))
+@example(batch=([[1, 1], [2], [1], []], 1))
+@settings(deadline=None, max_examples=300)
+def test_lays_out_as_token_by_token(batch: tuple[list[list[int]], int]) -> None:
+    pieces, T = batch
+    found = laid_out(pieces, T)
+    segments, positions, seams = layout_reference(pieces, T)
+    assert found.segment_ids.tolist() == segments
+    assert found.position_ids.tolist() == positions
+    assert found.seams.tolist() == seams
+    starts = [at for at, place in enumerate(np.ravel(positions)) if place == 0]
+    assert found.cu_seqlens.tolist() == [*starts, len(pieces) * T]
+    assert found.max_seqlen == max(map(max, positions)) + 1
+
+
+def test_the_layout_of_the_documentation() -> None:
+    found = layout(np.array([0, 0]), np.array([3, 2]), B=1, T=5)
+    assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2]]
+    assert found.position_ids.tolist() == [[0, 1, 2, 0, 1]]
+    assert found.seams.tolist() == [[False, False, True, False, True]]
+    assert found.cu_seqlens.tolist() == [0, 3, 5]
+    assert found.max_seqlen == 3
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_types_of_a_layout(dtype: type[np.integer]) -> None:
+    found = laid_out([[3, 2], [], [1]], 5, dtype)
+    assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2], [0] * 5, [1, 0, 0, 0, 0]]
+    assert (found.segment_ids.dtype, found.position_ids.dtype, found.seams.dtype) == (np.int32, np.int64, np.bool_)
+    assert (found.cu_seqlens.dtype, type(found.max_seqlen)) == (np.int32, int)
+    assert found.segment_ids.flags.c_contiguous
+    assert found.position_ids.flags.c_contiguous
+
+
+def test_a_batch_without_pieces_is_padding() -> None:
+    found = laid_out([[], []], 3)
+    assert not found.segment_ids.any()
+    assert found.seams.all()
+    assert found.cu_seqlens.tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "shape", "message"),
+    [
+        ([0, 1, 1], [6, 3, 4], (2, 5), r"pieces of row 1 have 7 tokens; expected at most 6"),
+        ([0, 0], [3, 0], (1, 5), r"piece 1 has length 0; expected at least 1"),
+        ([0, 2], [1, 1], (2, 5), r"rows run from 0 to 2; expected 0 to 1, never falling"),
+        ([-1, 0], [1, 1], (2, 5), r"rows run from -1 to 0"),
+        ([0, 1, 0], [1, 1, 1], (2, 5), r"never falling"),
+        ([0], [1, 1], (2, 5), r"rows are int64 of shape \(1,\), lengths int64 of shape \(2,\); expected integers"),
+        ([0.0], [1], (2, 5), r"rows are float64"),
+        ([0], [1.5], (2, 5), r"lengths float64"),
+        ([0], [1], (0, 5), r"B is 0 and T is 5"),
+        ([0], [1], (1, 0), r"B is 1 and T is 0"),
+        ([0], [1], (2**16, 2**15), r"below 2\*\*31"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_named(
+    rows: list[int], lengths: list[int], shape: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        layout(np.array(rows), np.array(lengths), B=shape[0], T=shape[1])
