@@ -57,6 +57,8 @@ class EpisodeBatch:
 
     def to(self, device: str | torch.device) -> EpisodeBatch:
         """The batch on another device; copies to CUDA need not be waited for."""
+        if self.x.device == torch.device(device):
+            return self
         moved: dict[str, Any] = {name: to_device(value, device) for name, value in self.tensors().items()}
         return replace(self, **moved)
 

@@ -28,7 +28,7 @@ from niels_gpt.episodes.format import (
     shard_folders,
 )
 from niels_gpt.episodes.kept import Int64s, Kept
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import CacheError
 from niels_gpt.manifests import Manifest
 
 CHUNK = 1 << 19  # records looked at in one go: temporaries stay small
@@ -68,8 +68,8 @@ class EpisodeSplit:
         too_short, too_long: how many episodes were left out.
 
     Raises:
-        CacheError: a file is missing, short or foreign, or a record points past the end (file, record, values named).
-        UsageError: a directory that does not exist.
+        CacheError: a directory or file is missing, short or foreign, or a record points past the end (file, record and
+            values named).
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class EpisodeSplit:
 
 def _manifest_of(dataset: Path) -> Manifest | None:
     if not dataset.is_dir():
-        raise UsageError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
+        raise CacheError(f"{dataset}: no such directory; expected a dataset with train/ and val/ in it")
     return open_manifest(dataset)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.gather import Column, Int64s, Pieces
+from niels_gpt.episodes.gather import Bools, Column, Int64s, Pieces
 from niels_gpt.episodes.schedule import EMPTY, Place, Schedule, skip, starting_place, take
 from niels_gpt.episodes.state import place_in, state_of
 from niels_gpt.errors import CacheError, UsageError
@@ -38,6 +38,7 @@ class FeedOptions:
     vocab_size: int | None
     rank: int
     world_size: int
+    use_mask: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size * self.block_size >= 2**31:  # places in a batch are int32, as attention kernels want them
@@ -61,7 +62,7 @@ class EpisodeFeed:
         self._width = options.block_size + 1
         self._tokens = Column([shard.tokens for shard in split.shards], self._width)
         self._masks: Column | None = None
-        if split.has_mask:
+        if split.has_mask and options.use_mask:
             # One token more where the policy must know whether the cut went through a turn.
             wide = self._width + (options.too_long == "drop_partial_turn")
             self._masks = Column([shard.mask for shard in split.shards if shard.mask is not None], wide)
@@ -74,6 +75,11 @@ class EpisodeFeed:
             ]
             self._segments = Column(files, self._width)
         self.fingerprint = self._fingerprint()
+
+    @property
+    def uses_mask(self) -> bool:
+        """The dataset says which tokens are trained, and is asked."""
+        return self._masks is not None
 
     @property
     def global_rows(self) -> int:
@@ -98,15 +104,16 @@ class EpisodeFeed:
         rows, after = take(self.schedule, place, self.global_rows, drop_last=o.drop_last)
         episodes, pieces, long = self._pieces(rows)
         first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
-        mine = pieces.between(first, stop)
-        ids = self._tokens.rows(mine, o.batch_size, o.pad_id)
+        mine = pieces if o.world_size == 1 else pieces.between(first, stop)
+        own = pieces.own(self.global_rows, self._width)
+        ids = self._tokens.rows(mine, own[first:stop], o.pad_id)
         a, b = np.searchsorted(pieces.row, [first, stop])
         self._check_ids(ids, episodes[a:b], mine)
         runs = self._runs(pieces)
-        weights = self._weights(pieces, long, runs, episodes)
+        weights = self._weights(pieces, own, long, runs, episodes)
         x, y = inputs_and_targets(ids, "cpu")
         targets = weights[:, 1:]
-        own = targets[first:stop]
+        ours = targets[first:stop]
         extra: dict[str, Any] = {}
         if self.plan is not None or self._segments is not None:
             own_runs = runs.between(first, stop)
@@ -117,12 +124,12 @@ class EpisodeFeed:
                 "cu_seqlens": torch.from_numpy(found.cu_seqlens),
                 "max_seqlen": found.max_seqlen,
             }
-        trained, total = np.count_nonzero(own), float(own.sum(dtype=np.float64))
+        trained, total = np.count_nonzero(ours), float(ours.sum(dtype=np.float64))
         alone = o.world_size == 1
         batch = EpisodeBatch(
             x=x,
             y=y,
-            mask=torch.from_numpy(own.astype(np.float32, order="C")),
+            mask=torch.from_numpy(ours.astype(np.float32, order="C")),
             episodes=episodes[a:b],
             num_trained_tokens=int(trained),
             mask_sum=total,
@@ -134,7 +141,7 @@ class EpisodeFeed:
         )
         return batch, after
 
-    def _pieces(self, rows: Int64s) -> tuple[Int64s, Pieces, npt.NDArray[np.bool_]]:
+    def _pieces(self, rows: Int64s) -> tuple[Int64s, Pieces, Bools]:
         """The episodes of these rows, where they lie, and which of them are cut."""
         filled = np.flatnonzero(rows != EMPTY)
         if self.plan is None:
@@ -164,10 +171,10 @@ class EpisodeFeed:
         columns = pieces.columns(B)
         if self._segments is None:
             return Pieces(pieces.row, pieces.shard, columns, pieces.length)
-        segments = self._segments.rows(pieces, B, 0)
-        used = pieces.used(B)
+        own, used = pieces.own(B, self._width), pieces.used(B)
+        segments = self._segments.rows(pieces, own, 0)
         begins = np.zeros(segments.shape, dtype=np.bool_)
-        begins[:, 1:] = (segments[:, 1:] != segments[:, :-1]) & (np.arange(1, self._width) < used[:, None])
+        begins[:, 1:] = (segments[:, 1:] != segments[:, :-1]) & own[:, 1:]
         begins[pieces.row, columns] = True
         row, column = np.nonzero(begins)
         ends = np.append(column[1:], 0)
@@ -175,28 +182,26 @@ class EpisodeFeed:
         ends[last] = used[row[last]]
         return Pieces(row, np.zeros_like(row), column, ends - column)
 
-    def _weights(self, pieces: Pieces, long: npt.NDArray[np.bool_], runs: Pieces, episodes: Int64s) -> npt.NDArray[Any]:
+    def _weights(self, pieces: Pieces, own: Bools, long: Bools, runs: Pieces, episodes: Int64s) -> npt.NDArray[Any]:
         """The mask of all tokens of the global batch: 0 on padding and on the first token of every text.
 
         uint8 or float32 of shape (global rows, block_size + 1).
         """
-        B = self.global_rows
         if self._masks is None:
-            weights: npt.NDArray[Any] = (np.arange(self._width) < pieces.used(B)[:, None]).astype(np.uint8)
+            weights: npt.NDArray[Any] = own.astype(np.uint8)
         elif self.options.too_long == "drop_partial_turn":
             weights = self._weights_by_turn(pieces, long)
         else:
-            weights = self._masks.rows(pieces, B, 0)
+            weights = self._masks.rows(pieces, own, 0)
         self._check_weights(weights, pieces, episodes)
         weights[runs.row, runs.start] = 0
         return weights
 
-    def _weights_by_turn(self, pieces: Pieces, long: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    def _weights_by_turn(self, pieces: Pieces, long: Bools) -> npt.NDArray[Any]:
         """As the dataset says, but nothing on a turn that the row's end cuts."""
         assert self._masks is not None
-        wide = self._masks.rows(
-            Pieces(pieces.row, pieces.shard, pieces.start, pieces.length + long), self.global_rows, 0
-        )
+        longer = Pieces(pieces.row, pieces.shard, pieces.start, pieces.length + long)
+        wide = self._masks.rows(longer, longer.own(self.global_rows, self._width + 1), 0)
         weights = wide[:, : self._width].copy()
         rows = pieces.row[long]  # an episode that is cut fills its row, so the row is its own
         weights[rows] = without_cut_turn(wide[rows], self._width)

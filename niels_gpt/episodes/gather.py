@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from niels_gpt.cache.mmap import RowReader
 
 Int64s = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Pieces:
         """How many values each of `B` rows holds, shape (B,)."""
         return np.bincount(self.row, weights=self.length, minlength=B).astype(np.int64)
 
+    def own(self, B: int, width: int) -> Bools:
+        """Which places of `B` rows hold a piece's values, shape (B, width): those before `used`."""
+        return np.arange(width, dtype=np.int32) < self.used(B).astype(np.int32)[:, None]
+
     def columns(self, B: int) -> Int64s:
         """In which column each piece begins: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0."""
         ends = np.cumsum(self.length)
@@ -50,6 +56,20 @@ class Pieces:
         """The pieces of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
         a, b = np.searchsorted(self.row, [first, stop])
         return Pieces(self.row[a:b] - first, self.shard[a:b], self.start[a:b], self.length[a:b])
+
+    @cached_property
+    def places(self) -> Int64s:
+        """Where in its file every value lies, all pieces one after the other; ids and masks share it.
+
+        Starts 3 5 0 and lengths 2 1 3 begin at 0 2 3 of the result, so places are number + (3 3 3 -3 -3 -3)::
+
+            number   0 1 2 3 4 5
+            place    3 4 5 0 1 2
+        """
+        begins = np.cumsum(self.length) - self.length
+        places = np.repeat(self.start - begins, self.length)
+        places += np.arange(len(places))
+        return places
 
     @property
     def one_a_row(self) -> bool:
@@ -71,43 +91,35 @@ class Column:
         self._width = width
         self._dtype = np.result_type(*files)
 
-    def rows(self, pieces: Pieces, B: int, fill: float) -> Array:
-        """A new array of shape (B, width): the pieces, then `fill`."""
-        rows = np.full((B, self._width), fill, dtype=self._dtype)
-        own = np.arange(self._width) < pieces.used(B)[:, None]
-        if pieces.one_a_row:
-            self._copy_runs(pieces, rows, own)
-        else:
+    def rows(self, pieces: Pieces, own: Bools, fill: float) -> Array:
+        """A new array of shape (B, width): the pieces where `own` (same shape, see `Pieces.own`), else `fill`."""
+        rows = np.full((len(own), self._width), fill, dtype=self._dtype)
+        if not pieces.one_a_row:
             rows[own] = self._flat(pieces)
+        elif len(self._files) == 1 and len(pieces.row) == len(rows):
+            longest = int(pieces.length.max())
+            runs = self._readers[0].read(pieces.start, longest)
+            np.copyto(rows[:, :longest], runs, where=own[:, :longest])
+        else:
+            self._copy_runs(pieces, rows, own)
         return rows
 
-    def _copy_runs(self, pieces: Pieces, rows: Array, own: npt.NDArray[np.bool_]) -> None:
+    def _copy_runs(self, pieces: Pieces, rows: Array, own: Bools) -> None:
         """One copy a row; the loop is over the shards hit."""
         for shard in np.unique(pieces.shard).tolist():
             here = pieces.shard == shard
             longest = int(pieces.length[here].max())
-            if longest == 0:  # also spares empty files, which have no value to repeat
-                continue
             runs = self._readers[shard].read(pieces.start[here], longest)
             at = pieces.row[here]
             rows[at, :longest] = np.where(own[at, :longest], runs, rows[at, :longest])
 
     def _flat(self, pieces: Pieces) -> Array:
-        """All pieces one after the other. The loop is over the shards hit.
-
-        Starts 3 5 0 and lengths 2 1 3 begin at 0 2 3 of the result, so places are number + (3 3 3 -3 -3 -3)::
-
-            number   0 1 2 3 4 5
-            place    3 4 5 0 1 2
-        """
-        begins = np.cumsum(pieces.length) - pieces.length
-        places = np.repeat(pieces.start - begins, pieces.length)
-        places += np.arange(len(places))
+        """All pieces one after the other. The loop is over the shards hit."""
         if len(self._files) == 1:
-            return np.asarray(self._files[0][places])
-        values = np.empty(len(places), dtype=self._dtype)
+            return self._files[0].take(pieces.places)
+        values = np.empty(len(pieces.places), dtype=self._dtype)
         shard = np.repeat(pieces.shard, pieces.length)
         for hit in np.unique(pieces.shard).tolist():
             here = shard == hit
-            values[here] = self._files[hit][places[here]]
+            values[here] = self._files[hit].take(pieces.places[here])
         return values

@@ -171,7 +171,7 @@ class GPTEpisodeDataLoader:
 
     def uses_mask(self, split: str = "train") -> bool:
         """Does `get_batch` return masks?"""
-        return self.config.use_loss_mask is not False and self._splits[split].has_mask
+        return self.feed(split).uses_mask
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """Where a split stands: version, fingerprint, seed, epoch and position (rows of the epoch, over all ranks)."""
@@ -212,6 +212,7 @@ class GPTEpisodeDataLoader:
             vocab_size=self.vocab_size,
             rank=self.rank,
             world_size=self.world_size,
+            use_mask=settings.use_loss_mask is not False,
         )
         self._warn_without_mask(name, split)
         return open_feed(split, options, sampling, packed=self.packing, names=self._names)
@@ -241,6 +242,8 @@ class GPTEpisodeDataLoader:
 
     def _log_splits(self) -> None:
         for name, split in self._splits.items():
+            if not split.shards:
+                continue
             _log.info(
                 "[EpisodeLoader] split=%s episodes=%d too_short=%d too_long=%d tokens=%d mask=%s",
                 name,

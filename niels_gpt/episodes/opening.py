@@ -51,6 +51,8 @@ class Sampling:
             )
         if self.epoch_rows is not None and self.epoch_rows < 1:
             raise UsageError(f"epoch_rows is {self.epoch_rows}; expected at least 1")
+        if self.epoch_rows is not None and self.mode == "random":
+            raise UsageError("epoch_rows with batch_sampling_mode 'random', which has no epochs; leave it out")
         if self.epoch_rows is not None and self.weight_by is None:
             raise UsageError("epoch_rows without weight_by; every row comes once an epoch, so leave it out")
 
@@ -64,12 +66,14 @@ def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: s
     limit = width if too_long in ("skip", "error") else None
     opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=limit)
     if too_long == "error" and opened.too_long:
-        everything = EpisodeSplit(datasets, split)
-        first = int(np.argmax(everything.lengths() > width))
+        everything = EpisodeSplit(datasets, split, min_tokens=min_tokens)
+        lengths = everything.lengths()
+        at = int(np.argmax(lengths > width))
+        where = everything.describe(int(everything.kept[np.array(at)]))
         raise CacheError(
-            f"{everything.describe(first)}: {int(everything.lengths()[first]):,} tokens do not fit into rows of "
-            f"{width:,}, nor do {opened.too_long - 1:,} other episodes; raise block_size, or say what to do with them: "
-            "too_long='head', 'tail', 'drop_partial_turn' or 'skip'"
+            f"{where}: {lengths[at]:,} tokens do not fit into rows of {width:,}, nor do {opened.too_long - 1:,} other "
+            "episodes; raise block_size, or say what to do with them: too_long='head', 'tail', 'drop_partial_turn' or "
+            "'skip'"
         )
     return opened
 
@@ -170,5 +174,11 @@ def _by_group(members: dict[str, Int64s], n: int, sampling: Sampling) -> Schedul
         return RandomRows(n, sampling.seed, running_shares(each))
     drawn = sum(len(rows) for rows in members.values())
     parts = shares(weights, sampling.epoch_rows or drawn)
-    groups = [Group(name, rows, parts[name]) for name, rows in members.items() if parts[name]]
+    unseen = [name for name, rows in parts.items() if not rows]
+    if unseen:
+        raise UsageError(
+            f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
+            "one; raise epoch_rows or the weight, or give 0 to leave it out"
+        )
+    groups = [Group(name, rows, parts[name]) for name, rows in members.items()]
     return GroupedRows(groups, sampling.seed, sampling.shuffle)

@@ -40,7 +40,8 @@ def packing_plan(
     """
     folder = folder or split.datasets[0] / PLANS_FOLDER
     path = folder / f"{split.split}-{width}-{_key(split, width, groups)}.npz"
-    found = _load(path, len(split), width)
+    n = len(split) if groups is None else sum(map(len, groups.values()))  # a weight of 0 leaves a group out
+    found = _load(path, n, width)
     if found is not None:
         return found
     lengths = np.minimum(split.lengths(), width)
@@ -93,7 +94,7 @@ def _load(path: Path, n: int, width: int) -> PackPlan | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as data, np.load(data, allow_pickle=False) as file:  # by its name, numpy leaves it open
             plan = PackPlan(items=file["items"], offsets=file["offsets"], capacity=width, tokens=int(file["tokens"]))
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
         _log.warning("[EpisodeLoader] %s: not a whole plan (%s); making it again", path, error)

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +20,8 @@ from niels_gpt.errors import UsageError
 from niels_gpt.seeds import derived, order, uniform
 
 Int64s = npt.NDArray[np.int64]
+BLOCK = 4096
+BELOW_1 = np.nextafter(1.0, 0.0)
 EMPTY = -1  # a row that holds nothing: the end of a last batch that is not full
 
 
@@ -57,9 +60,7 @@ class EveryRow:
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
-        if self.shuffle:
-            return order(self.seed, epoch, self.n)[start:stop]
-        return np.arange(start, stop)
+        return _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
@@ -85,7 +86,7 @@ class RandomRows:
         drawn = uniform(self.seed, np.arange(start, stop))
         if self.ends is None:
             return (drawn * self.among).astype(np.int64)
-        return np.minimum(np.searchsorted(self.ends, drawn, side="right"), self.among - 1)
+        return np.searchsorted(self.ends, drawn, side="right")
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
@@ -123,7 +124,7 @@ class GroupedRows:
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`; without shuffling, group after group."""
-        slots = order(self.seed, epoch, self.n)[start:stop] if self.shuffle else np.arange(start, stop)
+        slots = _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
         bounds = np.cumsum([0, *(group.share for group in self.groups)])
         owner = np.searchsorted(bounds, slots, side="right") - 1
         rows = np.empty(len(slots), dtype=np.int64)
@@ -172,13 +173,29 @@ class WeightedRows:
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
-        slots = order(self.seed, epoch, self.n)[start:stop] if self.shuffle else np.arange(start, stop)
+        slots = _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
         mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
-        return np.minimum(np.searchsorted(self.ends, (slots + mark) / self.n, side="right"), len(self.ends) - 1)
+        along = np.minimum((slots + mark) / self.n, BELOW_1)  # rounding must not step past the line's end
+        return np.searchsorted(self.ends, along, side="right")
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
         return {"kind": "weights", "n": self.n, "weights": _digest(self.ends), "shuffle": self.shuffle}
+
+
+def _ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:
+    """Positions `start` to `stop` - 1 of an epoch's order, by whole blocks: a few positions cost almost as much."""
+    blocks = [_block(seed, epoch, n, number) for number in range(start // BLOCK, -(-stop // BLOCK))]
+    at = start // BLOCK * BLOCK
+    whole = blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty(0, dtype=np.int64)])
+    return whole[start - at : stop - at]
+
+
+@lru_cache(maxsize=8)
+def _block(seed: int, epoch: int, n: int, number: int) -> Int64s:
+    rows = order(seed, epoch, n)[number * BLOCK : (number + 1) * BLOCK]
+    rows.flags.writeable = False
+    return rows
 
 
 def _digest(values: npt.NDArray[Any]) -> str:
@@ -187,7 +204,7 @@ def _digest(values: npt.NDArray[Any]) -> str:
 
 def running_shares(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The running total of each weight's share: 1 2 1 -> 0.25 0.75 1.0."""
-    total = np.cumsum(weights)
+    total = np.cumsum(weights / weights.max())  # weights near the largest float would add up to infinity
     return np.asarray(total / total[-1])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,12 +40,18 @@ def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> TrainingConfig:
 
 def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
     """The first that is known of: the argument, the config's, the tokenizer's, the dataset's."""
-    for value in (given, getattr(config, "vocab_size", None), getattr(tokenizer, "vocab_size", None)):
+    for value in (given, getattr(config, "vocab_size", None), _ids_of(tokenizer)):
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 1:
                 raise UsageError(f"vocab_size is {value}; expected at least 1")
             return value
     return recorded
+
+
+def _ids_of(tokenizer: Any | None) -> int | None:
+    """How many ids a tokenizer has; `vocab_size` of Hugging Face's leaves out the added ones, which `len` counts."""
+    size = getattr(tokenizer, "vocab_size", None)
+    return max(size, len(tokenizer)) if isinstance(size, int) and isinstance(tokenizer, Sized) else size
 
 
 def chosen_pad_id(given: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:

@@ -113,13 +113,12 @@ class EpisodeWriter:
             raise UsageError(
                 f"{len(ids)} ids but {0 if weights is None else len(weights)} weights; expected one per id"
             )
-        mask = np.asarray(weights).astype(MASK_DTYPES[self._mask_dtype])
-        if not np.array_equal(mask, weights) or not np.isfinite(mask).all() or (mask.size and mask.min() < 0):
-            raise UsageError(
-                f"weights that {self._mask_dtype} cannot hold, such as {_unfit(mask, weights)}; see mask_dtype"
-            )
-        if self._mask_dtype == "uint8" and mask.max(initial=0) > 1:
-            raise UsageError(f'a weight of {mask.max()} in a mask of 0 and 1; pass mask_dtype="float32"')
+        given = np.asarray(weights)
+        mask = given.astype(MASK_DTYPES[self._mask_dtype])
+        fine = (given >= 0) & np.isfinite(given) if self._mask_dtype == "float32" else (given == 0) | (given == 1)
+        if not fine.all():
+            expected = "0 or more" if self._mask_dtype == "float32" else '0 or 1, or mask_dtype="float32"'
+            raise UsageError(f"a weight of {given[~fine][0]} in a mask of {self._mask_dtype}; expected {expected}")
         return mask
 
     def _shard(self) -> _ShardFiles:
@@ -146,11 +145,6 @@ class EpisodeWriter:
         """Let go of unfinished files; harmless after `close`."""
         if self._open is not None:
             self._open.abandon()
-
-
-def _unfit(mask: npt.NDArray[Any], weights: Weights) -> Any:
-    wrong = (mask != np.asarray(weights)) | ~np.isfinite(mask) | (mask < 0)
-    return np.asarray(weights)[wrong][0]
 
 
 class _ShardFiles:

@@ -114,11 +114,12 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         pieces = windows.draw(first, first + B)
-        x, y = inputs_and_targets(windows.tokens.rows(pieces, B, 0), self.config.device)
+        own = pieces.own(B, windows.width)
+        x, y = inputs_and_targets(windows.tokens.rows(pieces, own, 0), self.config.device)
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
             return x, y
-        mask = windows.masks.rows(pieces, B, 0)[:, 1:].astype(np.float32, order="C")
+        mask = windows.masks.rows(pieces, own, 0)[:, 1:].astype(np.float32, order="C")
         return x, y, to_device(torch.from_numpy(mask), self.config.device)
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
@@ -170,7 +171,7 @@ class _Windows:
             raise UsageError(
                 f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
             )
-        self._width = width
+        self.width = width
         self._first = np.cumsum(counts) - counts
         self._order = RandomRows(int(counts.sum()), seed)
         self.tokens = Column([file.tokens for file in files], width)
@@ -188,7 +189,7 @@ class _Windows:
         numbers = self._order.rows(0, start, stop)
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         row = np.arange(len(numbers))
-        return Pieces(row, shard, numbers - self._first[shard], np.full(len(numbers), self._width))
+        return Pieces(row, shard, numbers - self._first[shard], np.full(len(numbers), self.width))
 
 
 def _find(split: Path) -> list[_File]:

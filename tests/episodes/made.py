@@ -1,0 +1,123 @@
+"""Episodes datasets written by hand, byte by byte as document 002 describes them, without the package's writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.checksums import file_record
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+GAP = 4_000_000_000  # an id that lies between episodes and must never be seen
+PAD = 99
+
+
+def write_shard(
+    folder: Path,
+    tokens: Sequence[int],
+    records: Sequence[tuple[int, int]],
+    *,
+    mask: Sequence[float] | None = None,
+    mask_dtype: str = "u1",
+    segments: Sequence[int] | None = None,
+    segment_dtype: str = "<u2",
+) -> Path:
+    """One folder of files, with no check of what goes in."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.array(tokens, dtype="<u4").tofile(folder / "tokens.bin")
+    np.array(records, dtype="<u8").reshape(-1, 2).tofile(folder / "episodes.idx")
+    if mask is not None:
+        np.array(mask, dtype=mask_dtype).tofile(folder / "mask.bin")
+    if segments is not None:
+        np.array(segments, dtype=segment_dtype).tofile(folder / "segment_ids.bin")
+    return folder
+
+
+def write_split(
+    folder: Path,
+    episodes: list[list[int]],
+    masks: list[list[float]] | None = None,
+    *,
+    mask_dtype: str = "u1",
+    segments: list[list[int]] | None = None,
+    segment_dtype: str = "<u2",
+    shards: int = 1,
+    gap: int = 0,
+) -> Path:
+    """Episodes in order, with `gap` foreign tokens around each; with `shards` > 1 in so many folders."""
+    for number, part in enumerate(np.array_split(np.arange(len(episodes)), shards)):
+        mine = part.tolist()
+        starts = [gap * (i + 1) + sum(len(episodes[n]) for n in mine[:i]) for i in range(len(mine))]
+        write_shard(
+            folder / f"shard_{number:05d}" if shards > 1 else folder,
+            joined([episodes[n] for n in mine], gap, GAP),
+            [(start, len(episodes[n])) for start, n in zip(starts, mine, strict=True)],
+            mask=None if masks is None else joined([masks[n] for n in mine], gap, 1),
+            mask_dtype=mask_dtype,
+            segments=None if segments is None else joined([segments[n] for n in mine], gap, 0),
+            segment_dtype=segment_dtype,
+        )
+    return folder
+
+
+def joined(parts: list[list[Any]], gap: int, fill: Any) -> list[Any]:
+    """The parts in a row, `gap` times `fill` around each."""
+    flat = [fill] * gap
+    for part in parts:
+        flat += [*part, *[fill] * gap]
+    return flat
+
+
+def write_manifest(dataset: Path, **changes: Any) -> Path:
+    """An `episodes.json` that fits the files that are there."""
+    paths = sorted(path for path in dataset.rglob("*") if path.suffix in (".bin", ".idx"))
+    manifest = {
+        "format_version": 1,
+        "kind": "episodes",
+        "token_dtype": "uint32",
+        "mask_dtype": None,
+        "vocab_size": 1000,
+        "splits": {},
+        "files": {path.relative_to(dataset).as_posix(): file_record(path).to_json() for path in paths},
+    }
+    target = dataset / "episodes.json"
+    target.write_text(json.dumps(manifest | changes))
+    return target
+
+
+def config(**settings: Any) -> SimpleNamespace:
+    """Any object with the attributes of document 002; small batches on the CPU unless told."""
+    return SimpleNamespace(**({"batch_size": 2, "block_size": 4, "device": "cpu", "pad_token_id": PAD} | settings))
+
+
+def loader(dataset: Path, tokenizer: Any = None, *, keywords: dict[str, Any] | None = None, **settings: Any) -> Any:
+    """A loader with `settings` in its config and `keywords` in its call."""
+    return GPTEpisodeDataLoader(config(**settings), tokenizer, dataset, **(keywords or {}))
+
+
+def epoch_of(opened: GPTEpisodeDataLoader, split: str = "train") -> list[EpisodeBatch]:
+    """The batches of one epoch, from where the loader stands, by `next_batch`."""
+    return [opened.next_batch(split) for _ in range(opened.steps_per_epoch(split))]
+
+
+def numbered(lengths: Sequence[int]) -> list[list[int]]:
+    """Episodes of these lengths in which every token tells where it stands: 100 101 102, 200 201, ..."""
+    return [[100 * (number + 1) + at for at in range(length)] for number, length in enumerate(lengths)]
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message, which must be one line."""
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def batches_by_get_batch(opened: GPTEpisodeDataLoader, n: int, split: str = "train") -> Iterator[tuple[Any, ...]]:
+    """`n` batches as lists."""
+    for _ in range(n):
+        yield tuple(tensor.tolist() for tensor in opened.get_batch(split))

@@ -1,0 +1,488 @@
+"""Damaged, foreign and mistaken episodes datasets: what is refused, and whether the message leads to the place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.errors import CacheError, NielsError, UsageError
+from tests.episodes.made import config, epoch_of, loader, numbered, one_line, write_manifest, write_shard, write_split
+
+BIG = 2**64
+
+
+def refusal(kind: type[NielsError], dataset: Any, **settings: Any) -> str:
+    """The message with which opening, or else the first epoch, is refused."""
+    with pytest.raises(NielsError) as caught:
+        epoch_of(loader(dataset, **{"epoch_drop_last": False, "epoch_shuffle": False, "batch_size": 1} | settings))
+    assert type(caught.value) is kind
+    return one_line(caught.value)
+
+
+def refused_at_opening(kind: type[NielsError], dataset: Any, **settings: Any) -> str:
+    with pytest.raises(NielsError) as caught:
+        loader(dataset, **settings)
+    assert type(caught.value) is kind
+    return one_line(caught.value)
+
+
+# ---- the index
+
+
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [
+        (0, 8),
+        (7, 1),
+        (8, 0),
+        (3, 5),
+        (BIG - 1, 2),  # start + length wraps around to 1
+        (BIG - 3, 3),  # to 0
+        (2, BIG - 1),  # to 1
+        (BIG - 1, BIG - 1),
+        (2**63, 2**63),  # to 0, and negative as int64
+        (2**62, 4),
+    ],
+)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_record_that_ends_past_the_tokens(tmp_path: Path, start: int, length: int, shards: int) -> None:
+    """The file, the record's number in it, its values and what there is; also where the sum wraps around."""
+    folder = tmp_path / "train"
+    if shards == 2:
+        write_shard(folder / "shard_00000", range(50), [(0, 3)] * 5)
+        folder /= "shard_00001"
+    write_shard(folder, range(7), [(0, 7), (7, 0), (start, length), (0, 99)])
+    message = refused_at_opening(CacheError, tmp_path)
+    assert message.startswith(
+        f"{folder / 'episodes.idx'}: record 2: start {start:,} and length {length:,} end past the 7 tokens of "
+    )
+
+
+def test_a_bad_record_behind_many_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are checked in chunks."""
+    monkeypatch.setattr("niels_gpt.episodes.dataset.CHUNK", 4)
+    write_shard(tmp_path / "train", range(9), [(0, 3)] * 10 + [(8, 2)])
+    assert "record 10: start 8 and length 2" in refused_at_opening(CacheError, tmp_path)
+
+
+def test_unsorted_overlapping_and_repeated_records_are_fine(tmp_path: Path) -> None:
+    write_shard(tmp_path / "train", range(10, 20), [(6, 4), (0, 3), (1, 3), (0, 3)])
+    batches = epoch_of(loader(tmp_path, epoch_shuffle=False))
+    assert [row for batch in batches for row in batch.x[:, :2].tolist()] == [[16, 17], [10, 11], [11, 12], [10, 11]]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "said"),
+    [
+        ("episodes.idx", 1, "33 bytes are 2 records of 16 bytes and 1 bytes more"),
+        ("episodes.idx", 8, "40 bytes are 2 records of 16 bytes and 8 bytes more"),
+        ("episodes.idx", 15, "47 bytes are 2 records of 16 bytes and 15 bytes more"),
+        ("tokens.bin", 1, "25 bytes is no whole number of 32-bit tokens"),
+        ("tokens.bin", 3, "27 bytes is no whole number of 32-bit tokens"),
+        ("segment_ids.bin", 1, "13 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
+        ("segment_ids.bin", 2, "14 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
+        ("segment_ids.bin", 11, "23 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
+    ],
+)
+def test_odd_file_sizes(tmp_path: Path, name: str, extra: int, said: str) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), segments=[[0] * 3] * 2)
+    path = tmp_path / "train" / name
+    path.write_bytes(path.read_bytes() + b"\0" * extra)
+    assert refused_at_opening(CacheError, tmp_path).startswith(f"{path}: {said}")
+
+
+def test_tokens_cut_short(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    path = tmp_path / "train" / "tokens.bin"
+    path.write_bytes(path.read_bytes()[:-4])
+    assert "record 1: start 3 and length 3 end past the 5 tokens" in refused_at_opening(CacheError, tmp_path)
+
+
+# ---- tokens and weights
+
+
+def shards_with(bad: dict[str, Any], folder: Path) -> Path:
+    """A good shard of three episodes and one with four, of which record 2 (tokens 4 to 8 of the file) may be bad."""
+    write_split(folder / "train" / "shard_00000", numbered([3, 3, 3]), [[1, 1, 1]] * 3)
+    given = {"tokens": [5] * 12, "mask": [1] * 12, "mask_dtype": "u1"} | bad
+    return write_shard(folder / "train" / "shard_00001", records=[(0, 2), (2, 2), (4, 5), (9, 3)], **given)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize(("at", "token"), [(0, 1000), (2, 4_294_967_295), (4, 65_536)])
+def test_a_token_outside_the_vocabulary(tmp_path: Path, packing: bool, at: int, token: int) -> None:
+    tokens = [5] * 12
+    tokens[4 + at] = token
+    folder = shards_with({"tokens": tokens}, tmp_path)
+    keywords = {"vocab_size": 1000, "packing": packing}
+    message = refusal(CacheError, tmp_path, keywords=keywords, batch_size=3)
+    index = folder / "episodes.idx"
+    assert message.startswith(f"{index}: record 2: token {at} is {token}, outside the vocabulary of 1,000")
+
+
+@pytest.mark.parametrize("source", ["keyword", "config", "tokenizer", "manifest"])
+def test_the_vocabulary_is_known_from_several_sides(tmp_path: Path, source: str) -> None:
+    write_split(tmp_path / "train", [[5, 999], [5, 1000]])
+    tokenizer, settings = None, {}
+    if source == "keyword":
+        settings = {"keywords": {"vocab_size": 1000}, "vocab_size": 10**6}
+    elif source == "config":
+        settings = {"vocab_size": 1000}
+    elif source == "tokenizer":
+        tokenizer = SimpleNamespace(vocab_size=1000)
+    else:
+        write_manifest(tmp_path, vocab_size=1000)
+    opened = loader(tmp_path, tokenizer, epoch_shuffle=False, batch_size=1, **settings)
+    assert opened.vocab_size == 1000
+    opened.get_batch()
+    for _ in range(2):  # a batch that failed is asked for again, not passed over
+        with pytest.raises(CacheError, match="record 1"):
+            opened.get_batch()
+
+
+def test_without_a_vocabulary_any_id_goes(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[5, 4_294_967_295]])
+    assert loader(tmp_path, batch_size=1).get_batch()[1][0, 0].item() == 4_294_967_295
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [
+        ("<f4", np.nan, "mask nan; expected a weight of 0 or more"),
+        ("<f4", -0.5, "mask -0.5; expected a weight of 0 or more"),
+        ("<f4", np.inf, "mask inf; expected a weight of 0 or more"),
+        ("<f4", -np.inf, "mask -inf; expected a weight of 0 or more"),
+        ("u1", 2, "mask 2; expected 0 or 1"),
+        ("u1", 255, "mask 255; expected 0 or 1"),
+    ],
+)
+def test_a_mask_value_that_is_no_weight(tmp_path: Path, packing: bool, dtype: str, value: float, said: str) -> None:
+    mask = [1.0] * 12
+    mask[4 + 3] = value
+    folder = shards_with({"mask": mask, "mask_dtype": dtype}, tmp_path)
+    if dtype != "u1":
+        ones = tmp_path / "train" / "shard_00000" / "mask.bin"
+        np.ones(9, dtype=dtype).tofile(ones)
+    message = refusal(CacheError, tmp_path, keywords={"packing": packing}, batch_size=3)
+    assert message.startswith(f"{folder}")
+    assert ": record 2: token 3: " in message
+    assert said in message
+
+
+@pytest.mark.parametrize("policy", ["head", "tail", "drop_partial_turn"])
+def test_a_bad_weight_of_a_cut_episode_is_named_by_its_place_in_the_episode(tmp_path: Path, policy: str) -> None:
+    """Of 9 tokens 5 are shown; token 4 is the one that both ends have."""
+    write_split(tmp_path / "train", numbered([3, 9]), [[1] * 3, [0, 0, 0, 0, 7, 0, 0, 0, 0]])
+    message = refusal(CacheError, tmp_path, keywords={"too_long": policy})
+    assert "record 1: token 4: mask 7" in message
+
+
+def test_a_bad_token_of_a_cut_episode_is_named_by_its_place_in_the_episode(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[5, 5], [5, 5, 5, 5, 5, 5, 5, 77, 5]])
+    message = refusal(CacheError, tmp_path, keywords={"too_long": "tail", "vocab_size": 70}, pad_token_id=0)
+    assert "record 1: token 7" in message
+
+
+def test_shards_may_differ_in_the_type_of_their_masks(tmp_path: Path) -> None:
+    write_split(tmp_path / "train" / "shard_00000", numbered([3]), [[1, 2, 2]], mask_dtype="<f4")
+    write_split(tmp_path / "train" / "shard_00001", numbered([3]), [[1, 1, 0]], mask_dtype="u1")
+    batch = loader(tmp_path, epoch_shuffle=False).next_batch()
+    assert batch.mask[:, :2].tolist() == [[2.0, 2.0], [1.0, 0.0]]
+
+
+# ---- too little, too much
+
+
+def test_no_episode_is_left(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([1, 1, 9, 0]))
+    message = refused_at_opening(CacheError, tmp_path, keywords={"too_long": "skip"})
+    assert message.startswith(f"{tmp_path / 'train'}: no episode to read: of 4 in the index 3 are too short and 1 too")
+
+
+def test_no_episode_at_all(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [])
+    assert "of 0 in the index 0 are too short" in refused_at_opening(CacheError, tmp_path)
+
+
+@pytest.mark.parametrize(("batch_size", "ranks"), [(4, None), (2, 2)])
+def test_a_batch_larger_than_the_dataset_with_drop_last(tmp_path: Path, batch_size: int, ranks: int | None) -> None:
+    write_split(tmp_path / "train", numbered([3, 3, 3]))
+    keywords = {"rank": 0, "world_size": ranks} if ranks else {}
+    message = refused_at_opening(UsageError, tmp_path, batch_size=batch_size, keywords=keywords)
+    assert message.startswith(f"{tmp_path / 'train'}: 3 rows an epoch, but a global batch has 4")
+    assert "epoch_drop_last=False" in message
+    filled = loader(tmp_path, batch_size=batch_size, epoch_drop_last=False, keywords=keywords)
+    assert filled.get_batch()[0].shape == (batch_size, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", -1),
+        ("batch_size", 2.0),
+        ("batch_size", "8"),
+        ("batch_size", True),
+        ("batch_size", None),
+        ("block_size", 0),
+        ("block_size", -5),
+        ("block_size", None),
+        ("pad_token_id", -1),
+        ("pad_token_id", 2**32),
+        ("pad_token_id", 1.5),
+        ("episode_min_tokens", 0),
+        ("episode_min_tokens", -2),
+        ("batch_sampling_mode", "epochs"),
+        ("epoch_shuffle", "yes"),
+        ("epoch_drop_last", 1),
+        ("epoch_seed", -1),
+        ("epoch_seed", None),
+        ("use_loss_mask", "true"),
+        ("device", "a gpu"),
+        ("device", None),
+        ("vocab_size", 0),
+    ],
+)
+def test_absurd_settings(tmp_path: Path, name: str, value: Any) -> None:
+    write_split(tmp_path / "train", numbered([3, 3, 3]))
+    message = refused_at_opening(UsageError, tmp_path, **{name: value})
+    assert name in message
+
+
+@pytest.mark.parametrize(("batch_size", "block_size"), [(2**31, 1), (1, 2**40), (1, 10**30), (70_000, 70_000)])
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_batch_that_no_machine_can_hold(tmp_path: Path, batch_size: int, block_size: int, packing: bool) -> None:
+    write_split(tmp_path / "train", numbered([2, 2]))
+    message = refused_at_opening(
+        UsageError,
+        tmp_path,
+        batch_size=batch_size,
+        block_size=block_size,
+        epoch_drop_last=False,
+        keywords={"packing": packing},
+    )
+    assert f"{batch_size:,} rows of {block_size:,}" in message
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"too_long": "heads"},
+        {"rank": 0},
+        {"world_size": 2},
+        {"rank": 2, "world_size": 2},
+        {"weight_by": "type"},
+        {"weights": {"a": 1}},
+        {"epoch_rows": 5},
+        {"vocab_size": 0},
+        {"episode_min_tokens": 0},
+        {"pad_token_id": 1000, "vocab_size": 1000},
+    ],
+)
+def test_absurd_keywords(tmp_path: Path, keywords: dict[str, Any]) -> None:
+    write_split(tmp_path / "train", numbered([3, 3, 3]))
+    message = refused_at_opening(UsageError, tmp_path, keywords=keywords)
+    assert next(iter(keywords)) in message
+
+
+# ---- directories
+
+
+def test_no_dataset_dir(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no dataset_dir"):
+        GPTEpisodeDataLoader(config())
+    for empty in ([], {}):
+        with pytest.raises(UsageError, match="dataset_dir is empty"):
+            GPTEpisodeDataLoader(config(), None, empty)
+    write_split(tmp_path / "train", numbered([3, 3, 3]))
+    with pytest.raises(UsageError, match="twice"):
+        GPTEpisodeDataLoader(config(), None, [tmp_path, tmp_path])
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    assert str(missing) in refused_at_opening(CacheError, missing)
+    write_split(tmp_path / "there" / "train", numbered([3, 3, 3]))
+    with pytest.raises(CacheError, match="no such directory") as caught:
+        GPTEpisodeDataLoader(config(), None, [tmp_path / "there", missing])
+    assert one_line(caught.value).startswith(str(missing))
+
+
+def test_an_empty_directory_and_a_token_stream(tmp_path: Path) -> None:
+    """The message says what would be an episodes dataset."""
+    assert "expected train/tokens.bin and train/episodes.idx" in refused_at_opening(CacheError, tmp_path)
+    write_split(tmp_path / "train", numbered([3, 3]))
+    (tmp_path / "train" / "episodes.idx").unlink()
+    message = refused_at_opening(CacheError, tmp_path)
+    assert message.startswith(f"{tmp_path}: no episodes: expected train/tokens.bin and train/episodes.idx")
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "episodes.idx"])
+@pytest.mark.parametrize("where", ["val", "train/shard_00001"])
+def test_half_a_pair(tmp_path: Path, name: str, where: str) -> None:
+    write_split(tmp_path / "train", numbered([3, 3, 3]), shards=2)
+    write_split(tmp_path / "val", numbered([3]))
+    (tmp_path / where / name).unlink()
+    assert refused_at_opening(CacheError, tmp_path).startswith(f"{tmp_path / where / name}: no such file")
+
+
+def test_an_empty_shard_folder_is_no_shard(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), shards=2)
+    (tmp_path / "train" / "shard_00002").mkdir()
+    assert str(tmp_path / "train" / "shard_00002" / "tokens.bin") in refused_at_opening(CacheError, tmp_path)
+
+
+def test_both_forms_side_by_side(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), shards=2)
+    write_split(tmp_path / "train", numbered([3, 3]))
+    message = refused_at_opening(CacheError, tmp_path)
+    assert message.startswith(f"{tmp_path / 'train'}: holds tokens.bin and shard_00000 side by side")
+
+
+def test_no_val_is_no_mistake_until_it_is_asked_for(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    opened = loader(tmp_path)
+    opened.get_batch()
+    with pytest.raises(CacheError) as caught:
+        opened.get_batch("val")
+    assert one_line(caught.value).startswith(f"{tmp_path / 'val'}: no tokens.bin with an episodes.idx")
+
+
+def test_an_unknown_split(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    opened = loader(tmp_path)
+    for ask in (opened.get_batch, opened.next_batch, opened.state_dict, opened.steps_per_epoch, opened.prefetch):
+        with pytest.raises(UsageError, match="split is 'test'; expected 'train' or 'val'"):
+            ask("test")
+
+
+def test_get_batch_on_packed_rows(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    opened = loader(tmp_path, batch_size=1, keywords={"packing": True})
+    with pytest.raises(UsageError, match=r"use next_batch\(\), which carries segment_ids"):
+        opened.get_batch()
+    assert opened.next_batch().x.shape == (1, 4)
+
+
+# ---- episodes.json
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A whole dataset with a manifest."""
+    write_split(tmp_path / "train", numbered([3, 3, 4]), [[1, 1, 1], [1, 1, 1], [1] * 4], gap=1)
+    write_split(tmp_path / "val", numbered([3]), [[1, 1, 1]])
+    write_manifest(tmp_path, mask_dtype="uint8")
+    return tmp_path
+
+
+def test_a_dataset_with_a_manifest(dataset: Path) -> None:
+    opened = loader(dataset)
+    assert opened.vocab_size == 1000
+    assert [len(opened.get_batch()), len(opened.state_dict()["fingerprint"])] == [3, 32]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not valid JSON"),
+        ('{"kind": "episodes"', "not valid JSON"),
+        ("\udcff", "not valid JSON"),
+        ("[]", "holds list; expected a JSON object"),
+        ("null", "holds NoneType; expected a JSON object"),
+        ("{}", "lacks format_version, kind, token_dtype, mask_dtype, vocab_size, splits, files"),
+    ],
+)
+def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
+    path = dataset / "episodes.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    message = refused_at_opening(CacheError, dataset)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "sft"}, "'sft' of version 1; this version of niels_gpt reads 'episodes' of version 1"),
+        ({"format_version": 2}, "'episodes' of version 2"),
+        ({"format_version": "1"}, "'episodes' of version"),
+        ({"token_dtype": "uint16"}, "token_dtype is 'uint16'; expected one of uint32"),
+        ({"mask_dtype": "float16"}, "mask_dtype is 'float16'; expected one of None, uint8, float32"),
+        ({"mask_dtype": ["uint8"]}, "mask_dtype is ['uint8']"),
+        ({"files": []}, "files is a list; expected an object"),
+        ({"splits": None}, "splits is a NoneType; expected an object"),
+        ({"files": {"train/tokens.bin": 5}}, "files: train/tokens.bin: expected bytes, sha256 and crc32_blocks"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'; expected"),
+        ({"vocab_size": 0}, "vocab_size is 0; expected"),
+        ({"vocab_size": True}, "vocab_size is True; expected"),
+        ({"tokenizer_sha256": 7}, "tokenizer_sha256 is 7; expected"),
+    ],
+)
+def test_a_foreign_manifest(dataset: Path, changes: dict[str, Any], said: str) -> None:
+    path = write_manifest(dataset, **{"mask_dtype": "uint8"} | changes)
+    message = refused_at_opening(CacheError, dataset)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+
+
+@pytest.mark.parametrize("name", ["train/tokens.bin", "train/mask.bin", "train/episodes.idx", "val/episodes.idx"])
+def test_a_file_that_is_not_what_the_manifest_says(dataset: Path, name: str) -> None:
+    """Of another size, missing, or not listed."""
+    path = dataset / name
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\0" * 16)
+    message = refused_at_opening(CacheError, dataset)
+    assert message.startswith(f"{path}: {len(whole) + 16:,} bytes, but episodes.json says {len(whole):,}")
+    path.write_bytes(whole[:-1])
+    assert "too short" in refused_at_opening(CacheError, dataset)
+    path.unlink()
+    assert refused_at_opening(CacheError, dataset).startswith(f"{path}: missing although episodes.json lists it")
+    path.write_bytes(whole)
+    manifest = json.loads((dataset / "episodes.json").read_text())
+    del manifest["files"][name]
+    (dataset / "episodes.json").write_text(json.dumps(manifest))
+    assert refused_at_opening(CacheError, dataset).startswith(f"{path}: not listed in episodes.json")
+
+
+def test_a_mask_of_another_type_than_the_manifest_says_is_no_mask(
+    dataset: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_manifest(dataset, mask_dtype="float32")
+    assert len(loader(dataset).get_batch()) == 2
+    assert "14 bytes for 14 tokens; expected 56 (float32) bytes" in caplog.records[-1].getMessage()
+
+
+def test_a_foreign_shard_beside_a_manifest(dataset: Path) -> None:
+    shutil.copytree(dataset / "val", dataset / "val" / "shard_00000")
+    assert "not listed in episodes.json" in refused_at_opening(CacheError, dataset)
+
+
+# ---- states
+
+
+def test_states_that_are_none(dataset: Path) -> None:
+    opened = loader(dataset)
+    good = opened.state_dict()
+    for bad in (None, [], {}, {"epoch": 0}, good | {"epoch": -1}, good | {"position": 4}, good | {"position": -1}):
+        with pytest.raises(UsageError):
+            opened.load_state_dict(bad)
+    for changed in ({"seed": 1}, {"version": 2}, {"fingerprint": "0" * 32}):
+        with pytest.raises(UsageError, match="the state is of"):
+            opened.load_state_dict(good | changed)
+    assert opened.state_dict() == good
+
+
+@pytest.mark.parametrize("change", [{"epoch": "x"}, {"position": None}, {"position": 1.5}, {"epoch": True}])
+def test_states_whose_numbers_are_none(dataset: Path, change: dict[str, Any]) -> None:
+    opened = loader(dataset)
+    with pytest.raises(UsageError, match=str(next(iter(change)))):
+        opened.load_state_dict(opened.state_dict() | change)

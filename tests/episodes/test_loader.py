@@ -1,0 +1,512 @@
+"""Document 002: the loader's must-have tests by their titles, then every other rule of the document."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from tests.conftest import EOT, FakeTokenizer
+from tests.episodes.made import (
+    GAP,
+    PAD,
+    batches_by_get_batch,
+    epoch_of,
+    loader,
+    numbered,
+    one_line,
+    write_manifest,
+    write_split,
+)
+
+LOG = "niels_gpt.episodes"
+
+
+def in_order(dataset: Path, **settings: Any) -> GPTEpisodeDataLoader:
+    """A loader whose batches come in the order of the index, none left out."""
+    return loader(dataset, epoch_shuffle=False, epoch_drop_last=False, **settings)
+
+
+# ---- the document's must-have tests
+
+
+def test_padding_correctness(tmp_path: Path) -> None:
+    """An episode shorter than block_size + 1 gives x and y of block_size; padding has mask 0."""
+    write_split(tmp_path / "train", [[10, 11, 12]], [[1, 1, 1]], gap=3)
+    x, y, mask = in_order(tmp_path, batch_size=1, block_size=5).get_batch()
+    assert x.tolist() == [[10, 11, 12, PAD, PAD]]
+    assert y.tolist() == [[11, 12, PAD, PAD, PAD]]
+    assert mask.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.0]]
+
+
+def test_padding_is_told_by_position_not_by_value(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[10, PAD, PAD]], [[0, 1, 1]])
+    _, y, mask = in_order(tmp_path, batch_size=1, block_size=5).get_batch()
+    assert y.tolist() == [[PAD] * 5]
+    assert mask.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.0]]
+
+
+def test_truncation_correctness(tmp_path: Path) -> None:
+    """An episode longer than block_size + 1 keeps its first tokens."""
+    write_split(tmp_path / "train", [[10, 11, 12, 13, 14, 15, 16]], [[0, 0, 0, 0, 1, 1, 1]])
+    x, y, mask = in_order(tmp_path, batch_size=1, block_size=4).get_batch()
+    assert x.tolist() == [[10, 11, 12, 13]]
+    assert y.tolist() == [[11, 12, 13, 14]]
+    assert mask.tolist() == [[0.0, 0.0, 0.0, 1.0]]
+
+
+def test_an_episode_of_block_size_plus_one_is_neither_cut_nor_padded(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[10, 11, 12, 13, 14]])
+    x, y = in_order(tmp_path, batch_size=1, block_size=4).get_batch()
+    assert x.tolist() == [[10, 11, 12, 13]]
+    assert y.tolist() == [[11, 12, 13, 14]]
+
+
+def test_mask_alignment(tmp_path: Path) -> None:
+    """mask.shape == y.shape, and the mask is that of the targets: shifted by one."""
+    masks = [[1, 0, 1, 1, 0], [1, 1, 0]]
+    write_split(tmp_path / "train", [[10, 11, 12, 13, 14], [20, 21, 22]], masks, gap=2)
+    _, y, mask = in_order(tmp_path).get_batch()
+    assert mask.shape == y.shape == (2, 4)
+    assert mask.dtype == torch.float32
+    trained = [target for target, weight in zip(y.flatten().tolist(), mask.flatten().tolist(), strict=True) if weight]
+    assert trained == [12, 13, 21], "the tokens whose own mask is 1, save those that nothing predicts"
+
+
+def test_epoch_determinism(tmp_path: Path) -> None:
+    """The same seed gives the same order, epoch by epoch; another epoch or seed another order."""
+    write_split(tmp_path / "train", numbered([3] * 40))
+
+    def orders(seed: int) -> list[list[int]]:
+        opened = loader(tmp_path, batch_size=8, epoch_seed=seed)
+        return [[row[0] for batch in epoch_of(opened) for row in batch.x.tolist()] for _ in range(3)]
+
+    first = orders(1337)
+    assert orders(1337) == first
+    assert len({tuple(one) for one in [*first, *orders(1338)]}) == 6
+    assert sorted(first[0]) != first[0]
+
+
+def test_epoch_coverage(tmp_path: Path) -> None:
+    """With drop_last=false every episode comes exactly once an epoch; what fills the last batch is padding alone."""
+    write_split(tmp_path / "train", numbered([3] * 11), [[1, 1, 1]] * 11)
+    opened = loader(tmp_path, batch_size=4, epoch_drop_last=False)
+    for _ in range(3):
+        rows = [row for batch in batches_by_get_batch(opened, 3) for row in zip(*batch, strict=True)]
+        assert sorted(x[0] for x, _, _ in rows) == [PAD, *range(100, 1200, 100)]
+        assert [row for row in rows if row[0][0] == PAD] == [([PAD] * 4, [PAD] * 4, [0.0] * 4)]
+
+
+# ---- sampling
+
+
+def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 11))
+    opened = loader(tmp_path, batch_size=4)
+    assert opened.steps_per_epoch() == 2
+    for _ in range(2):
+        seen = Counter(row[0] for x, _ in batches_by_get_batch(opened, 2) for row in x)
+        assert len(seen) == 8
+        assert set(seen.values()) == {1}
+    assert opened.state_dict()["epoch"] == 1
+
+
+def test_without_shuffling_episodes_come_in_the_order_of_the_index(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 4))
+    opened = in_order(tmp_path)
+    firsts = [[row[0] for row in x] for x, _ in batches_by_get_batch(opened, 4)]
+    assert firsts == [[100, 200], [300, 400]] * 2
+
+
+def test_random_mode_draws_with_replacement_evenly(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 5))
+
+    def draw(seed: int) -> list[int]:
+        opened = loader(tmp_path, batch_size=10, batch_sampling_mode="random", epoch_seed=seed)
+        return [row[0] for x, _ in batches_by_get_batch(opened, 50) for row in x]
+
+    drawn = draw(1)
+    assert draw(1) == drawn != draw(2)
+    seen = Counter(drawn)
+    assert set(seen) == {100, 200, 300, 400, 500}
+    # 500 draws of 5: 100 each, with a standard deviation of 9.
+    assert all(55 < count < 145 for count in seen.values())
+    assert any(len(set(drawn[at : at + 5])) < 5 for at in range(0, 500, 5)), "with replacement"
+
+
+def test_random_mode_has_no_epochs_and_needs_no_full_batch(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3]))
+    opened = loader(tmp_path, batch_size=7, batch_sampling_mode="random")
+    assert opened.get_batch()[0][:, 0].tolist() == [100] * 7
+    with pytest.raises(UsageError, match=r"random.*no epochs"):
+        opened.steps_per_epoch()
+
+
+def test_train_and_val_do_not_move_each_other(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 6))
+    write_split(tmp_path / "val", [[50, 51], [60, 61]])
+    opened = in_order(tmp_path)
+    mixed = [opened.get_batch(split)[0][0, 0].item() for split in ("train", "val", "train", "val", "train")]
+    assert mixed == [100, 50, 300, 50, 500]
+
+
+@pytest.mark.parametrize("mode", ["epoch", "random"])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_shapes_are_fixed(tmp_path: Path, mode: str, drop_last: bool) -> None:
+    write_split(tmp_path / "train", numbered([2, 3, 4, 5, 6, 7, 90]), [[1] * n for n in (2, 3, 4, 5, 6, 7, 90)])
+    opened = loader(tmp_path, batch_size=3, block_size=5, batch_sampling_mode=mode, epoch_drop_last=drop_last)
+    for _ in range(7):
+        x, y, mask = opened.get_batch()
+        assert x.shape == y.shape == mask.shape == (3, 5)
+        assert (x.dtype, y.dtype, mask.dtype) == (torch.int64, torch.int64, torch.float32)
+        assert all(tensor.is_contiguous() for tensor in (x, y, mask))
+
+
+def test_batches_belong_to_the_caller(tmp_path: Path) -> None:
+    """Writing into a batch changes neither the files nor the next batch."""
+    write_split(tmp_path / "train", [[10, 11, 12]], [[0, 1, 1]])
+    opened = loader(tmp_path, batch_size=1)
+    first = [tensor.clone() for tensor in opened.get_batch()]
+    for tensor in opened.get_batch():
+        tensor.fill_(7)
+    assert all(torch.equal(a, b) for a, b in zip(first, opened.get_batch(), strict=True))
+
+
+# ---- episodes
+
+
+def test_no_window_crosses_the_end_of_an_episode(tmp_path: Path) -> None:
+    episodes = numbered([2, 9, 3, 5, 2, 7])
+    write_split(tmp_path / "train", episodes, gap=1)
+    for batch in epoch_of(loader(tmp_path, batch_size=3, epoch_drop_last=False)):
+        for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True):
+            tokens = [token for token in [*x, y[-1]] if token != PAD]
+            assert tokens == episodes[tokens[0] // 100 - 1][:5]
+
+
+@pytest.mark.parametrize("given", [{"episode_min_tokens": 4}, {"keywords": {"episode_min_tokens": 4}}])
+def test_short_episodes_are_left_out(tmp_path: Path, given: dict[str, Any]) -> None:
+    write_split(tmp_path / "train", numbered([3, 4, 1, 5, 3, 9]))
+    opened = in_order(tmp_path, batch_size=3, **given)
+    (batch,) = epoch_of(opened)
+    assert batch.x[:, 0].tolist() == [200, 400, 600]
+    assert batch.episodes.tolist() == [1, 3, 5], "the numbers of the index, not of what is left"
+
+
+def test_by_default_episodes_have_two_tokens(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([1, 2, 0, 2]))
+    assert [batch.episodes.tolist() for batch in epoch_of(in_order(tmp_path))] == [[1, 3]]
+
+
+def test_short_and_long_at_once_is_left_out_once(tmp_path: Path) -> None:
+    """With min 8 and room for 5, an episode of 7 tokens is too short and too long."""
+    write_split(tmp_path / "train", numbered([7, 7, 7, 2]))
+    with pytest.raises(CacheError, match=r"of 4 in the index 4 are too short and 0 too long"):
+        loader(tmp_path, episode_min_tokens=8, keywords={"too_long": "skip"})
+
+
+def test_shards_follow_each_other(tmp_path: Path) -> None:
+    episodes, masks = numbered([2, 3, 4, 5, 6, 7, 8]), [[1] * n for n in range(2, 9)]
+    write_split(tmp_path / "one" / "train", episodes, masks, gap=2)
+    write_split(tmp_path / "many" / "train", episodes, masks, gap=2, shards=3)
+    one, many = (
+        list(batches_by_get_batch(loader(tmp_path / name, epoch_drop_last=False), 8)) for name in ("one", "many")
+    )
+    assert one == many
+
+
+def test_vocabularies_above_65535(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[65_536, 4_294_967_295, 7]])
+    x, y = loader(tmp_path, batch_size=1, block_size=3, pad_token_id=4_294_967_294).get_batch()
+    assert x.tolist() == [[65_536, 4_294_967_295, 7]]
+    assert y.tolist() == [[4_294_967_295, 7, 4_294_967_294]]
+
+
+def test_an_episode_longer_than_the_policy_error_allows_is_named(tmp_path: Path) -> None:
+    """Also behind an empty one, which is no episode but has a number."""
+    write_split(tmp_path / "train", numbered([0, 3, 6, 7]))
+    with pytest.raises(CacheError) as caught:
+        loader(tmp_path, keywords={"too_long": "error"})
+    message = one_line(caught.value)
+    assert message.startswith(f"{tmp_path / 'train' / 'episodes.idx'}: record 2: 6 tokens do not fit into rows of 5")
+    assert "nor do 1 other" in message
+
+
+# ---- masks
+
+
+def test_float32_masks_are_weights(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[10, 11, 12, 13]], [[9, 0.25, 0, 3.5]], mask_dtype="<f4")
+    opened = loader(tmp_path, batch_size=1)
+    assert opened.get_batch()[2].tolist() == [[0.25, 0.0, 3.5, 0.0]]
+    batch = opened.next_batch()
+    assert (batch.num_trained_tokens, batch.mask_sum, batch.num_tokens) == (2, 3.75, 4)
+
+
+def test_uint8_and_float32_masks_of_the_same_values_agree(tmp_path: Path) -> None:
+    episodes, masks = numbered([3, 6, 4]), [[0, 1, 1], [0, 0, 1, 1, 0, 1], [1, 1, 0, 1]]
+    write_split(tmp_path / "a" / "train", episodes, masks, mask_dtype="u1")
+    write_split(tmp_path / "b" / "train", episodes, masks, mask_dtype="<f4")
+    a, b = (list(batches_by_get_batch(loader(tmp_path / name), 3)) for name in "ab")
+    assert a == b
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_without_masks_a_pair_and_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    write_split(tmp_path / "val", numbered([3, 3]))
+    opened = loader(tmp_path, use_loss_mask=True)
+    assert [len(opened.get_batch(split)) for split in ("train", "train", "val")] == [2, 2, 2]
+    assert warnings_of(caplog) == [
+        "[EpisodeLoader] split=train: no loss mask, so get_batch returns (x, y) and every token counts: "
+        f"{tmp_path / 'train' / 'mask.bin'}: no such file"
+    ]
+    assert opened.next_batch().mask.tolist() == [[1.0, 1.0, 0.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize("size", [0, 5, 7, 23, 25])
+def test_an_incomplete_mask_is_no_mask(tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    (tmp_path / "train" / "mask.bin").write_bytes(b"\1" * size)
+    assert len(loader(tmp_path).get_batch()) == 2
+    (message,) = warnings_of(caplog)
+    assert message.endswith(
+        f"{tmp_path / 'train' / 'mask.bin'}: {size} bytes for 6 tokens; expected 6 (uint8) or 24 (float32) bytes"
+    )
+
+
+def test_one_shard_without_mask_is_a_split_without_masks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2, shards=2)
+    lacking = tmp_path / "train" / "shard_00001" / "mask.bin"
+    lacking.unlink()
+    assert len(loader(tmp_path).get_batch()) == 2
+    assert str(lacking) in warnings_of(caplog)[0]
+
+
+def test_masks_can_be_declined_without_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2)
+    assert len(loader(tmp_path, use_loss_mask=False).get_batch()) == 2
+    (tmp_path / "train" / "mask.bin").unlink()
+    assert len(loader(tmp_path, use_loss_mask=False).get_batch()) == 2
+    assert warnings_of(caplog) == []
+
+
+def test_masks_are_used_unless_declined(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2)
+    for settings in ({}, {"use_loss_mask": None}, {"use_loss_mask": True}):
+        assert len(loader(tmp_path, **settings).get_batch()) == 3
+
+
+# ---- settings
+
+
+class Eos:
+    """A tokenizer with some of the spellings of an eos."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        (Eos(eos_id=7), 7),
+        (Eos(eos_id=0), 0),
+        (Eos(eos_id=lambda: 8), 8),
+        (Eos(eos_token_id=9), 9),
+        (Eos(eos_id=7, eos_token_id=9), 7),
+        (Eos(eos_id=lambda: -1, eos_token_id=9), 9),  # sentencepiece's way to say that there is none
+        (Eos(eos_id=None, eos_token_id=9), 9),
+        (FakeTokenizer(), EOT),
+    ],
+)
+def test_the_tokenizers_eos_pads_where_the_config_has_no_pad_id(tmp_path: Path, tokenizer: Any, expected: int) -> None:
+    write_split(tmp_path / "train", [[10, 11]])
+    opened = loader(tmp_path, tokenizer, batch_size=1, pad_token_id=None)
+    assert opened.get_batch()[0].tolist() == [[10, 11, expected, expected]]
+    assert loader(tmp_path, tokenizer, batch_size=1, pad_token_id=5).pad_token_id == 5
+    assert loader(tmp_path, tokenizer, pad_token_id=5, batch_size=1, keywords={"pad_token_id": 0}).pad_token_id == 0
+
+
+@pytest.mark.parametrize("tokenizer", [None, Eos(), Eos(eos_id=-1), Eos(eos_id=True), Eos(eos_token_id="</s>")])
+def test_no_pad_id_at_all_is_a_clear_error(tmp_path: Path, tokenizer: Any) -> None:
+    write_split(tmp_path / "train", [[10, 11]])
+    with pytest.raises(UsageError, match="no pad_token_id in the config and no tokenizer with an eos; pass"):
+        loader(tmp_path, tokenizer, batch_size=1, pad_token_id=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_config", "in_call"),
+    [
+        ("use_loss_mask", True, False),
+        ("batch_sampling_mode", "random", "epoch"),
+        ("epoch_shuffle", True, False),
+        ("epoch_drop_last", True, False),
+        ("epoch_seed", 5, 0),
+        ("pad_token_id", 5, 0),
+        ("episode_min_tokens", 3, 1),
+    ],
+)
+def test_a_keyword_wins_over_the_config(tmp_path: Path, name: str, in_config: Any, in_call: Any) -> None:
+    write_split(tmp_path / "train", numbered([3, 3, 3]), [[1, 1, 1]] * 3)
+    assert getattr(loader(tmp_path, **{name: in_config}).config, name) == in_config
+    opened = loader(tmp_path, **{name: in_config}, keywords={name: in_call})
+    assert getattr(opened.config, name) == in_call
+    expected = loader(tmp_path, **{name: in_call})
+    assert list(batches_by_get_batch(opened, 4)) == list(batches_by_get_batch(expected, 4))
+
+
+def test_defaults_of_the_document(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 3))
+    opened = GPTEpisodeDataLoader(SimpleNamespace(batch_size=2, block_size=4), Eos(eos_id=3), str(tmp_path))
+    settings = opened.config
+    assert (settings.sampling_mode, settings.epoch_shuffle, settings.epoch_drop_last) == ("epoch", True, True)
+    assert (settings.epoch_seed, settings.episode_min_tokens, opened.pad_token_id) == (1337, 2, 3)
+
+
+def test_a_training_config_is_a_config(tmp_path: Path) -> None:
+    """Even one whose mode was left at token_stream: whoever opens this class wants episodes."""
+    write_split(tmp_path / "train", [[10, 11]])
+    opened = GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=3, pad_token_id=0), None, tmp_path)
+    assert opened.get_batch()[0].tolist() == [[10, 11, 0]]
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_batches_are_put_on_the_device(tmp_path: Path, device: Any) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2)
+    opened = loader(tmp_path, device=device)
+    assert {tensor.device.type for tensor in opened.get_batch()} == {"meta"}
+    packed = loader(tmp_path, device=device, batch_size=1, block_size=5, keywords={"packing": True}).next_batch()
+    assert len(packed.tensors()) == 6
+    assert {tensor.device.type for tensor in packed.tensors().values()} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_batches_on_cuda_are_those_of_the_cpu(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 5, 7, 2]), [[1] * n for n in (3, 5, 7, 2)])
+    on_cpu, on_gpu = (list(batches_by_get_batch(loader(tmp_path, device=name), 4)) for name in ("cpu", "cuda"))
+    assert on_cpu == on_gpu
+
+
+def test_the_datasets_tokenizer_must_be_the_given_one(tmp_path: Path, fake: FakeTokenizer) -> None:
+    write_split(tmp_path / "train", numbered([3, 3]))
+    write_manifest(tmp_path, tokenizer_sha256="0" * 64)
+    with pytest.raises(Mismatch, match="built with tokenizer 000000000000 but opened with"):
+        loader(tmp_path, fake)
+
+
+# ---- the log
+
+
+def test_the_log_of_opening_and_of_epochs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Word for word the document's example, with this dataset's numbers."""
+    caplog.set_level(logging.INFO, LOG)
+    write_split(tmp_path / "train", numbered([3, 3, 1, 3, 3, 3]), [[1] * n for n in (3, 3, 1, 3, 3, 3)], gap=1)
+    opened = loader(tmp_path, batch_size=2, pad_token_id=50256)
+    for _ in range(5):
+        opened.get_batch()
+    assert [record.getMessage() for record in caplog.records] == [
+        "[EpisodeLoader] split=train episodes=5 too_short=1 too_long=0 tokens=23 mask=true",
+        *(
+            f"[EpisodeLoader] split=train epoch={epoch} episodes=5 batches=2 shuffle=true drop_last=true pad_id=50256 "
+            "mask=true"
+            for epoch in (0, 1, 2)
+        ),
+    ]
+
+
+def test_the_log_says_false_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOG)
+    write_split(tmp_path / "train", numbered([3, 3, 3]), [[1, 1, 1]] * 3)
+    in_order(tmp_path, use_loss_mask=False).get_batch()
+    assert caplog.records[-1].getMessage() == (
+        "[EpisodeLoader] split=train epoch=0 episodes=3 batches=2 shuffle=false drop_last=false "
+        f"pad_id={PAD} mask=false"
+    )
+
+
+# ---- texts inside an episode
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
+def test_segment_ids_restart_positions_and_untrain_the_first_target(tmp_path: Path, dtype: str) -> None:
+    """Where the ids change another text begins; which ids they are does not matter."""
+    write_split(
+        tmp_path / "train",
+        [[10, 11, 12, 13, 14], [20, 21]],
+        [[1, 1, 1, 1, 1], [1, 1]],
+        segments=[[7, 7, 3, 3, 7], [7, 7]],
+        segment_dtype=dtype,
+    )
+    batch = in_order(tmp_path, block_size=6).next_batch()
+    assert batch.segment_ids is not None
+    assert batch.position_ids is not None
+    assert batch.cu_seqlens is not None
+    assert batch.y.tolist() == [[11, 12, 13, 14, PAD, PAD], [21, PAD, PAD, PAD, PAD, PAD]]
+    assert batch.mask.tolist() == [[1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    assert batch.segment_ids.tolist() == [[1, 1, 2, 2, 3, 0], [1, 1, 0, 0, 0, 0]]
+    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 0, 0], [0, 1, 0, 1, 2, 3]]
+    assert batch.cu_seqlens.tolist() == [0, 2, 4, 5, 6, 8, 12]
+    assert batch.max_seqlen == 4
+
+
+def test_a_shard_without_segment_ids_has_one_text_an_episode(tmp_path: Path) -> None:
+    episodes = [[10, 11, 12], [20, 21, 22]]
+    write_split(tmp_path / "train", episodes, segments=[[0, 1, 1], [5, 6, 6]], shards=2)
+    (tmp_path / "train" / "shard_00001" / "segment_ids.bin").unlink()
+    batch = in_order(tmp_path).next_batch()
+    assert batch.segment_ids is not None
+    assert batch.segment_ids.tolist() == [[1, 2, 2, 0], [1, 1, 1, 0]]
+
+
+# ---- what else a batch says
+
+
+def test_a_batch_without_packing_or_segments_has_three_tensors(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 6]), [[1] * 3, [0, 1, 0, 0, 1, 1]], gap=1)
+    batch = in_order(tmp_path).next_batch()
+    assert list(batch.tensors()) == ["x", "y", "mask"]
+    assert batch.max_seqlen is None
+    assert batch.episodes.tolist() == [0, 1]
+    assert (batch.num_tokens, batch.num_trained_tokens, batch.mask_sum) == (8, 4, 4.0)
+    assert (batch.global_num_trained_tokens, batch.global_mask_sum) == (4, 4.0)
+    assert GAP not in batch.y
+
+
+def test_get_batch_is_next_batch_in_short(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3, 6, 2, 5]), [[1] * n for n in (3, 6, 2, 5)])
+    short, whole = loader(tmp_path), loader(tmp_path)
+    for _ in range(4):
+        batch = whole.next_batch()
+        assert all(torch.equal(a, b) for a, b in zip(short.get_batch(), (batch.x, batch.y, batch.mask), strict=True))
+        assert short.state_dict() == whole.state_dict() == batch.state
+
+
+def test_a_state_of_another_filter_is_refused(tmp_path: Path) -> None:
+    """Both filters leave two episodes of the three, but not the same two."""
+    write_split(tmp_path / "train", numbered([3, 4, 9]))
+    without_short = loader(tmp_path, episode_min_tokens=4)
+    without_long = loader(tmp_path, keywords={"too_long": "skip"})
+    assert len(without_short.feed("train").split) == len(without_long.feed("train").split) == 2
+    with pytest.raises(Mismatch, match="its filter"):
+        without_long.load_state_dict(without_short.state_dict())
+
+
+def test_a_packing_plan_of_another_filter_is_not_taken(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([2, 3, 9]))
+    skipped = loader(tmp_path, batch_size=1, keywords={"packing": True, "too_long": "skip"})
+    assert np.sort(skipped.next_batch().episodes).tolist() == [0, 1]
+    cut = loader(tmp_path, batch_size=1, episode_min_tokens=3, keywords={"packing": True, "too_long": "head"})
+    assert sorted(int(n) for batch in epoch_of(cut) for n in batch.episodes) == [1, 2]

@@ -1,0 +1,180 @@
+"""`GPTDataLoader` and the function that chooses between the two loaders."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from niels_gpt.cache.build_cache import build_pretrain_cache
+from niels_gpt.episodes import GPTDataLoader, GPTEpisodeDataLoader, make_data_loader
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from tests.conftest import FakeTokenizer
+from tests.episodes.made import write_split
+
+B, T = 4, 6
+
+
+def settings(**more: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"batch_size": B, "block_size": T, "device": "cpu", **more})
+
+
+def counting(folder: Path, n: int, *, first: int = 0, mask: str | None = None) -> Path:
+    """Tokens first, first + 1, ...; the mask is 1 on odd ones."""
+    folder.mkdir(parents=True)
+    tokens = np.arange(first, first + n)
+    tokens.astype("<u4").tofile(folder / "tokens.bin")
+    if mask:
+        (tokens % 2).astype(mask).tofile(folder / "mask.bin")
+    return folder.parent.parent if folder.name.startswith("shard") else folder.parent
+
+
+# ---- batches
+
+
+def test_windows_of_one_file(tmp_path: Path) -> None:
+    dataset = counting(tmp_path / "train", 100, first=70_000)
+    loader = GPTDataLoader(settings(), dataset_dir=dataset, use_loss_mask=False)
+    seen = set()
+    for _ in range(300):
+        x, y = loader.get_batch()
+        assert x.shape == y.shape == (B, T)
+        assert x.dtype == y.dtype == torch.int64
+        assert x.equal(x[:, :1] + torch.arange(T))  # one run of the file, and y is one further
+        assert y.equal(x + 1)
+        seen.update(x[:, 0].tolist())
+    assert seen == set(range(70_000, 70_094))  # every window that fits, and no other
+
+
+@pytest.mark.parametrize("mask", ["u1", "<f4"])
+def test_masks_are_aligned_to_the_targets(tmp_path: Path, mask: str) -> None:
+    loader = GPTDataLoader(settings(), dataset_dir=counting(tmp_path / "train", 50, mask=mask))
+    x, y, own = loader.get_batch("train")
+    assert own.dtype == torch.float32
+    assert own.equal((y % 2).float())
+    assert x[:, 1:].equal(y[:, :-1])
+
+
+def test_shards_are_drawn_by_their_windows_and_not_crossed(tmp_path: Path) -> None:
+    for number, (first, n) in enumerate(((0, 10), (1000, 3), (2000, 28))):  # 4, 0 and 22 windows
+        counting(tmp_path / "train" / f"shard_{number:05d}", n, first=first, mask="u1")
+    loader = GPTDataLoader(settings(), dataset_dir=tmp_path)
+    firsts = []
+    for _ in range(1500):
+        x, y, own = loader.get_batch()
+        assert y.equal(x + 1)
+        assert own.equal((y % 2).float())
+        firsts += x[:, 0].tolist()
+    counts = np.bincount(np.array(firsts))
+    assert set(np.flatnonzero(counts)) == {*range(4), *range(2000, 2022)}
+    share = counts[:4].sum() / len(firsts)
+    assert abs(share - 4 / 26) < 0.02  # four standard deviations
+
+
+def test_a_pretrain_cache_with_the_dtype_of_its_meta(tmp_path: Path, fake: FakeTokenizer) -> None:
+    texts = [f"w{n} " * 9 for n in range(40)]
+    build_pretrain_cache(
+        texts,
+        str(tmp_path / "cache"),
+        tokenizer=fake,
+        max_train_tokens=10_000,
+        max_val_tokens=1_000,
+        shard_bytes=400,
+        seed=1,
+        shuffle_buffer=None,
+        token_dtype="uint32",
+    )
+    loader = GPTDataLoader(settings(use_loss_mask=None), dataset_dir=tmp_path / "cache")
+    for split in ("train", "val"):
+        x, y = loader.get_batch(split)
+        assert x[:, 1:].equal(y[:, :-1])
+        assert 4 <= int(x.min()) <= int(x.max()) < 100
+
+
+# ---- order
+
+
+def test_same_seed_same_windows_and_ranks_share_them(tmp_path: Path) -> None:
+    dataset = counting(tmp_path / "train", 500)
+    alone = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, seed=5)
+    ranks = [
+        GPTDataLoader(settings(use_loss_mask=False), dataset_dir=dataset, seed=5, rank=rank, world_size=2)
+        for rank in (0, 1)
+    ]
+    other = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, seed=6)
+    for _ in range(5):
+        x, _ = alone.get_batch()
+        assert x.equal(torch.cat([loader.get_batch()[0] for loader in ranks]))
+        assert not x.equal(other.get_batch()[0])
+
+
+def test_resuming_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    dataset = counting(tmp_path / "train", 500)
+    loader = GPTDataLoader(settings(use_loss_mask=False), dataset_dir=dataset)
+    for _ in range(3):
+        loader.get_batch()
+    state = loader.state_dict()
+    assert set(state) == {"version", "fingerprint", "seed", "epoch", "position"}
+    expected = [loader.get_batch()[0] for _ in range(3)]
+    again = GPTDataLoader(settings(use_loss_mask=False), dataset_dir=dataset)
+    again.load_state_dict(state)
+    assert all(a.equal(again.get_batch()[0]) for a in expected)
+    counting(tmp_path / "other" / "train", 501)
+    with pytest.raises(Mismatch, match="fingerprint"):
+        GPTDataLoader(settings(), dataset_dir=tmp_path / "other").load_state_dict(state)
+
+
+# ---- what is missing
+
+
+def test_a_missing_mask_is_said_once_where_one_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = counting(tmp_path / "train", 50)
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        loader = GPTDataLoader(settings(), dataset_dir=dataset, use_loss_mask=True)
+        assert len(loader.get_batch()) == len(loader.get_batch()) == 2
+    assert len(caplog.records) == 3
+    assert "mask.bin: no such file" in caplog.text
+
+
+def test_half_a_mask_is_no_mask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = counting(tmp_path / "train", 50, mask="u1")
+    (dataset / "train" / "mask.bin").write_bytes(b"\1" * 49)
+    assert len(GPTDataLoader(settings(), dataset_dir=dataset, use_loss_mask=True).get_batch()) == 2
+    assert "49 bytes for 50 tokens" in caplog.text
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no dataset_dir"):
+        GPTDataLoader(settings())
+    with pytest.raises(CacheError, match="no token stream"):
+        GPTDataLoader(settings(), dataset_dir=tmp_path)
+    dataset = counting(tmp_path / "train", T)
+    with pytest.raises(UsageError, match=r"block_size \+ 1 = 7 tokens .*tokens.bin 6"):
+        GPTDataLoader(settings(), dataset_dir=dataset)
+    loader = GPTDataLoader(settings(block_size=3), dataset_dir=dataset)
+    with pytest.raises(CacheError, match="no val split"):
+        loader.get_batch("val")
+    with pytest.raises(UsageError, match="split is 'test'"):
+        loader.get_batch("test")
+    with pytest.raises(UsageError, match="epochs need episodes"):
+        GPTDataLoader(settings(block_size=3, batch_sampling_mode="epoch"), dataset_dir=dataset)
+
+
+# ---- choosing
+
+
+def test_the_mode_chooses_and_absent_means_a_stream(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
+    assert isinstance(make_data_loader(settings(), None, tmp_path), GPTDataLoader)
+    assert isinstance(make_data_loader(settings(dataset_mode="token_stream"), None, tmp_path), GPTDataLoader)
+    episodes = settings(dataset_mode="sft_episode", pad_token_id=0)
+    assert isinstance(make_data_loader(episodes, None, tmp_path), GPTEpisodeDataLoader)
+    assert isinstance(make_data_loader(episodes, None, tmp_path, dataset_mode="token_stream"), GPTDataLoader)
+    with pytest.raises(UsageError, match=r"'sft_episodes'.*did you mean 'sft_episode'"):
+        make_data_loader(settings(dataset_mode="sft_episodes"), None, tmp_path)

@@ -1,0 +1,415 @@
+"""Writing episodes: every format, the masks, the manifest, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
+from niels_gpt.episodes.encoders import RendererEncoder, SentinelEncoder
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, OutputExists, UsageError
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
+from niels_gpt.messages import Conversation, Message
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import ASST, EOT, IDS, SYS, USR, FakeTokenizer
+
+CHAT = [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]
+
+
+def records(folder: Path) -> list[list[int]]:
+    return np.fromfile(folder / "episodes.idx", dtype="<u8").reshape(-1, 2).tolist()
+
+
+def ids_of(folder: Path) -> list[int]:
+    return np.fromfile(folder / "tokens.bin", dtype="<u4").tolist()
+
+
+def mask_of(folder: Path, dtype: str = "u1") -> list[float]:
+    return np.fromfile(folder / "mask.bin", dtype=dtype).tolist()
+
+
+# ---- files
+
+
+def test_the_bytes_of_a_small_dataset(tmp_path: Path, fake: FakeTokenizer) -> None:
+    build_episodes([CHAT, CHAT], tmp_path / "out", encoder=SentinelEncoder(fake, default_system_text="s"), val_frac=0)
+    s, a, b, c = fake.encode("s a b c")
+    row = [SYS, s, EOT, USR, a, b, EOT, ASST, c, EOT]
+    assert ids_of(tmp_path / "out" / "train") == row + row
+    assert mask_of(tmp_path / "out" / "train") == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1] * 2
+    assert records(tmp_path / "out" / "train") == [[0, 10], [10, 10]]
+    assert not (tmp_path / "out" / "val").exists()
+    assert is_episode_indexed_dataset(tmp_path / "out")
+
+
+def test_ids_and_masks_are_document_000s(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    chats = [row for row in ChatFile(chats_file()).iterate() if isinstance(row, Conversation)]
+    build_episodes(iter(chats), tmp_path / "out", encoder=tokenizer, val_frac=0)
+    folder = tmp_path / "out" / "train"
+    ids, mask = ids_of(folder), mask_of(folder)
+    special = {f"{name}_id": token for name, token in tokenizer.special_token_ids().items()}
+    for (start, length), chat in zip(records(folder), chats, strict=True):
+        example: Any = {"messages": chat.messages}
+        expected = serialize_chat_to_ids(example, tokenizer=tokenizer, default_system_text=DEFAULT_SYSTEM_TEXT)
+        assert ids[start : start + length] == expected
+        assert [bool(value) for value in mask[start : start + length]] == sft_loss_mask_for_ids(expected, **special)
+
+
+def test_the_manifest_says_what_was_built(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    source = ChatFile(chats_file())
+    out = tmp_path / "out"
+    build_episodes(source.iterate(), out, encoder=tokenizer, source_name="chats", source_config=source.config())
+    manifest = open_manifest(out)
+    assert manifest is not None
+    assert manifest["tokenizer_sha256"] == tokenizer.sha256
+    assert (manifest["token_dtype"], manifest["mask_dtype"]) == ("uint32", "uint8")
+    assert manifest["vocab_size"] == tokenizer.vocab_size
+    for split in ("train", "val"):
+        counts = manifest["splits"][split]
+        assert counts["episodes"] == len(records(out / split))
+        assert counts["tokens"] == len(ids_of(out / split))
+        assert counts["trained_tokens"] == sum(mask_of(out / split))
+    assert manifest["splits"]["train"]["episodes"] == 90
+    assert set(manifest["files"]) == {
+        f"{split}/{name}" for split in ("train", "val") for name in ("tokens.bin", "mask.bin", "episodes.idx")
+    }
+    assert list(verify_dataset(out)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=25),
+    portions=st.lists(st.integers(1, 5), min_size=25, max_size=25),
+    shard_tokens=st.one_of(st.none(), st.integers(1, 20)),
+    seed=st.integers(0, 99),
+)
+def test_any_portions_and_shards_hold_the_same_episodes(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    portions: list[int],
+    shard_tokens: int | None,
+    seed: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("w")
+    rng = np.random.default_rng(seed)
+    episodes = [rng.integers(0, 200_000, n) for n in lengths]
+    masks = [rng.integers(0, 2, n) for n in lengths]
+    writer = EpisodeWriter(folder, "train", shard_bytes=None if shard_tokens is None else 4 * shard_tokens)
+    at = 0
+    for portion in portions:
+        part = slice(at, at + portion)
+        if episodes[part]:
+            writer.write(np.concatenate(episodes[part]), np.array(lengths[part]), np.concatenate(masks[part]))
+        at += portion
+    writer.close()
+    shards = [folder / "train"] if shard_tokens is None else sorted((folder / "train").iterdir())
+    found, found_masks = [], []
+    for shard in shards:
+        ids, mask = ids_of(shard), mask_of(shard)
+        for start, length in records(shard):
+            found.append(ids[start : start + length])
+            found_masks.append(mask[start : start + length])
+        if shard_tokens is not None:  # a shard is full, or holds one episode that is too long for any
+            assert len(ids) <= shard_tokens or len(records(shard)) == 1
+    assert found == [episode.tolist() for episode in episodes]
+    assert found_masks == [mask.tolist() for mask in masks]
+    assert writer.counts() == {
+        "episodes": len(lengths),
+        "tokens": sum(lengths),
+        "trained_tokens": int(sum(mask.sum() for mask in masks)),
+    }
+
+
+def test_shards_hold_the_same_episodes_as_one_file(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    for name, shard_bytes in (("one", None), ("shards", 8_000)):
+        rows = ChatFile(chats_file()).iterate()
+        build_episodes(rows, tmp_path / name, encoder=tokenizer, shard_bytes=shard_bytes)
+    assert len(list((tmp_path / "shards" / "train").iterdir())) > 10
+    config = TrainingConfig(batch_size=7, block_size=300)
+    one, shards = (GPTEpisodeDataLoader(config, tokenizer, tmp_path / name) for name in ("one", "shards"))
+    for _ in range(30):
+        for a, b in zip(one.get_batch(), shards.get_batch(), strict=True):
+            assert a.equal(b)
+
+
+def test_same_inputs_same_bytes(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    for name, threads in (("a", 1), ("b", 2)):
+        encoder = SentinelEncoder(tokenizer, num_threads=threads)
+        build_episodes(ChatFile(chats_file()).iterate(), tmp_path / name, encoder=encoder, metadata=True)
+    for path in sorted((tmp_path / "a").rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+
+
+# ---- masks
+
+
+def test_train_and_weight_of_a_message_are_kept(tmp_path: Path, fake: FakeTokenizer) -> None:
+    chat = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b b", "train": False},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "c", "weight": 0.25},
+        {"role": "assistant", "content": "d"},
+    ]
+    encoder = SentinelEncoder(fake, default_system_text="s")
+    build_episodes([chat], tmp_path / "out", encoder=encoder, val_frac=0, mask_dtype="float32")
+    #        s a E    U a E    A b b E     U a E    A c E         A d E
+    assert mask_of(tmp_path / "out" / "train", "<f4") == (
+        [*[0, 0, 0], *[0, 0, 0], *[0, 0, 0, 0], *[0, 0, 0], *[0, 0.25, 0.25], *[0, 1, 1]]
+    )
+    loader = GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=30), fake, tmp_path / "out")
+    batch = loader.next_batch()
+    assert (batch.num_trained_tokens, batch.mask_sum) == (4, 2.5)
+
+
+def test_a_weight_that_the_mask_cannot_hold_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer) -> None:
+    chat = [CHAT[0], CHAT[1] | {"weight": 0.5}]
+    with pytest.raises(DataError, match=r"example 1: message 1: weight 0.5, .* --mask float32"):
+        build_episodes([CHAT, chat], tmp_path / "out", encoder=fake)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_absurd_weights_are_bad_rows(tmp_path: Path, fake: FakeTokenizer, weight: float) -> None:
+    with pytest.raises(DataError, match=r"example 0: message 1: weight"):
+        build_episodes([[CHAT[0], CHAT[1] | {"weight": weight}]], tmp_path / "o", encoder=fake, mask_dtype="float32")
+
+
+def test_a_row_that_trains_nothing_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer) -> None:
+    chat = [CHAT[0], CHAT[1] | {"train": False}]
+    build_episodes([CHAT, chat], tmp_path / "out", encoder=fake, val_frac=0, max_bad_rows=1)
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert manifest["dropped"] == {"nothing_trained": 1}
+    assert "example 1" in (tmp_path / "out" / "rejected.jsonl").read_text()
+
+
+def test_without_mask(tmp_path: Path, fake: FakeTokenizer) -> None:
+    build_episodes([CHAT], tmp_path / "out", encoder=fake, val_frac=0, mask_dtype=None)
+    assert not (tmp_path / "out" / "train" / "mask.bin").exists()
+    loader = GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=8), fake, tmp_path / "out")
+    assert len(loader.get_batch()) == 2
+
+
+# ---- renderers
+
+
+@dataclass(frozen=True)
+class Tokens:
+    token_ids: list[int]
+    message_indices: list[int]
+    sampled_mask: list[bool]
+
+
+class ByteChatML:
+    """A whole renderer: bytes as ids, control ids above a vocabulary of 65 536, the assistant's stop sampled."""
+
+    START, END = 200_001, 200_002
+
+    def render(self, messages: list[Message], *, tools: Any = None) -> Tokens:
+        ids, owner, sampled = [], [], []
+        for index, message in enumerate(messages):
+            if message["role"] == "tool":
+                raise MessageError("unknown_role", f"message {index}: role is 'tool'; this renderer knows no tools")
+            body = str(message["content"]).encode()
+            turn = [self.START, *message["role"].encode(), 10, *body, self.END, 10]
+            first = 2 + len(message["role"])
+            ids += turn
+            owner += [index] * len(turn)
+            own = message["role"] == "assistant"
+            sampled += [own and first <= place <= first + len(body) for place in range(len(turn))]
+        return Tokens([*ids, 0], [*owner, -1], [*sampled, True])  # a last token of no message, which must not count
+
+
+def test_a_renderer_with_a_vocabulary_above_65_535(tmp_path: Path) -> None:
+    encoder = RendererEncoder(ByteChatML(), vocab_size=200_003, fingerprints={"template_sha256": "ab" * 32})
+    build_episodes([CHAT], tmp_path / "out", encoder=encoder, val_frac=0)
+    folder = tmp_path / "out" / "train"
+    ids = ids_of(folder)
+    assert max(ids) == ByteChatML.END
+    trained = [token for token, own in zip(ids, mask_of(folder), strict=True) if own]
+    assert trained == [ord("c"), ByteChatML.END]
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert (manifest["template_sha256"], manifest["vocab_size"]) == ("ab" * 32, 200_003)
+
+
+def test_a_bare_renderer_is_taken_too_and_its_refusals_are_bad_rows(tmp_path: Path) -> None:
+    bad = [CHAT[0], {"role": "tool", "content": "x"}]
+    build_episodes([CHAT, bad, CHAT], tmp_path / "out", encoder=ByteChatML(), val_frac=0, max_bad_rows=1)
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert manifest["dropped"] == {"unknown_role": 1}
+    assert manifest["splits"]["train"]["episodes"] == 2
+
+
+def test_ids_beyond_the_renderers_vocabulary_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="gave id 20000"):
+        build_episodes([CHAT], tmp_path / "out", encoder=RendererEncoder(ByteChatML(), vocab_size=300))
+
+
+def test_what_turns_nothing_into_ids(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="str turns no conversation into ids"):
+        build_episodes([CHAT], tmp_path / "out", encoder="gpt2")
+
+
+# ---- metadata
+
+
+def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> None:
+    import pyarrow.parquet
+
+    rows = tmp_path / "chats.jsonl"
+    facts: list[dict[str, Any]] = [{"type": "tool", "weight": 2}, {"source": "web"}, {"type": None, "weight": None}]
+    rows.write_text("".join(json.dumps({"messages": CHAT, **more}) + "\n" for more in facts))
+    source = ChatFile(rows)
+    build_episodes(source.iterate(), tmp_path / "out", encoder=fake, val_frac=0, metadata=True, source_name=source.name)
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "train" / "episodes.parquet")
+    assert table.to_pylist() == [
+        {"type": "tool", "source": "chats", "weight": 2.0},
+        {"type": None, "source": "web", "weight": 1.0},
+        {"type": None, "source": "chats", "weight": 1.0},
+    ]
+
+
+@pytest.mark.parametrize("facts", [{"weight": "heavy"}, {"weight": -1}, {"weight": True}, {"type": 3}])
+def test_metadata_of_the_wrong_kind_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer, facts: dict[str, Any]) -> None:
+    chat = Conversation([Message(**message) for message in CHAT], where="f:7", metadata=facts)  # type: ignore[typeddict-item]
+    with pytest.raises(DataError, match=r"f:7: (weight|type) is"):
+        build_episodes([chat], tmp_path / "out", encoder=fake, metadata=True)
+
+
+# ---- whole or absent
+
+
+def test_a_build_of_the_same_is_not_repeated_and_of_another_is_refused(tmp_path: Path, fake: FakeTokenizer) -> None:
+    def build(**more: Any) -> None:
+        rows: Iterator[Any] = iter([CHAT] * 20)
+        build_episodes(rows, tmp_path / "out", encoder=fake, **{"source_config": {"file": "x"}, **more})
+
+    build()
+    before = (tmp_path / "out" / "episodes.json").stat().st_mtime_ns
+    build()
+    assert (tmp_path / "out" / "episodes.json").stat().st_mtime_ns == before
+    with pytest.raises(Mismatch, match="seed 42, now 7"):
+        build(seed=7)
+    build(seed=7, overwrite=True, source_config=None)
+    with pytest.raises(OutputExists):  # nothing is known of the rows, so they may be others
+        build(seed=7, source_config=None)
+
+
+def test_no_usable_conversation_leaves_nothing(tmp_path: Path, fake: FakeTokenizer) -> None:
+    with pytest.raises(DataError, match="no usable conversation"):
+        build_episodes([], tmp_path / "out", encoder=fake)
+    assert list(tmp_path.iterdir()) == []
+
+
+SLOW_BUILD = """
+import sys, time
+from pathlib import Path
+from niels_gpt.episodes import build_episodes
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+
+def rows():
+    for number in range(10_000):
+        yield from ChatFile(chats_file()).iterate()
+        if number == int(sys.argv[3]):
+            print("killable", flush=True)
+            time.sleep(60)
+
+build_episodes(rows(), sys.argv[2], encoder=SentencePieceTokenizer(Path(sys.argv[1])), shard_bytes=50_000)
+"""
+
+
+@pytest.mark.parametrize("after", [0, 30])
+def test_a_killed_build_leaves_nothing_that_opens(tmp_path: Path, tokenizer_dir: Path, after: int) -> None:
+    """Killed while shards are written; the next build gives the bytes of an undisturbed one."""
+    model = tokenizer_dir / "spm.model"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_BUILD, str(model), str(tmp_path / "out"), str(after)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "killable\n"
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(CacheError):
+        GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=8), None, tmp_path / "out", pad_token_id=0)
+    for name in ("out", "undisturbed"):
+        build_episodes(
+            ChatFile(chats_file()).iterate(), tmp_path / name, encoder=SentencePieceTokenizer(model), shard_bytes=50_000
+        )
+    files = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert len(files) > 8
+    for file in files:
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "undisturbed" / file).read_bytes()
+
+
+# ---- the writer alone
+
+
+@pytest.mark.parametrize(
+    ("ids", "lengths", "weights", "said"),
+    [
+        ([1, 2, 3], [2], [0, 0, 0], "3 ids for lengths that add up to 2"),
+        ([1, 2], [2, 0], [0, 0], "each above 0"),
+        ([1, -2], [2], [0, 0], "ids from -2 to 1"),
+        ([1, 2**32], [2], [0, 0], "expected 0 to 2"),
+        ([1, 2], [2], [0], "2 ids but 1 weights"),
+        ([1, 2], [2], None, "2 ids but 0 weights"),
+        ([1, 2], [2], [0, 0.5], "0.5"),
+        ([1, 2], [2], [0, 2], "a weight of 2"),
+    ],
+)
+def test_what_does_not_belong_together(
+    tmp_path: Path, ids: list[int], lengths: list[int], weights: list[float] | None, said: str
+) -> None:
+    writer = EpisodeWriter(tmp_path, "train")
+    with pytest.raises(UsageError, match=said):
+        writer.write(np.array(ids), np.array(lengths), None if weights is None else np.array(weights))
+    writer.abandon()
+
+
+def test_float32_weights_are_rounded_and_nan_is_refused(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path, "train", mask_dtype="float32")
+    writer.write(np.array([5]), np.array([1]), np.array([0.1]))
+    with pytest.raises(UsageError, match="nan"):
+        writer.write(np.array([5]), np.array([1]), np.array([np.nan]))
+    writer.abandon()
+
+
+def test_names_of_options(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="mask_dtype is 'uint16'"):
+        EpisodeWriter(tmp_path, "train", mask_dtype="uint16")
+    with pytest.raises(UsageError, match="shard_bytes is 3"):
+        EpisodeWriter(tmp_path, "train", shard_bytes=3)
+
+
+def test_the_sentinels_are_where_the_ids_say(fake: FakeTokenizer) -> None:
+    """The expected masks above count on these."""
+    assert IDS == {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
