@@ -113,7 +113,7 @@ class EpisodeWriter:
             raise UsageError(
                 f"{len(ids)} ids but {0 if weights is None else len(weights)} weights; expected one per id"
             )
-        given = np.asarray(weights)
+        given: npt.NDArray[Any] = np.asarray(weights)
         mask = given.astype(MASK_DTYPES[self._mask_dtype])
         fine = (given >= 0) & np.isfinite(given) if self._mask_dtype == "float32" else (given == 0) | (given == 1)
         if not fine.all():
