@@ -13,16 +13,14 @@ import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.gather import Bools, Column, Int64s, Pieces
+from niels_gpt.episodes.gather import Int64s, Pieces
+from niels_gpt.episodes.reading import PieceReader, Texts
 from niels_gpt.episodes.schedule import EMPTY, Place, Schedule, skip, starting_place, take
 from niels_gpt.episodes.state import place_in, state_of
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.format.collate import inputs_and_targets
-from niels_gpt.format.fitting import without_cut_turn
 from niels_gpt.format.layout import layout
 from niels_gpt.format.packing import PackPlan
-
-Weights = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -60,26 +58,19 @@ class EpisodeFeed:
     ) -> None:
         self.split, self.options, self.schedule, self.plan = split, options, schedule, plan
         self._width = options.block_size + 1
-        self._tokens = Column([shard.tokens for shard in split.shards], self._width)
-        self._masks: Column | None = None
-        if split.has_mask and options.use_mask:
-            # One token more where the policy must know whether the cut went through a turn.
-            wide = self._width + (options.too_long == "drop_partial_turn")
-            self._masks = Column([shard.mask for shard in split.shards if shard.mask is not None], wide)
-        self._segments: Column | None = None
-        if split.has_segments:
-            none = np.zeros(1, dtype=np.uint16)
-            files = [
-                np.broadcast_to(none, len(shard.tokens)) if shard.segments is None else shard.segments
-                for shard in split.shards
-            ]
-            self._segments = Column(files, self._width)
+        self._reader = PieceReader(
+            split,
+            self._width,
+            too_long=options.too_long,
+            vocab_size=options.vocab_size,
+            use_mask=options.use_mask,
+        )
         self.fingerprint = self._fingerprint()
 
     @property
     def uses_mask(self) -> bool:
         """The dataset says which tokens are trained, and is asked."""
-        return self._masks is not None
+        return self._reader.has_masks
 
     @property
     def global_rows(self) -> int:
@@ -100,144 +91,66 @@ class EpisodeFeed:
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is no weight (file and record named).
         """
-        o = self.options
+        o, reader = self.options, self._reader
         rows, after = take(self.schedule, place, self.global_rows, drop_last=o.drop_last)
-        episodes, pieces, long = self._pieces(rows)
+        everyones = self._pieces(rows)
+        own = everyones.own(self._width)
+        texts = reader.texts(everyones, own)
+        weights = reader.weights(everyones, own, texts)[:, 1:]
         first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
-        mine = pieces if o.world_size == 1 else pieces.between(first, stop)
-        own = pieces.own(self.global_rows, self._width)
-        ids = self._tokens.rows(mine, own[first:stop], o.pad_id)
-        a, b = np.searchsorted(pieces.row, [first, stop])
-        self._check_ids(ids, episodes[a:b], mine)
-        runs = self._runs(pieces)
-        weights = self._weights(pieces, own, long, runs, episodes)
-        x, y = inputs_and_targets(ids, "cpu")
-        targets = weights[:, 1:]
-        ours = targets[first:stop]
-        extra: dict[str, Any] = {}
-        if self.plan is not None or self._segments is not None:
-            own_runs = runs.between(first, stop)
-            found = layout(own_runs.row, own_runs.length, B=o.batch_size, T=o.block_size)
-            extra = {
-                "segment_ids": torch.from_numpy(found.segment_ids),
-                "position_ids": torch.from_numpy(found.position_ids),
-                "cu_seqlens": torch.from_numpy(found.cu_seqlens),
-                "max_seqlen": found.max_seqlen,
-            }
-        trained, total = np.count_nonzero(ours), float(ours.sum(dtype=np.float64))
-        alone = o.world_size == 1
+        pieces = everyones if o.world_size == 1 else everyones.between(first, stop)
+        x, y = inputs_and_targets(reader.ids(pieces, own[first:stop], o.pad_id), "cpu")
+        mask = weights[first:stop]
+        trained, total = _sums(mask)
+        all_trained, all_total = (trained, total) if o.world_size == 1 else _sums(weights)
         batch = EpisodeBatch(
             x=x,
             y=y,
-            mask=torch.from_numpy(ours.astype(np.float32, order="C")),
-            episodes=episodes[a:b],
-            num_trained_tokens=int(trained),
+            mask=torch.from_numpy(mask.astype(np.float32, order="C")),
+            episodes=pieces.episode,
+            num_trained_tokens=trained,
             mask_sum=total,
-            global_num_trained_tokens=int(trained if alone else np.count_nonzero(targets)),
-            global_mask_sum=total if alone else float(targets.sum(dtype=np.float64)),
-            num_tokens=int(mine.length.sum()),
+            global_num_trained_tokens=all_trained,
+            global_mask_sum=all_total,
+            num_tokens=int(pieces.length.sum()),
             state=self.state(after),
-            **extra,
+            **self._layout(texts.between(first, stop)),
         )
         return batch, after
 
-    def _pieces(self, rows: Int64s) -> tuple[Int64s, Pieces, Bools]:
-        """The episodes of these rows, where they lie, and which of them are cut."""
-        filled = np.flatnonzero(rows != EMPTY)
-        if self.plan is None:
-            row, positions = filled, rows[filled]
-        else:
-            first, stop = self.plan.offsets[rows[filled]], self.plan.offsets[rows[filled] + 1]
-            row = np.repeat(filled, stop - first)
-            # Rows 7 and 2 hold items 20 21 and 5 6 7: places of their items in the plan, row after row.
-            begins = np.cumsum(stop - first) - (stop - first)
-            places = np.repeat(first - begins, stop - first) + np.arange(len(row))
-            positions = self.plan.items[places].astype(np.int64)
+    def _layout(self, texts: Texts) -> dict[str, Any]:
+        """What tells texts of one row apart, where a row may have several."""
+        if self.plan is None and not self._reader.has_segments:
+            return {}
+        found = layout(texts.row, texts.length, B=self.options.batch_size, T=self.options.block_size)
+        return {
+            "segment_ids": torch.from_numpy(found.segment_ids),
+            "position_ids": torch.from_numpy(found.position_ids),
+            "cu_seqlens": torch.from_numpy(found.cu_seqlens),
+            "max_seqlen": found.max_seqlen,
+        }
+
+    def _pieces(self, rows: Int64s) -> Pieces:
+        """The episodes of these rows, cut to the rows' width."""
+        row, positions = self._positions(rows)
         episodes = self.split.kept[positions]
         shard, start, length = self.split.locate(episodes)
-        long = length > self._width
+        cut = length > self._width
         if self.options.too_long == "tail":
             start = start + np.maximum(0, length - self._width)
-        return episodes, Pieces(row, shard, start, np.minimum(length, self._width)), long
+        return Pieces(len(rows), row, episodes, shard, start, np.minimum(length, self._width), cut)
 
-    def _runs(self, pieces: Pieces) -> Pieces:
-        """The texts of each row: its pieces, cut further where the dataset's segment ids change. `start` is the column.
-
-        ::
-
-            pieces      a a a b b         segment ids  0 0 1 1 1        texts  a a | a | b b
-        """
-        B = self.global_rows
-        columns = pieces.columns(B)
-        if self._segments is None:
-            return Pieces(pieces.row, pieces.shard, columns, pieces.length)
-        own, used = pieces.own(B, self._width), pieces.used(B)
-        segments = self._segments.rows(pieces, own, 0)
-        begins = np.zeros(segments.shape, dtype=np.bool_)
-        begins[:, 1:] = (segments[:, 1:] != segments[:, :-1]) & own[:, 1:]
-        begins[pieces.row, columns] = True
-        row, column = np.nonzero(begins)
-        ends = np.append(column[1:], 0)
-        last = np.append(row[1:] != row[:-1], True)
-        ends[last] = used[row[last]]
-        return Pieces(row, np.zeros_like(row), column, ends - column)
-
-    def _weights(self, pieces: Pieces, own: Bools, long: Bools, runs: Pieces, episodes: Int64s) -> npt.NDArray[Any]:
-        """The mask of all tokens of the global batch: 0 on padding and on the first token of every text.
-
-        uint8 or float32 of shape (global rows, block_size + 1).
-        """
-        if self._masks is None:
-            weights: npt.NDArray[Any] = own.astype(np.uint8)
-        elif self.options.too_long == "drop_partial_turn":
-            weights = self._weights_by_turn(pieces, long)
-        else:
-            weights = self._masks.rows(pieces, own, 0)
-        self._check_weights(weights, pieces, episodes)
-        weights[runs.row, runs.start] = 0
-        return weights
-
-    def _weights_by_turn(self, pieces: Pieces, long: Bools) -> npt.NDArray[Any]:
-        """As the dataset says, but nothing on a turn that the row's end cuts."""
-        assert self._masks is not None
-        longer = Pieces(pieces.row, pieces.shard, pieces.start, pieces.length + long)
-        wide = self._masks.rows(longer, longer.own(self.global_rows, self._width + 1), 0)
-        weights = wide[:, : self._width].copy()
-        rows = pieces.row[long]  # an episode that is cut fills its row, so the row is its own
-        weights[rows] = without_cut_turn(wide[rows], self._width)
-        return weights
-
-    def _check_ids(self, ids: npt.NDArray[Any], episodes: Int64s, mine: Pieces) -> None:
-        limit = self.options.vocab_size
-        if limit is None or ids.max(initial=0) < limit:
-            return
-        row, column = (int(value[0]) for value in np.nonzero(ids >= limit))
-        where = self._describe(row, column, mine, episodes)
-        raise CacheError(
-            f"{where} is {int(ids[row, column])}, outside the vocabulary of {limit:,}; the dataset was made with "
-            "another tokenizer, or is damaged. Use the right one, or run: niels-gpt episodes verify"
-        )
-
-    def _check_weights(self, weights: npt.NDArray[Any], pieces: Pieces, episodes: Int64s) -> None:
-        if weights.dtype == np.uint8:
-            fine = weights.max(initial=0) <= 1
-        else:
-            fine = bool(np.isfinite(weights).all()) and weights.min(initial=0) >= 0
-        if fine:
-            return
-        bad = (weights > 1) if weights.dtype == np.uint8 else ~(np.isfinite(weights) & (weights >= 0))
-        row, column = (int(value[0]) for value in np.nonzero(bad))
-        where = self._describe(row, column, pieces, episodes)
-        expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
-        raise CacheError(f"{where}: mask {weights[row, column]}; expected {expected}. Build the dataset again")
-
-    def _describe(self, row: int, column: int, pieces: Pieces, episodes: Int64s) -> str:
-        """Which token of which episode lies at a row and column, in words; counted from the episode's own start."""
-        columns = pieces.columns(int(pieces.row.max()) + 1)
-        at = int(np.flatnonzero((pieces.row == row) & (columns <= column))[-1])
-        _, (start,), _ = self.split.locate(episodes[at : at + 1])
-        token = int(pieces.start[at] - start) + column - int(columns[at])
-        return f"{self.split.describe(int(episodes[at]))}: token {token:,}"
+    def _positions(self, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """Which episodes (by position) lie in these rows: the row's number here, and the position, of each."""
+        filled = np.flatnonzero(rows != EMPTY)
+        if self.plan is None:
+            return filled, rows[filled]
+        first, stop = self.plan.offsets[rows[filled]], self.plan.offsets[rows[filled] + 1]
+        sizes = stop - first
+        # Rows 7 and 2 hold items 20 21 and 5 6 7 of the plan: places 20 21 5 6 7.
+        places = (first - (sizes.cumsum() - sizes)).repeat(sizes)
+        places += np.arange(len(places))
+        return filled.repeat(sizes), self.plan.items[places].astype(np.int64)
 
     def state(self, place: Place) -> dict[str, Any]:
         """`place` as a checkpoint keeps it."""
@@ -256,3 +169,9 @@ class EpisodeFeed:
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _sums(weights: npt.NDArray[Any]) -> tuple[int, float]:
+    """How many weights are above 0, and their sum."""
+    trained = int(np.count_nonzero(weights))
+    return trained, float(trained) if weights.dtype == np.uint8 else float(weights.sum(dtype=np.float64))

@@ -24,38 +24,35 @@ Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pieces:
-    """Where the pieces of some rows come from; four int64 arrays of shape (pieces,).
+    """Where the pieces of `B` rows come from; arrays of shape (pieces,).
 
     Attributes:
-        row: which row each lies in, not decreasing.
-        shard, start, length: which file, from where, how many values.
+        row: which row each lies in, int64, not decreasing.
+        episode: which episode it is a piece of, int64.
+        shard, start, length: which file, from where, how many values, int64.
+        cut: bool, the episode goes on behind the piece.
     """
 
+    B: int
     row: Int64s
+    episode: Int64s
     shard: Int64s
     start: Int64s
     length: Int64s
+    cut: Bools
 
-    def used(self, B: int) -> Int64s:
-        """How many values each of `B` rows holds, shape (B,)."""
-        return np.bincount(self.row, weights=self.length, minlength=B).astype(np.int64)
+    @cached_property
+    def used(self) -> Int64s:
+        """How many values each row holds, shape (B,)."""
+        return np.bincount(self.row, weights=self.length, minlength=self.B).astype(np.int64)
 
-    def own(self, B: int, width: int) -> Bools:
-        """Which places of `B` rows hold a piece's values, shape (B, width): those before `used`."""
-        return np.arange(width, dtype=np.int32) < self.used(B).astype(np.int32)[:, None]
-
-    def columns(self, B: int) -> Int64s:
+    @cached_property
+    def column(self) -> Int64s:
         """In which column each piece begins: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0."""
-        ends = np.cumsum(self.length)
-        row_starts = np.cumsum(self.used(B)) - self.used(B)
-        return ends - self.length - row_starts[self.row]
-
-    def between(self, first: int, stop: int) -> Pieces:
-        """The pieces of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
-        a, b = np.searchsorted(self.row, [first, stop])
-        return Pieces(self.row[a:b] - first, self.shard[a:b], self.start[a:b], self.length[a:b])
+        ends, used = self.length.cumsum(), self.used
+        return ends - self.length - (used.cumsum() - used)[self.row]
 
     @cached_property
     def places(self) -> Int64s:
@@ -66,15 +63,31 @@ class Pieces:
             number   0 1 2 3 4 5
             place    3 4 5 0 1 2
         """
-        begins = np.cumsum(self.length) - self.length
-        places = np.repeat(self.start - begins, self.length)
+        places = (self.start - (self.length.cumsum() - self.length)).repeat(self.length)
         places += np.arange(len(places))
-        return places
+        return np.asarray(places)
 
-    @property
+    @cached_property
     def one_a_row(self) -> bool:
         """No row has two pieces."""
-        return bool((np.diff(self.row) > 0).all())
+        return len(self.row) <= self.B and bool((self.row[1:] > self.row[:-1]).all())
+
+    def own(self, width: int) -> Bools:
+        """Which places of rows of `width` hold a piece's values, shape (B, width): those before `used`."""
+        return np.arange(width, dtype=np.int32) < self.used.astype(np.int32)[:, None]
+
+    def between(self, first: int, stop: int) -> Pieces:
+        """The pieces of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
+        a, b = self.row.searchsorted([first, stop])
+        return Pieces(
+            B=stop - first,
+            row=self.row[a:b] - first,
+            episode=self.episode[a:b],
+            shard=self.shard[a:b],
+            start=self.start[a:b],
+            length=self.length[a:b],
+            cut=self.cut[a:b],
+        )
 
 
 class Column:
@@ -93,7 +106,7 @@ class Column:
 
     def rows(self, pieces: Pieces, own: Bools, fill: float) -> Array:
         """A new array of shape (B, width): the pieces where `own` (same shape, see `Pieces.own`), else `fill`."""
-        rows = np.full((len(own), self._width), fill, dtype=self._dtype)
+        rows = np.full(own.shape, fill, dtype=self._dtype)
         if not pieces.one_a_row:
             rows[own] = self._flat(pieces)
         elif len(self._files) == 1 and len(pieces.row) == len(rows):

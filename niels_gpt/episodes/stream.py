@@ -114,7 +114,7 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         pieces = windows.draw(first, first + B)
-        own = pieces.own(B, windows.width)
+        own = pieces.own(windows.width)
         x, y = inputs_and_targets(windows.tokens.rows(pieces, own, 0), self.config.device)
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
@@ -188,8 +188,16 @@ class _Windows:
         """The windows at these positions of the endless random sequence, one a row."""
         numbers = self._order.rows(0, start, stop)
         shard = np.searchsorted(self._first, numbers, side="right") - 1
-        row = np.arange(len(numbers))
-        return Pieces(row, shard, numbers - self._first[shard], np.full(len(numbers), self.width))
+        n = len(numbers)
+        return Pieces(
+            B=n,
+            row=np.arange(n),
+            episode=numbers,
+            shard=shard,
+            start=numbers - self._first[shard],
+            length=np.full(n, self.width),
+            cut=np.zeros(n, dtype=np.bool_),
+        )
 
 
 def _find(split: Path) -> list[_File]:

@@ -20,8 +20,7 @@ class Layout:
     Attributes:
         segment_ids: int32, shape (B, T): 1, 2, ... along each row, 0 on padding.
         position_ids: int64, shape (B, T): from 0 in every piece, and in the padding.
-        seams: bool, shape (B, T): True where the target, the row's token one column further, is the first of a piece
-            or padding. Nothing may be predicted there.
+        seam_places: int64: the seams between pieces, as places in the B * T flattened targets; see `seams`.
         cu_seqlens: int32, shape (k + 1,): where the sequences start in the B * T flattened inputs, and B * T. A row's
             padding is a sequence of its own.
         max_seqlen: the length of the longest of them.
@@ -29,9 +28,17 @@ class Layout:
 
     segment_ids: npt.NDArray[np.int32]
     position_ids: Int64s
-    seams: npt.NDArray[np.bool_]
     cu_seqlens: npt.NDArray[np.int32]
     max_seqlen: int
+    seam_places: Int64s
+
+    @property
+    def seams(self) -> npt.NDArray[np.bool_]:
+        """bool, shape (B, T): True where the target, the row's token one column further, is the first of a piece or
+        padding. Nothing may be predicted there."""
+        seams = self.segment_ids == 0
+        seams.ravel()[self.seam_places] = True
+        return np.asarray(seams)
 
 
 def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
@@ -69,13 +76,11 @@ def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
     segment_ids = np.repeat(numbers, sizes).reshape(B, T)
     position_ids = np.arange(B * T)
     position_ids -= np.repeat(ends - sizes, sizes)
-    seams = segment_ids == 0
     closed = sizes > 0  # of what is left of pieces, only those that end before column T have a seam behind them
     cu_seqlens = np.zeros(np.count_nonzero(closed) + 1, dtype=np.int32)
     cu_seqlens[1:] = ends[closed]
     closed[shorter] = False
-    seams.ravel()[ends[closed] - 1] = True
-    return Layout(segment_ids, position_ids.reshape(B, T), seams, cu_seqlens, int(sizes.max()))
+    return Layout(segment_ids, position_ids.reshape(B, T), cu_seqlens, int(sizes.max()), ends[closed] - 1)
 
 
 def _extents(rows: Integers, lengths: Integers, B: int, T: int) -> tuple[Int64s, Int64s]:

@@ -1,0 +1,169 @@
+"""`GPTEpisodeDataLoader` beside a loader that loops and stacks, and beside a memory copy of as many bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks import inputs
+from benchmarks.pairs import Result, measure
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKENS_NAME
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.schedule import EveryRow
+from niels_gpt.format.attention import block_diagonal_mask
+
+EPISODES = 100_000
+MANY_EPISODES = 10_000_000
+SHAPES = ((8, 2048), (8, 4096), (32, 1024))
+PAD = 3
+Tensors = tuple[torch.Tensor, ...]
+
+
+def run(folder: Path) -> list[Result]:
+    """Episodes of 700 tokens on average, padded or cut to T, then packed; then opening ten million."""
+    dataset = _write(folder / "episodes", EPISODES)
+    results: list[Result] = []
+    for B, T in SHAPES:
+        results += _padded(dataset, B, T)
+    for B, T in SHAPES:
+        results += _packed(dataset, B, T)
+    return results + _opening(folder / "many")
+
+
+def _padded(dataset: Path, B: int, T: int) -> list[Result]:
+    ours = _loader(dataset, B, T)
+    loop = _Loop(dataset, B, T)
+    made = [np.zeros((B, T), dtype=np.int64), np.zeros((B, T), dtype=np.int64), np.zeros((B, T), dtype=np.float32)]
+    own = float(np.minimum(loop.records[:, 1], T).mean()) / T
+    return measure(
+        "episodes",
+        f"padded, B {B} T {T}, {1 - own:.0%} padding",
+        {
+            "get_batch": ours.get_batch,
+            "memory copy, one core": lambda: [array.copy() for array in made],
+            "loop and stack": loop.get_batch,
+        },
+        amounts={"tokens": B * T},
+    )
+
+
+def _packed(dataset: Path, B: int, T: int) -> list[Result]:
+    """Packed rows carry segments and positions too; the loop reads the same rows and makes the same five tensors."""
+    ours = _loader(dataset, B, T, packing=True, too_long="head")
+    loop = _Loop(dataset, B, T)
+    feed = ours.feed("train")
+    plan, order = feed.plan, feed.schedule
+    assert plan is not None
+    position = 0
+
+    def rows() -> Tensors:
+        nonlocal position
+        position = (position + B) % (plan.rows - B)
+        drawn = order.rows(0, position, position + B)
+        return loop.rows([plan.items[plan.offsets[row] : plan.offsets[row + 1]].tolist() for row in drawn.tolist()])
+
+    made = [np.zeros((B, T), dtype=kind) for kind in (np.int64, np.int64, np.float32, np.int32, np.int64)]
+    segments = ours.next_batch().segment_ids
+    assert segments is not None
+    return measure(
+        "episodes",
+        f"packed, B {B} T {T}, {1 - plan.utilisation:.1%} padding",
+        {
+            "next_batch": ours.next_batch,
+            "memory copy, one core": lambda: [array.copy() for array in made],
+            "loop and stack": rows,
+            "block_diagonal_mask alone": lambda: block_diagonal_mask(segments),
+        },
+        amounts={"tokens": B * T},
+        rounds=20,
+    )
+
+
+def _opening(folder: Path) -> list[Result]:
+    """The token files are sparse; the index of ten million records is checked whole."""
+    split = folder / "train"
+    split.mkdir(parents=True)
+    lengths = inputs.lengths_of_chats(MANY_EPISODES)
+    ends = np.cumsum(lengths)
+    np.stack([ends - lengths, lengths], axis=1).astype("<u8").tofile(split / INDEX_NAME)
+    for name, width in ((TOKENS_NAME, 4), (MASK_NAME, 1)):
+        with (split / name).open("wb") as file:
+            file.truncate(width * int(ends[-1]))
+
+    def draw() -> Tensors:
+        return _loader(folder, 8, 2048).get_batch()
+
+    return measure(
+        "episodes",
+        f"opening {MANY_EPISODES:,} episodes, first batch",
+        {
+            "open and get_batch": draw,
+            "read the index once": lambda: np.fromfile(split / INDEX_NAME, dtype="<u8"),
+            "shuffle a list of ids": lambda: np.random.default_rng(0).permutation(MANY_EPISODES),
+        },
+        rounds=5,
+    ) + measure(
+        "episodes",
+        f"an epoch's first batch of {MANY_EPISODES:,}",
+        {
+            "schedule": lambda: EveryRow(MANY_EPISODES, 1, shuffle=True).rows(0, 0, 8),
+            "numpy permutation": lambda: np.random.default_rng(0).permutation(MANY_EPISODES)[:8],
+        },
+        rounds=5,
+    )
+
+
+def _loader(dataset: Path, B: int, T: int, **more: object) -> GPTEpisodeDataLoader:
+    config = TrainingConfig(batch_size=B, block_size=T)
+    return GPTEpisodeDataLoader(config, None, dataset, pad_token_id=PAD, **more)  # type: ignore[arg-type]
+
+
+class _Loop:
+    """The usual way: slice, pad, tensor and stack, row by row."""
+
+    def __init__(self, dataset: Path, B: int, T: int) -> None:
+        split = dataset / "train"
+        self.records = np.fromfile(split / INDEX_NAME, dtype="<u8").reshape(-1, 2).astype(np.int64)
+        self._tokens = np.memmap(split / TOKENS_NAME, dtype="<u4", mode="r")
+        self._mask = np.memmap(split / MASK_NAME, dtype="u1", mode="r")
+        self._B, self._T = B, T
+        self._rng = np.random.default_rng(0)
+
+    def get_batch(self) -> Tensors:
+        drawn = self._rng.integers(0, len(self.records), self._B).tolist()
+        return self.rows([[episode] for episode in drawn])[:3]
+
+    def rows(self, rows: list[list[int]]) -> Tensors:
+        columns: list[list[torch.Tensor]] = [[] for _ in range(5)]
+        for episodes in rows:
+            ids = np.full(self._T + 1, PAD, dtype=np.int64)
+            mask = np.zeros(self._T + 1, dtype=np.float32)
+            segments, positions = np.zeros(self._T + 1, dtype=np.int32), np.zeros(self._T + 1, dtype=np.int64)
+            at = 0
+            for number, episode in enumerate(episodes):
+                start, length = self.records[episode].tolist()
+                n = min(length, self._T + 1 - at)
+                ids[at : at + n] = self._tokens[start : start + n]
+                mask[at : at + n] = self._mask[start : start + n]
+                mask[at] = 0
+                segments[at : at + n] = number + 1
+                positions[at : at + n] = np.arange(n)
+                at += n
+            for column, row in zip(columns, (ids[:-1], ids[1:], mask[1:], segments[:-1], positions[:-1]), strict=True):
+                column.append(torch.from_numpy(row))
+        return tuple(torch.stack(column) for column in columns)
+
+
+def _write(folder: Path, n: int) -> Path:
+    split = folder / "train"
+    split.mkdir(parents=True)
+    lengths = inputs.lengths_of_chats(n)
+    ends = np.cumsum(lengths)
+    rng = np.random.default_rng(5)
+    rng.integers(0, 150_000, int(ends[-1]), dtype=np.uint32).tofile(split / TOKENS_NAME)
+    rng.integers(0, 2, int(ends[-1]), dtype=np.uint8).tofile(split / MASK_NAME)
+    np.stack([ends - lengths, lengths], axis=1).astype("<u8").tofile(split / INDEX_NAME)
+    return folder

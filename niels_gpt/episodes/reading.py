@@ -1,0 +1,147 @@
+"""Pieces of episodes -> rows of ids, weights and texts, each checked while it passes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.gather import Array, Bools, Column, Int64s, Pieces
+from niels_gpt.errors import CacheError
+from niels_gpt.format.fitting import without_cut_turn
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """The texts of some rows, int64 of shape (texts,): in which row, from which column, how many tokens."""
+
+    row: Int64s
+    column: Int64s
+    length: Int64s
+
+    def between(self, first: int, stop: int) -> Texts:
+        """The texts of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
+        a, b = self.row.searchsorted([first, stop])
+        return Texts(self.row[a:b] - first, self.column[a:b], self.length[a:b])
+
+
+class PieceReader:
+    """Reads rows of `width` tokens from a split's files.
+
+    Args:
+        too_long: the policy for episodes that are cut; see `fitting.check_policy`.
+        vocab_size: ids must be below it; `None` if that is not known.
+        use_mask: read the masks, if there are any; else all tokens count.
+    """
+
+    def __init__(
+        self, split: EpisodeSplit, width: int, *, too_long: str, vocab_size: int | None, use_mask: bool
+    ) -> None:
+        self._split, self._width, self._vocab_size = split, width, vocab_size
+        self._by_turn = too_long == "drop_partial_turn"
+        self._tokens = Column([shard.tokens for shard in split.shards], width)
+        self._masks: Column | None = None
+        if split.has_mask and use_mask:
+            # One token more where the policy must know whether the cut went through a turn.
+            masks = [shard.mask for shard in split.shards if shard.mask is not None]
+            self._masks = Column(masks, width + self._by_turn)
+        self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
+
+    @property
+    def has_masks(self) -> bool:
+        """The dataset says which tokens are trained, and is asked."""
+        return self._masks is not None
+
+    @property
+    def has_segments(self) -> bool:
+        """Episodes may hold several texts."""
+        return self._segments is not None
+
+    def ids(self, pieces: Pieces, own: Bools, pad_id: int) -> npt.NDArray[np.uint32]:
+        """The ids, shape (B, width), padded.
+
+        Raises:
+            CacheError: an id outside the vocabulary (file, record and token named).
+        """
+        ids = self._tokens.rows(pieces, own, pad_id)
+        limit = self._vocab_size
+        if limit is not None and ids.max() >= limit:
+            row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
+            where = self._describe(pieces, row, column)
+            raise CacheError(
+                f"{where} is {int(ids[row, column])}, outside the vocabulary of {limit:,}; the dataset was made with "
+                "another tokenizer, or is damaged. Use the right one, or run: niels-gpt episodes verify"
+            )
+        return ids
+
+    def texts(self, pieces: Pieces, own: Bools) -> Texts:
+        """The pieces, cut further where the dataset's segment ids change.
+
+        ::
+
+            pieces      a a a b b         segment ids  0 0 1 1 1        texts  a a | a | b b
+        """
+        if self._segments is None:
+            return Texts(pieces.row, pieces.column, pieces.length)
+        segments = self._segments.rows(pieces, own, 0)
+        begins = np.zeros(own.shape, dtype=np.bool_)
+        begins[:, 1:] = (segments[:, 1:] != segments[:, :-1]) & own[:, 1:]
+        begins[pieces.row, pieces.column] = True
+        row, column = np.nonzero(begins)
+        last = np.append(row[1:] != row[:-1], True)
+        ends = np.where(last, pieces.used[row], np.append(column[1:], 0))
+        return Texts(row, column, ends - column)
+
+    def weights(self, pieces: Pieces, own: Bools, texts: Texts) -> Array:
+        """The mask: 0 on padding and on the first token of every text. uint8 or float32, shape (B, width).
+
+        Raises:
+            CacheError: a value that is no weight (file, record and token named).
+        """
+        if self._masks is None:
+            weights: Array = own.astype(np.uint8)
+        elif self._by_turn and pieces.cut.any():
+            weights = self._weights_by_turn(self._masks, pieces)
+        else:
+            weights = self._masks.rows(pieces, own, 0)[:, : self._width]
+        self._check_weights(weights, pieces)
+        weights[texts.row, texts.column] = 0
+        return weights
+
+    def _weights_by_turn(self, masks: Column, pieces: Pieces) -> Array:
+        """As the dataset says, but nothing on a turn that the row's end cuts; one token more is read to see that."""
+        longer = replace(pieces, length=pieces.length + pieces.cut)
+        wide = masks.rows(longer, longer.own(self._width + 1), 0)
+        weights = wide[:, : self._width].copy()
+        rows = pieces.row[pieces.cut]  # an episode that is cut fills its row, so the row is its own
+        weights[rows] = without_cut_turn(wide[rows], self._width)
+        return weights
+
+    def _check_weights(self, weights: Array, pieces: Pieces) -> None:
+        whole = weights.dtype == np.uint8
+        if weights.max() <= 1 if whole else np.isfinite(weights).all() and weights.min() >= 0:
+            return
+        bad = weights > 1 if whole else ~(np.isfinite(weights) & (weights >= 0))
+        row, column = (int(found[0]) for found in np.nonzero(bad))
+        expected = "0 or 1" if whole else "a weight of 0 or more"
+        raise CacheError(
+            f"{self._describe(pieces, row, column)}: mask {weights[row, column]}; expected {expected}. "
+            "Build the dataset again"
+        )
+
+    def _describe(self, pieces: Pieces, row: int, column: int) -> str:
+        """Which token of which episode lies at a row and column, in words; counted from the episode's own start."""
+        at = int(np.flatnonzero((pieces.row == row) & (pieces.column <= column))[-1])
+        _, (start,), _ = self._split.locate(pieces.episode[at : at + 1])
+        token = int(pieces.start[at] - start) + column - int(pieces.column[at])
+        return f"{self._split.describe(int(pieces.episode[at]))}: token {token:,}"
+
+
+def _segments(shard: Shard) -> npt.NDArray[Any]:
+    """A shard's segment ids; all 0, in no memory, where it has none."""
+    if shard.segments is not None:
+        return shard.segments
+    return np.broadcast_to(np.zeros(1, dtype=np.uint16), len(shard.tokens))
