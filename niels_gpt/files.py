@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,7 +76,7 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     Raises:
         StorageError: the file system refused; `path` is then as it was before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     with storage_errors("writing", path):
         aside.unlink(missing_ok=True)
     writer = HashedWriter(aside)

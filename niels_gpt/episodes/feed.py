@@ -160,13 +160,17 @@ class EpisodeFeed:
         """The place that a checkpoint keeps; raises as `state.place_in`."""
         return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
 
+    def __reduce__(self) -> tuple[type[EpisodeFeed], tuple[Any, ...]]:
+        """A worker that receives a feed opens the files itself; maps would be sent as copies, token by token."""
+        return type(self), (self.split, self.options, self.schedule, self.plan)
+
     def _fingerprint(self) -> str:
         """Equal where equal places mean equal rows; batch size, ranks and drop_last do not matter."""
         parts = {
             "split": self.split.fingerprint,
             "rows": self.schedule.describe(),
             "episodes": len(self.split),
-            "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows],
+            "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,19 @@ def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
         UsageError: no such column. CacheError: no metadata, another number of rows, an episode without a value.
         MissingExtra: pyarrow is not installed.
     """
-    values: list[Any] = []
+    numbers: dict[str, int] = {}
+    codes = [np.empty(0, dtype=np.int64)]
     for shard in split.shards:
-        found = _column(shard, column).to_pylist()
-        if None in found:
-            raise CacheError(
-                f"{shard.folder / METADATA_NAME}: row {found.index(None):,}: no {column}; give every episode one"
-            )
-        values += found
-    named = np.array([str(value) for value in values], dtype=object)[split.kept[np.arange(len(split))]]
-    names, codes = np.unique(named.astype(str), return_inverse=True)
-    return {str(name): np.flatnonzero(codes == code) for code, name in enumerate(names)}
+        found = _column(shard, column)
+        if found.null_count:
+            row = int(np.argmax(found.is_null().to_numpy()))
+            raise CacheError(f"{shard.folder / METADATA_NAME}: row {row:,}: no {column}; give every episode one")
+        encoded = found.cast("string").combine_chunks().dictionary_encode()
+        names = [numbers.setdefault(str(name), len(numbers)) for name in encoded.dictionary.to_pylist()]
+        codes.append(np.array(names, dtype=np.int64)[encoded.indices.to_numpy()])
+    of_position = np.concatenate(codes)[split.kept[np.arange(len(split))]]
+    found_at = {name: np.flatnonzero(of_position == numbers[name]) for name in sorted(numbers)}
+    return {name: positions for name, positions in found_at.items() if len(positions)}
 
 
 def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:

@@ -17,6 +17,7 @@ no more often than its room can be halved, and the work depends on how many leng
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -60,6 +61,12 @@ class PackPlan:
     def utilisation(self) -> float:
         """The share of the rows that is filled, 1.0 without rows."""
         return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
+
+    def digest(self) -> str:
+        """Equal for equal plans, 32 hex digits."""
+        found = hashlib.blake2b(np.ascontiguousarray(self.items, dtype="<i8").data, digest_size=16)
+        found.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
+        return found.hexdigest()
 
     @property
     def fewest_rows(self) -> int:

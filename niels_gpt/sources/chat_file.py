@@ -33,6 +33,7 @@ class ChatFile(ChatSource):
     dialect: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # a string will do
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
 

@@ -1,0 +1,265 @@
+"""Ranks share every global batch: nothing twice, nothing lost, the same steps, the same loss."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.ranks import ranks
+from niels_gpt.errors import UsageError
+from tests.conftest import REPOSITORY
+from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
+
+N = 41  # a prime: no number of ranks divides it
+LENGTHS = [2 + (7 * number) % 11 for number in range(N)]
+GLOBAL = 8
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "packed": {"packing": True},
+    "weighted": {"weight_by": "type", "weights": {"chat": 3, "code": 1, "math": 1}},
+    "own weight": {"weight_by": "weight"},
+    "random": {"batch_sampling_mode": "random"},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks") / "data"
+    weights = [1.0 + number % 4 for number in range(N)]
+    return write_dataset(folder, LENGTHS, type=types_for(LENGTHS), weight=weights)
+
+
+def of_ranks(dataset: Path, world: int, *, global_rows: int = GLOBAL, **options: Any) -> list[GPTEpisodeDataLoader]:
+    """A loader for every rank, the global batch being the same for any number of them."""
+    size = global_rows // world
+    return [open_loader(dataset, batch_size=size, rank=rank, world_size=world, **options) for rank in range(world)]
+
+
+def together(batches: list[EpisodeBatch]) -> dict[str, Any]:
+    """The global batch from those of all ranks."""
+    names = [name for name in ("x", "y", "mask", "segment_ids", "position_ids") if name in batches[0].tensors()]
+    joined: dict[str, Any] = {name: torch.cat([batch.tensors()[name] for batch in batches]).tolist() for name in names}
+    sums = {batch.global_mask_sum for batch in batches}, {batch.global_num_trained_tokens for batch in batches}
+    return {**joined, "episodes": numbers(batches), "state": batches[0].state, "sums": sums}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_any_number_of_ranks_sees_the_same_global_batches(dataset: Path, kind: str, drop_last: bool) -> None:
+    steps = 12  # more than two epochs
+    seen = {}
+    for world in (1, 2, 4, 8):
+        loaders = of_ranks(dataset, world, epoch_drop_last=drop_last, **KINDS[kind])
+        seen[world] = [together([loader.next_batch() for loader in loaders]) for _ in range(steps)]
+    for world in (2, 4, 8):
+        assert seen[world] == seen[1]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+@pytest.mark.parametrize("packing", [False, True])
+def test_every_episode_comes_once_an_epoch(dataset: Path, world: int, packing: bool) -> None:
+    for epoch in range(3):
+        whole = of_ranks(dataset, world, epoch_drop_last=False, packing=packing)
+        found = [numbers(loader.batches(epoch=epoch)) for loader in whole]
+        assert sorted(itertools.chain(*found)) == list(range(N))
+        dropped = of_ranks(dataset, world, epoch_drop_last=True, packing=packing)
+        part = list(itertools.chain(*(numbers(loader.batches(epoch=epoch)) for loader in dropped)))
+        assert len(set(part)) == len(part)
+        if not packing:
+            assert len(part) == N - N % GLOBAL
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("global_rows", [8, 24, 40])
+def test_every_rank_takes_as_many_steps(dataset: Path, global_rows: int, drop_last: bool) -> None:
+    """Also where nothing is left for the last ranks: they get padding, and the sums of all."""
+    loaders = of_ranks(dataset, 8, global_rows=global_rows, epoch_drop_last=drop_last)
+    assert len({loader.steps_per_epoch() for loader in loaders}) == 1
+    epochs = [list(loader.batches()) for loader in loaders]
+    assert {len(epoch) for epoch in epochs} == {loaders[0].steps_per_epoch()}
+    shapes = {batch.x.shape for epoch in epochs for batch in epoch}
+    assert shapes == {(global_rows // 8, 12)}
+    if not drop_last:
+        last = epochs[-1][-1]
+        assert last.num_tokens == last.num_trained_tokens == last.mask_sum == 0
+        assert last.global_num_trained_tokens > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [2, 4])
+def test_global_numbers_are_the_sums_over_ranks(dataset: Path, world: int, kind: str) -> None:
+    loaders = of_ranks(dataset, world, epoch_drop_last=False, **KINDS[kind])
+    for _ in range(8):
+        batches = [loader.next_batch() for loader in loaders]
+        trained = sum(int((batch.mask > 0).sum()) for batch in batches)
+        total = sum(float(batch.mask.sum()) for batch in batches)
+        for batch in batches:
+            assert batch.global_num_trained_tokens == trained
+            assert batch.global_mask_sum == pytest.approx(total)
+            assert batch.num_trained_tokens == int((batch.mask > 0).sum())
+            assert batch.mask_sum == pytest.approx(float(batch.mask.sum()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_ranks_go_on_where_two_stopped(dataset: Path, kind: str) -> None:
+    alone = of_ranks(dataset, 1, epoch_drop_last=False, **KINDS[kind])[0]
+    expected = [together([alone.next_batch()]) for _ in range(10)]
+    two = of_ranks(dataset, 2, epoch_drop_last=False, **KINDS[kind])
+    for _ in range(4):
+        for loader in two:
+            loader.next_batch()
+    states = [loader.state_dict() for loader in two]
+    assert states[0] == states[1]  # so that rank 0's checkpoint is everyone's
+    eight = of_ranks(dataset, 8, epoch_drop_last=False, **KINDS[kind])
+    for loader in eight:
+        loader.load_state_dict(json.loads(json.dumps(states[0])))
+    for step in range(4, 10):
+        assert together([loader.next_batch() for loader in eight]) == expected[step]
+
+
+def test_a_global_batch_larger_than_an_epoch(dataset: Path) -> None:
+    with pytest.raises(UsageError, match=r"41 rows an epoch, but a global batch has 48 \(6 on each of 8 ranks\)"):
+        of_ranks(dataset, 8, global_rows=48)
+
+
+@pytest.mark.parametrize(("rank", "world"), [(0, None), (None, 2), (2, 2), (-1, 2), (0, 0), (1, 1)])
+def test_ranks_that_cannot_be(rank: int | None, world: int | None) -> None:
+    with pytest.raises(UsageError, match="rank is"):
+        ranks(rank, world)
+
+
+def test_without_torch_distributed_there_is_one_rank() -> None:
+    assert ranks(None, None) == (0, 1)
+    assert ranks(3, 4) == (3, 4)
+
+
+WORKER = """
+import json, sys
+import torch.distributed as dist
+from tests.episodes.rows import open_loader
+rank, world, port, dataset = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+loader = open_loader(dataset, batch_size=4, epoch_drop_last=False)
+assert (loader.rank, loader.world_size) == (rank, world)
+seen = [[batch.x.tolist(), batch.mask.tolist(), batch.global_mask_sum] for batch in loader.batches()]
+everything = [None] * world
+dist.all_gather_object(everything, seen)
+dist.barrier()
+if rank == 0:
+    print(json.dumps(everything))
+dist.destroy_process_group()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_two_processes_of_torch_distributed(dataset: Path) -> None:
+    """Rank and world size are taken from it; both together see what one process sees."""
+    port = free_port()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(rank), "2", str(port), str(dataset)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        for rank in range(2)
+    ]
+    try:
+        answers = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [0, 0], [error for _, error in answers]
+    of_rank = json.loads(answers[0][0].splitlines()[-1])
+    alone = list(open_loader(dataset, batch_size=8, epoch_drop_last=False).batches())
+    assert len(of_rank[0]) == len(of_rank[1]) == len(alone)
+    for first, second, batch in zip(*of_rank, alone, strict=True):
+        assert first[0] + second[0] == batch.x.tolist()
+        assert first[1] + second[1] == batch.mask.tolist()
+        assert first[2] == second[2] == batch.global_mask_sum
+
+
+class Tiny(torch.nn.Module):
+    """Too small to learn, large enough to have gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embed = torch.nn.Embedding(100 * N + 20, 6, dtype=torch.float64)
+        self.out = torch.nn.Linear(6, 100, dtype=torch.float64)
+
+    def losses(self, batch: EpisodeBatch) -> torch.Tensor:
+        """The loss of every target, shape (B, T)."""
+        logits = self.out(self.embed(batch.x))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten() % 100, reduction="none").view(
+            batch.y.shape
+        )
+
+
+def gradients(steps: list[list[EpisodeBatch]], *, naive: bool) -> torch.Tensor:
+    """All gradients after one step over accumulated batches (the outer list) of all ranks (the inner ones)."""
+    model = Tiny()
+    whole = sum(step[0].global_mask_sum for step in steps)
+    for step in steps:
+        for batch in step:
+            weighted = (batch.mask * model.losses(batch)).sum()
+            loss = weighted / batch.mask_sum / (len(steps) * len(step)) if naive else weighted / whole
+            loss.backward()  # type: ignore[no-untyped-call]
+    return torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_gradient_is_that_of_one_large_batch(dataset: Path, packing: bool) -> None:
+    """16 rows at once, or 4 rows on each of 2 ranks twice; the mean of means is something else."""
+    whole = open_loader(dataset, batch_size=16 if not packing else 8, epoch_drop_last=False, packing=packing)
+    size = whole.config.batch_size // 4  # type: ignore[operator]
+    parts = [
+        open_loader(dataset, batch_size=size, rank=rank, world_size=2, epoch_drop_last=False, packing=packing)
+        for rank in range(2)
+    ]
+    expected = gradients([[whole.next_batch()]], naive=False)
+    steps = [[loader.next_batch() for loader in parts] for _ in range(2)]
+    found = gradients(steps, naive=False)
+    assert expected.abs().max() > 1e-3
+    assert torch.allclose(found, expected, rtol=1e-9, atol=1e-15)
+    assert not torch.allclose(gradients(steps, naive=True), expected, rtol=1e-2, atol=1e-6)
+
+
+# Changing any of these orders breaks every run that is resumed with a newer version: never change them.
+PINNED = {
+    "plain": [21, 2, 13, 26, 3, 30, 10, 36, 38, 4, 15, 14],
+    "packed": [9, 8, 6, 0, 23, 27, 29, 32, 14, 4, 2, 20, 19, 26, 24, 34, 38, 18, 21, 37, 35, 1, 5],
+    "weighted": [2, 35, 34, 26, 5, 21, 14, 28, 3, 37, 22, 7],
+    "own weight": [21, 2, 13, 26, 3, 30, 10, 35, 38, 3, 15, 14],
+    "random": [33, 11, 14, 14, 20, 22, 31, 11, 17, 33, 15, 33],
+    "second epoch": [33, 27, 2, 12, 21, 9],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pinned(dataset: Path, kind: str) -> None:
+    loader = open_loader(dataset, batch_size=6, epoch_seed=42, **KINDS[kind])
+    assert numbers([loader.next_batch(), loader.next_batch()]) == PINNED[kind]
+
+
+def test_pinned_second_epoch(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=6, epoch_seed=42)
+    assert numbers([next(loader.batches(epoch=1))]) == PINNED["second epoch"]

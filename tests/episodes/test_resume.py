@@ -1,0 +1,460 @@
+"""Resuming anywhere, through any door, gives what would have come without stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.errors import Mismatch, UsageError
+from tests.episodes.rows import LENGTHS, assert_all_equal, numbers, open_loader, types_for, write_dataset
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have fewer cores
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it
+]
+
+State = dict[str, Any]
+Open = Callable[[], GPTEpisodeDataLoader]
+Run = tuple[Iterator[EpisodeBatch], Callable[[], State]]
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two datasets with types, the second's episodes with tokens of their own."""
+    lengths = [length for length in LENGTHS if length <= 13]
+    folder = tmp_path_factory.mktemp("resume")
+    other = [4, 11, 6, 9, 3, 8, 5]
+    return (
+        write_dataset(folder / "one", lengths, type=types_for(lengths), weight=[1.0 + n % 3 for n in range(23)]),
+        write_dataset(folder / "two", other, first=50, type=types_for(other), weight=[2.0] * 7),
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What rows come, and how."""
+
+    kind: str
+    packing: bool
+    drop_last: bool
+
+    def open(self, datasets: tuple[Path, Path], **more: Any) -> GPTEpisodeDataLoader:
+        where: Any = datasets[0]
+        if self.kind == "mixture":
+            where = {str(datasets[0]): 0.6, str(datasets[1]): 0.4}
+        if self.kind == "weighted":
+            more |= {"weight_by": "type", "weights": {"chat": 1, "code": 2, "math": 0.5}}
+        if self.kind == "own weight":
+            more |= {"weight_by": "weight"}
+        if self.kind == "random":
+            more |= {"batch_sampling_mode": "random"}
+        return open_loader(where, packing=self.packing, epoch_drop_last=self.drop_last, **more)
+
+    def __str__(self) -> str:
+        return f"{self.kind}{'-packed' * self.packing}{'-dropping' * self.drop_last}"
+
+
+KINDS = ("plain", "weighted", "mixture")
+SETTINGS = [Setting(*values) for values in itertools.product(KINDS, (False, True), (False, True))]
+OTHERS = [Setting("own weight", False, True), Setting("random", False, True), Setting("random", True, True)]
+
+
+def stops(loader: GPTEpisodeDataLoader) -> list[int]:
+    """After how many batches to stop: none, within an epoch, at its end, just behind it, after two epochs."""
+    if loader.config.sampling_mode == "random":
+        return [0, 3, 4, 11, 30]
+    steps = loader.steps_per_epoch()
+    return [0, steps // 2, steps, steps + 1, 2 * steps]
+
+
+# The doors: each starts at a state, or from the beginning, and can say at any time where it stands.
+
+
+def by_next_batch(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
+    if state is not None:
+        loader.load_state_dict(state)
+    return iter(lambda: loader.next_batch(), None), loader.state_dict
+
+
+def by_prefetch(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
+    if state is not None:
+        loader.load_state_dict(state)
+    ahead = loader.prefetch(depth=4)  # batches wait in the queue whenever a state is taken
+    return ahead, ahead.state_dict
+
+
+def by_torch(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run]:
+    def start(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
+        if state is not None:
+            loader.load_state_dict(state)
+        last = [loader.state_dict()]
+        door = torch.utils.data.DataLoader(loader.as_iterable(), batch_size=None, num_workers=workers)
+
+        def batches() -> Iterator[EpisodeBatch]:
+            for batch in door:
+                last[0] = batch.state
+                yield batch
+
+        return batches(), lambda: last[0]
+
+    return start
+
+
+def by_torchdata(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run]:
+    def start(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
+        door: Any = StatefulDataLoader(
+            loader.as_iterable(), batch_size=None, num_workers=workers, snapshot_every_n_steps=1
+        )
+        if state is not None:
+            door.load_state_dict(state)
+        return iter(door), door.state_dict
+
+    return start
+
+
+DOORS = {
+    "next_batch": by_next_batch,
+    "prefetch": by_prefetch,
+    "torch-0": by_torch(0),
+    "torch-1": by_torch(1),
+    "torch-3": by_torch(3),
+    "torchdata-0": by_torchdata(0),
+    "torchdata-1": by_torchdata(1),
+    "torchdata-3": by_torchdata(3),
+}
+
+
+def run(door: Any, loader: GPTEpisodeDataLoader, state: State | None, n: int) -> tuple[list[EpisodeBatch], State]:
+    """The first `n` batches through a door, and the state after them as it comes back from a JSON file."""
+    batches, where = door(loader, state)
+    try:
+        return list(itertools.islice(batches, n)), json.loads(json.dumps(where()))
+    finally:
+        with contextlib.suppress(AttributeError):
+            batches.close()
+
+
+def test_the_epochs_are_such_that_something_could_go_wrong(datasets: tuple[Path, Path]) -> None:
+    """Last batches that are not full, several epochs, and rows of several episodes."""
+    kept = [Setting(kind, packing, False).open(datasets) for kind in KINDS for packing in (False, True)]
+    dropped = [Setting(kind, packing, True).open(datasets) for kind in KINDS for packing in (False, True)]
+    assert any(one.steps_per_epoch() != other.steps_per_epoch() for one, other in zip(kept, dropped, strict=True))
+    for loader in kept:
+        assert loader.steps_per_epoch() >= 4
+
+
+@pytest.mark.parametrize("number", range(5), ids=["start", "middle", "end", "behind", "two"])
+@pytest.mark.parametrize("setting", [*SETTINGS, *OTHERS], ids=str)
+def test_the_rest_comes(datasets: tuple[Path, Path], setting: Setting, number: int) -> None:
+    """Stop, resume, use two batches, stop and resume again; and resume from the first state once more."""
+    loader = setting.open(datasets)
+    stop = stops(loader)[number]
+    expected = [loader.next_batch() for _ in range(stop + 6)]
+    first, state = run(by_next_batch, setting.open(datasets), None, stop)
+    assert_all_equal(first, expected[:stop])
+    second, again = run(by_next_batch, setting.open(datasets), state, 2)
+    assert_all_equal(second, expected[stop : stop + 2])
+    third, _ = run(by_next_batch, setting.open(datasets), again, 4)
+    assert_all_equal(third, expected[stop + 2 :])
+    repeated, _ = run(by_next_batch, setting.open(datasets), state, 2)
+    assert_all_equal(repeated, second)
+
+
+# One worker differs from three only in how they take turns, which the rows cannot change.
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [pair for pair in itertools.product(SETTINGS, DOORS) if pair[0].kind == "plain" or not pair[1].endswith("1")],
+    ids=str,
+)
+def test_the_rest_comes_through_every_door(datasets: tuple[Path, Path], setting: Setting, name: str) -> None:
+    """Resumed again and again, at each of the stops; processes take long to start, so one run meets them all."""
+    loader = setting.open(datasets)
+    expected = [loader.next_batch() for _ in range(stops(loader)[-1] + 4)]
+    at, state = 0, None
+    for stop in [*stops(loader), len(expected)]:
+        found, state = run(DOORS[name], setting.open(datasets), state, stop - at)
+        assert_all_equal(found, expected[at:stop])
+        at = stop
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (3, False), (3, True)])
+def test_a_finished_epoch_is_followed_by_the_next(datasets: tuple[Path, Path], workers: int, persistent: bool) -> None:
+    """torchdata's loader over one epoch at a time, its state taken when the loop has ended.
+
+    It then starts new workers, without their states, unless they persist; so the view must be told which epoch it is.
+    """
+    loader = open_loader(datasets[0], epoch_drop_last=False)
+    steps = loader.steps_per_epoch()
+    expected = [loader.next_batch() for _ in range(2 * steps)]
+
+    def door(epoch: int) -> Any:
+        view = open_loader(datasets[0], epoch_drop_last=False).as_iterable(epochs=1)
+        if workers and not persistent:
+            view.set_epoch(epoch)
+        return StatefulDataLoader(view, batch_size=None, num_workers=workers, persistent_workers=persistent)  # type: ignore[var-annotated]
+
+    first = door(0)
+    assert_all_equal(list(first), expected[:steps])
+    second = door(1)
+    second.load_state_dict(first.state_dict())
+    assert_all_equal(list(second), expected[steps:])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_resumed_epoch_still_ends_where_it_ends(datasets: tuple[Path, Path], workers: int) -> None:
+    loader = open_loader(datasets[0], epoch_drop_last=False)
+    expected = list(loader.batches(epoch=0))
+
+    def door() -> Any:
+        view = open_loader(datasets[0], epoch_drop_last=False).as_iterable(epochs=1)
+        return StatefulDataLoader(view, batch_size=None, num_workers=workers)  # type: ignore[var-annotated]
+
+    for stop in (1, 4, len(expected)):
+        first = door()
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        state = first.state_dict()
+        second = door()
+        second.load_state_dict(state)
+        assert_all_equal(list(second), expected[stop:])
+
+
+@pytest.mark.parametrize("door", [by_torch(0), by_torch(3), by_prefetch], ids=["torch-0", "torch-3", "prefetch"])
+def test_a_state_goes_through_any_other_door(datasets: tuple[Path, Path], door: Any) -> None:
+    setting = Setting("mixture", True, False)
+    loader = setting.open(datasets)
+    expected = [loader.next_batch() for _ in range(12)]
+    _, state = run(door, setting.open(datasets), None, 5)
+    for other in (by_next_batch, by_torch(1), by_prefetch):
+        found, _ = run(other, setting.open(datasets), state, 7)
+        assert_all_equal(found, expected[5:])
+
+
+def test_a_view_read_here_goes_on_in_workers(datasets: tuple[Path, Path]) -> None:
+    """What it was read by before says nothing about who reads it next."""
+    loader = open_loader(datasets[0])
+    expected = [loader.next_batch() for _ in range(12)]
+    view = loader.as_iterable()
+    view.load_state_dict(open_loader(datasets[0]).state_dict())
+    here = list(itertools.islice(view, 3))
+    workers = iter(torch.utils.data.DataLoader(view, batch_size=None, num_workers=3))
+    assert_all_equal(here + list(itertools.islice(workers, 5)), expected[:8])
+    other = open_loader(datasets[0]).as_iterable()
+    other.load_state_dict(view.state_dict())  # this process' view stands where this process left it
+    workers = iter(torch.utils.data.DataLoader(other, batch_size=None, num_workers=3))
+    assert_all_equal(list(itertools.islice(workers, 5)), expected[3:8])
+
+
+def test_a_workers_state_needs_as_many_workers(datasets: tuple[Path, Path]) -> None:
+    """A worker stands somewhere between the batches of the others, which means nothing to another number of them."""
+    door: Any = StatefulDataLoader(open_loader(datasets[0]).as_iterable(), batch_size=None, num_workers=2)
+    next(iter(door))
+    worker = door.state_dict()["_snapshot"]["_worker_snapshots"]["worker_0"]
+    state = worker["fetcher_state"]["dataset_iter_state"] or worker["dataset_state"]
+    view = open_loader(datasets[0]).as_iterable()
+    view.load_state_dict(state)
+    with pytest.raises(Mismatch, match="of one of 2 workers, here are 1"):
+        next(iter(view))
+
+
+def test_get_batch_resumes(datasets: tuple[Path, Path]) -> None:
+    loader = open_loader(datasets[0])
+    for _ in range(4):
+        loader.get_batch()
+    state = loader.state_dict()
+    expected = [loader.get_batch() for _ in range(14)]
+    other = open_loader(datasets[0])
+    other.load_state_dict(state)
+    for batch in expected:
+        for found, tensor in zip(other.get_batch(), batch, strict=True):
+            assert torch.equal(found, tensor)
+
+
+def test_taking_a_state_changes_nothing(datasets: tuple[Path, Path]) -> None:
+    loader, other = open_loader(datasets[0]), open_loader(datasets[0])
+    for _ in range(25):
+        for _ in range(3):
+            state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert_all_equal([loader.next_batch()], [other.next_batch()])
+
+
+def test_splits_stand_apart(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data")
+    write_dataset(folder, [4, 5, 6, 7], split="val", first=80)
+    loader = open_loader(folder)
+    loader.next_batch("val")
+    assert loader.state_dict()["position"] == 0
+    assert loader.state_dict("val")["position"] == 2
+    with pytest.raises(Mismatch, match="fingerprint"):
+        loader.load_state_dict(loader.state_dict("val"))
+
+
+def test_a_state_survives_files(datasets: tuple[Path, Path]) -> None:
+    loader = open_loader(datasets[0])
+    loader.next_batch()
+    state = loader.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == state
+    assert len(json.dumps(state)) < 300  # a position, not a buffer
+
+
+@pytest.mark.parametrize(("first", "then"), [((2, 1), (5, 1)), ((6, 1), (1, 1)), ((3, 2), (3, 1)), ((2, 1), (2, 3))])
+@pytest.mark.parametrize("packing", [False, True])
+def test_another_batch_size_or_number_of_ranks_goes_on_at_the_same_row(
+    datasets: tuple[Path, Path], packing: bool, first: tuple[int, int], then: tuple[int, int]
+) -> None:
+    """One order of rows; how it is cut into batches may change in the middle of an epoch."""
+
+    def read(size: int, ranks: int, state: State | None, steps: int) -> tuple[list[int], State]:
+        found: list[list[int]] = [[] for _ in range(steps)]
+        for rank in range(ranks):
+            loader = open_loader(
+                datasets[0], batch_size=size, epoch_drop_last=False, packing=packing, rank=rank, world_size=ranks
+            )
+            if state is not None:
+                loader.load_state_dict(state)
+            for step in range(steps):
+                found[step] += loader.next_batch().episodes.tolist()
+        return [number for step in found for number in step], loader.state_dict()
+
+    whole, _ = read(1, 1, None, 60)
+    start, state = read(*first, None, 1)
+    rest, _ = read(*then, state, 2)
+    assert start + rest == whole[: len(start + rest)]
+    assert rest
+
+
+def changed(state: State, **values: Any) -> State:
+    return {**state, **values}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"epoch_seed": 4},
+        {"packing": True},
+        {"epoch_shuffle": False},
+        {"batch_sampling_mode": "random"},
+        {"episode_min_tokens": 5},
+        {"too_long": "skip", "block_size": 11},
+        {"weight_by": "weight"},
+        {"weight_by": "type", "weights": {"chat": 1, "code": 1, "math": 1}},
+    ],
+    ids=str,
+)
+def test_the_state_of_other_rows_is_refused(datasets: tuple[Path, Path], other: dict[str, Any]) -> None:
+    state = open_loader(datasets[0]).state_dict()
+    with pytest.raises(Mismatch, match=r"seed|fingerprint"):
+        open_loader(datasets[0], **other).load_state_dict(state)
+    with pytest.raises(Mismatch, match=r"seed|fingerprint"):
+        open_loader(datasets[0]).load_state_dict(open_loader(datasets[0], **other).state_dict())
+
+
+def test_the_state_of_another_dataset_is_refused(datasets: tuple[Path, Path]) -> None:
+    state = open_loader(datasets[0]).state_dict()
+    for where in (datasets[1], list(datasets), {str(datasets[0]): 1.0}):
+        with pytest.raises(Mismatch, match="fingerprint"):
+            open_loader(where).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", ["weighted", "own weight"])
+def test_other_weights_are_other_rows(datasets: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+    """So are other labels, even where as many episodes have each."""
+    turned = write_dataset(tmp_path / "turned", type=types_for()[::-1], weight=[3.0 - n % 3 for n in range(23)])
+    state = Setting(kind, False, True).open(datasets).state_dict()
+    with pytest.raises(Mismatch, match="fingerprint"):
+        Setting(kind, False, True).open((turned, datasets[1])).load_state_dict(state)
+
+
+def test_the_same_data_elsewhere_is_the_same_data(datasets: tuple[Path, Path], tmp_path: Path) -> None:
+    loader = open_loader(datasets[0])
+    loader.next_batch()
+    copy = open_loader(write_dataset(tmp_path / "copy"))
+    copy.load_state_dict(loader.state_dict())
+    assert copy.next_batch().episodes.tolist() == loader.next_batch().episodes.tolist()
+
+
+@pytest.mark.parametrize("door", ["loader", "view"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"position": -1},
+        {"position": 24},
+        {"position": "3"},
+        {"position": None},
+        {"position": 1.5},
+        {"epoch": -1},
+        {"epoch": "one"},
+        {"epoch": [0]},
+        {"epoch": True},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be_are_refused(datasets: tuple[Path, Path], change: State, door: str) -> None:
+    loader = open_loader(datasets[0])
+    target: Any = loader if door == "loader" else loader.as_iterable()
+    with pytest.raises(UsageError, match="the state"):
+        target.load_state_dict(changed(loader.state_dict(), **change))
+
+
+@pytest.mark.parametrize("state", [{}, None, 3, "state", [], {"epoch": 1, "position": 2}, {"version": 1}], ids=str)
+def test_nonsense_is_refused(datasets: tuple[Path, Path], state: Any) -> None:
+    loader = open_loader(datasets[0])
+    for target in (loader, loader.as_iterable()):
+        with pytest.raises(UsageError, match="expected what state_dict"):
+            target.load_state_dict(state)
+
+
+@pytest.mark.parametrize("extra", [{"ahead": -1}, {"ahead": "1"}, {"until": "x"}, {"ahead": 5, "workers": 3}], ids=str)
+def test_a_views_own_numbers_are_checked_too(datasets: tuple[Path, Path], extra: State) -> None:
+    view = open_loader(datasets[0]).as_iterable()
+    with pytest.raises(UsageError, match="the state"):
+        view.load_state_dict(changed(view.state_dict(), **extra))
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_version_is_refused(datasets: tuple[Path, Path], version: Any) -> None:
+    loader = open_loader(datasets[0])
+    with pytest.raises(Mismatch, match=r"of version .* reads 1"):
+        loader.load_state_dict(changed(loader.state_dict(), version=version))
+
+
+def test_a_refused_state_changes_nothing(datasets: tuple[Path, Path]) -> None:
+    loader = open_loader(datasets[0])
+    loader.next_batch()
+    before = loader.state_dict()
+    with pytest.raises(UsageError):
+        loader.load_state_dict(changed(before, position=99))
+    assert loader.state_dict() == before
+
+
+def test_every_epoch_is_whole_however_often_it_is_interrupted(datasets: tuple[Path, Path]) -> None:
+    """A new process for every batch, over three epochs."""
+    state: State | None = None
+    seen: list[list[int]] = [[] for _ in range(3)]
+    steps = open_loader(datasets[0], epoch_drop_last=False).steps_per_epoch()
+    for step in range(3 * steps):
+        loader = open_loader(datasets[0], epoch_drop_last=False)
+        if state is not None:
+            loader.load_state_dict(state)
+        seen[step // steps] += numbers([loader.next_batch()])
+        state = loader.state_dict()
+    assert all(sorted(epoch) == list(range(23)) for epoch in seen)
+    assert seen[0] != seen[1] != seen[2]

@@ -1,0 +1,656 @@
+"""Which rows come: exact shares, by group or weight, packed or not; and the plans of packed rows."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.episodes import plans
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.plans import group_rows, packing_plan
+from niels_gpt.episodes.schedule import (
+    EMPTY,
+    EveryRow,
+    Group,
+    GroupedRows,
+    Place,
+    RandomRows,
+    Schedule,
+    WeightedRows,
+    batches_left,
+    running_shares,
+    shares,
+    skip,
+    starting_place,
+    take,
+)
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.packing import PackPlan
+from niels_gpt.seeds import derived, order, uniform
+from tests.conftest import REPOSITORY
+from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata
+
+FITTING = [length for length in LENGTHS if length <= 13]
+TYPES = types_for(FITTING)
+
+
+def epoch_of(schedule: Schedule, epoch: int) -> list[int]:
+    assert schedule.n is not None
+    return schedule.rows(epoch, 0, schedule.n).tolist()
+
+
+# Steps from place to place
+
+
+def walk(n: int, size: int, drop_last: bool, batches: int, start: Place) -> list[tuple[Place, list[int], Place]]:
+    """Where each batch begins, its rows, and where it ends: one row at a time."""
+    found, epoch, position = [], start.epoch, start.position
+    for _ in range(batches):
+        if position == n or (drop_last and position + size > n):
+            epoch, position = epoch + 1, 0
+        begin, rows = Place(epoch, position), []
+        while len(rows) < size and position < n:
+            rows.append(position)
+            position += 1
+        rows += [EMPTY] * (size - len(rows))
+        found.append((begin, rows, Place(epoch, position)))
+    return found
+
+
+@given(n=st.integers(1, 30), size=st.integers(1, 35), drop_last=st.booleans(), epoch=st.integers(0, 3), data=st.data())
+@settings(deadline=None, max_examples=200)
+def test_steps_are_those_of_an_obvious_loop(
+    n: int, size: int, drop_last: bool, epoch: int, data: st.DataObject
+) -> None:
+    if drop_last:
+        size = min(size, n)
+    start = Place(epoch, data.draw(st.integers(0, n)))
+    schedule = EveryRow(n, seed=0, shuffle=False)
+    place, expected = start, walk(n, size, drop_last, 25, start)
+    for number, (begin, rows, end) in enumerate(expected):
+        assert starting_place(schedule, place, size, drop_last=drop_last) == begin
+        taken, place = take(schedule, place, size, drop_last=drop_last)
+        assert (taken.tolist(), place) == (rows, end)
+        assert skip(schedule, start, size, number + 1, drop_last=drop_last) == end
+    assert skip(schedule, start, size, 0, drop_last=drop_last) == start
+    left = sum(begin.epoch == epoch for begin, _, _ in walk(n, size, drop_last, 40, start))
+    assert batches_left(n, start.position, size, drop_last=drop_last) == left
+
+
+@given(size=st.integers(1, 9), start=st.integers(0, 10**12), batches=st.integers(0, 10**6))
+def test_random_rows_have_no_epochs(size: int, start: int, batches: int) -> None:
+    schedule, place = RandomRows(100, seed=3), Place(0, start)
+    rows, after = take(schedule, place, size, drop_last=True)
+    assert after == Place(0, start + size) == skip(schedule, place, size, 1, drop_last=True)
+    assert skip(schedule, place, size, batches, drop_last=False) == Place(0, start + batches * size)
+    assert rows.tolist() == [schedule.rows(0, at, at + 1)[0] for at in range(start, start + size)]
+
+
+SCHEDULES: list[Schedule] = [
+    EveryRow(57, 3, True),
+    EveryRow(57, 3, False),
+    RandomRows(57, 3),
+    RandomRows(57, 3, running_shares(np.arange(57.0))),
+    GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, True),
+    GroupedRows([Group("a", np.arange(5), 9), Group("b", np.arange(5, 40), 11)], 3, False),
+    WeightedRows(running_shares(np.arange(57.0)), 31, 3, True),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+def test_rows_may_be_asked_for_in_any_pieces(schedule: Schedule) -> None:
+    n = schedule.n or 57
+    for epoch in (0, 1, 7) if schedule.n else (0,):
+        whole = schedule.rows(epoch, 0, n)
+        for start, stop in [(0, 0), (0, 1), (3, 9), (n - 1, n), (5, n)]:
+            assert schedule.rows(epoch, start, stop).tolist() == whole[start:stop].tolist()
+
+
+@pytest.mark.parametrize(
+    "schedule", [EveryRow(10_000, 3, True), GroupedRows([Group("a", np.arange(900), 9001)], 3, True)]
+)
+def test_long_epochs_too(schedule: Schedule) -> None:
+    """Orders are made in blocks of some thousands; pieces may lie across them."""
+    n = schedule.n or 0
+    whole = np.concatenate([schedule.rows(2, at, min(n, at + 100)) for at in range(0, n, 100)])
+    if isinstance(schedule, EveryRow):
+        assert whole.tolist() == order(3, 2, n)[:].tolist()
+    for start, stop in [(0, n), (4095, 4097), (4096, 8192), (4096, 4096), (8191, n), (1, 9000), (n, n)]:
+        assert schedule.rows(2, start, stop).tolist() == whole[start:stop].tolist()
+
+
+# Rows by group
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 30)), min_size=1, max_size=4),
+    seed=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
+@settings(deadline=None, max_examples=25)
+def test_groups_keep_their_shares_and_show_all_before_one_repeats(
+    sizes: list[tuple[int, int]], seed: int, shuffle: bool
+) -> None:
+    bounds = np.cumsum([0, *(size for size, _ in sizes)]).tolist()
+    groups = [
+        Group(str(at), np.arange(bounds[at], bounds[at + 1])[::-1].copy(), share) for at, (_, share) in enumerate(sizes)
+    ]
+    schedule = GroupedRows(groups, seed, shuffle)
+    counts: Counter[int] = Counter()
+    for epoch in range(7):
+        rows = epoch_of(schedule, epoch)
+        assert len(rows) == schedule.n == sum(share for _, share in sizes)
+        counts.update(rows)
+        for group in groups:
+            members = set(group.members.tolist())
+            assert sum(row in members for row in rows) == group.share
+            seen = [counts[member] for member in members]
+            assert max(seen) - min(seen) <= 1
+
+
+def test_groups_are_mixed_and_rounds_differ() -> None:
+    """Not one group after the other, nor the same order every round."""
+    schedule = GroupedRows([Group("a", np.arange(20), 20), Group("b", np.arange(20, 60), 40)], 1, True)
+    first, second = epoch_of(schedule, 0), epoch_of(schedule, 1)
+    assert first != second
+    assert [row for row in first if row < 20] != [row for row in second if row < 20]
+    assert sorted(first) == sorted(second) == list(range(60))
+    changes = sum((one < 20) != (other < 20) for one, other in itertools.pairwise(first))
+    assert changes > 10
+
+
+def test_every_round_has_an_order_of_its_own() -> None:
+    schedule = GroupedRows([Group("a", np.arange(20), 1)], 1, True)
+    drawn = [epoch_of(schedule, epoch)[0] for epoch in range(60)]
+    assert len({tuple(drawn[at : at + 20]) for at in (0, 20, 40)}) == 3
+
+
+def test_groups_of_equal_size_are_not_in_step() -> None:
+    schedule = GroupedRows([Group("a", np.arange(30), 30), Group("b", np.arange(30), 30)], 1, True)
+    draws = [schedule._members(group, np.arange(30)).tolist() for group in schedule.groups]
+    assert draws[0] != draws[1]
+
+
+# Rows by weight
+
+
+@given(
+    weights=st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), min_size=1, max_size=40).filter(any),
+    n=st.integers(1, 60),
+    seed=st.integers(0, 9),
+)
+@settings(deadline=None, max_examples=150)
+def test_weights_are_kept_to_the_row(weights: list[float], n: int, seed: int) -> None:
+    schedule = WeightedRows(running_shares(np.array(weights)), n, seed, shuffle=False)
+    for epoch in range(4):
+        counts = Counter(epoch_of(schedule, epoch))
+        for row, weight in enumerate(weights):
+            exact = n * weight / math.fsum(weights)
+            assert math.floor(exact - 1e-9) <= counts[row] <= math.ceil(exact + 1e-9)
+            assert weight or not counts[row]
+
+
+def test_small_weights_come_in_some_epochs() -> None:
+    schedule = WeightedRows(running_shares(np.array([0.3, 9.7])), 10, 4, shuffle=True)
+    seen = sum(0 in epoch_of(schedule, epoch) for epoch in range(1000))
+    assert 240 < seen < 360  # four standard deviations around 300
+
+
+@pytest.mark.parametrize("mark", [0.0, 0.5, 1 - 2.0**-53])
+def test_rounding_reaches_no_row_of_weight_0(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
+    """Where the line's steps are too fine for a float, the last mark would fall on the line's very end."""
+    monkeypatch.setattr("niels_gpt.episodes.schedule.uniform", lambda seed, positions: np.full(len(positions), mark))
+    n = 10**9
+    schedule = WeightedRows(running_shares(np.array([0.0, 0.0, 2.0, 0.0, 1.0, 0.0, 0.0])), n, 0, shuffle=False)
+    assert schedule.rows(0, 0, 3).tolist() == [2, 2, 2]
+    assert schedule.rows(0, n - 3, n).tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("scale", [1e308, 1.0, 1e-308, 5e-324])
+def test_weights_of_any_size(scale: float) -> None:
+    assert running_shares(np.array([1.0, 1.0, 1.0, 1.0]) * scale).tolist() == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 0.0, 2.0, 3.0, 4.0, 0.0]])
+def test_random_rows_are_as_likely_as_their_weights(weights: list[float] | None) -> None:
+    """Chi-square over 20 000 draws; 20.5 is the 99.9 % quantile with 5 degrees of freedom, less with fewer."""
+    schedule = RandomRows(6, 11, None if weights is None else running_shares(np.array(weights)))
+    counts = np.bincount(schedule.rows(0, 0, 20_000), minlength=6)
+    expected = 20_000 * (np.full(6, 1 / 6) if weights is None else np.array(weights) / sum(weights))
+    assert (counts[expected == 0] == 0).all()
+    there = expected > 0
+    assert ((counts - expected)[there] ** 2 / expected[there]).sum() < 20.5
+
+
+# Shares
+
+
+@given(
+    proportions=st.dictionaries(st.text(max_size=3), st.one_of(st.integers(0, 9), st.floats(0, 1e6)), min_size=1),
+    n=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_shares_add_up_and_are_less_than_a_row_off(proportions: dict[str, float], n: int) -> None:
+    if not any(proportions.values()):
+        return
+    found = shares(proportions, n)
+    assert list(found) == list(proportions)
+    assert sum(found.values()) == n
+    total = math.fsum(proportions.values())
+    for name, share in found.items():
+        assert abs(share - n * proportions[name] / total) < 1 + 1e-9
+        assert proportions[name] or share == 0
+
+
+def test_shares_by_largest_remainder() -> None:
+    assert shares({"a": 0.5, "b": 0.3, "c": 0.2}, 6) == {"a": 3, "b": 2, "c": 1}
+    assert shares({"b": 1, "a": 1, "c": 1}, 4) == {"b": 1, "a": 2, "c": 1}  # equal remainders by name
+    assert shares({"a": 10**30, "b": 10**30}, 7) == {"a": 4, "b": 3}
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), -float("inf"), "1", None, True], ids=repr)
+def test_proportions_that_cannot_be(bad: Any) -> None:
+    with pytest.raises(UsageError, match=r"the weight of 'b' is .*; expected a number of 0 or more"):
+        shares({"a": 1.0, "b": bad}, 5)
+
+
+def test_proportions_of_nothing() -> None:
+    for proportions in ({"a": 0.0, "b": 0}, {}):
+        with pytest.raises(UsageError, match="all 0"):
+            shares(proportions, 5)
+
+
+# From files
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    sources = [f"s{number % 2}" for number in range(len(FITTING))]
+    weights = [float(number % 3) for number in range(len(FITTING))]
+    return write_dataset(tmp_path / "data", FITTING, type=TYPES, source=sources, weight=weights)
+
+
+def counts_by(labels: list[str], found: list[int]) -> Counter[str]:
+    return Counter(labels[number] for number in found)
+
+
+@pytest.mark.parametrize("column", ["type", "source"])
+def test_weighted_by_a_column(dataset: Path, column: str) -> None:
+    labels = TYPES if column == "type" else [f"s{number % 2}" for number in range(len(FITTING))]
+    given_weights = {name: 1.0 + at for at, name in enumerate(sorted(set(labels)))}
+    loader = open_loader(dataset, batch_size=1, weight_by=column, weights=given_weights, epoch_rows=60)
+    for epoch in range(3):
+        found = counts_by(labels, numbers(loader.batches(epoch=epoch)))
+        assert found == shares(given_weights, 60)
+
+
+def test_a_weight_of_0_leaves_a_group_out(dataset: Path) -> None:
+    weights = {"chat": 1, "code": 1, "math": 0}
+    for packing in (False, True):
+        loader = open_loader(dataset, batch_size=1, weight_by="type", weights=weights, packing=packing)
+        found = counts_by(TYPES, [number for epoch in range(5) for number in numbers(loader.batches(epoch=epoch))])
+        assert set(found) == {"chat", "code"}
+
+
+def test_weighted_by_each_episodes_weight(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=1, weight_by="weight", epoch_rows=63)
+    total = sum(number % 3 for number in range(len(FITTING)))
+    for epoch in range(3):
+        counts = Counter(numbers(loader.batches(epoch=epoch)))
+        for number in range(len(FITTING)):
+            exact = 63 * (number % 3) / total
+            assert math.floor(exact) <= counts[number] <= math.ceil(exact)
+
+
+def test_filtered_episodes_keep_their_labels(tmp_path: Path) -> None:
+    """Labels belong to episodes, not to the positions that filtering leaves."""
+    folder = write_dataset(tmp_path / "data", [1, 5, 5, 1, 5, 5], type=["a", "b", "c", "a", "b", "c"])
+    loader = open_loader(folder, batch_size=1, weight_by="type", weights={"b": 1, "c": 3}, epoch_rows=4)
+    assert Counter(number % 3 for number in numbers(loader.batches())) == {1: 1, 2: 3}
+
+
+def test_a_mixture_of_two_datasets(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path / "one", [5] * 30)
+    two = write_dataset(tmp_path / "two", [6] * 4, first=50)
+    loader = open_loader({str(one): 0.75, str(two): 0.25}, batch_size=1, epoch_rows=20)
+    counts: Counter[int] = Counter()
+    for epoch in range(8):
+        found = numbers(loader.batches(epoch=epoch))
+        assert sum(number < 30 for number in found) == 15
+        counts.update(found)
+    assert {counts[number] for number in range(30)} == {4}  # 8 epochs of 15 draws of 30: all equally often
+    assert {counts[number] for number in range(30, 34)} == {10}
+
+
+@pytest.mark.parametrize("weights", [{"chat": 1, "code": 1, "math": 1}, {"chat": 1, "code": 5, "math": 0}])
+def test_packed_rows_do_not_mix_groups(dataset: Path, weights: dict[str, float]) -> None:
+    loader = open_loader(dataset, batch_size=1, weight_by="type", weights=weights, packing=True)
+    several = 0
+    for epoch in range(3):
+        for batch in loader.batches(epoch=epoch):
+            assert len({TYPES[number] for number in batch.episodes}) == 1
+            several += len(batch.episodes) > 1
+    assert several > 3
+
+
+def test_random_mode_by_group(dataset: Path) -> None:
+    """A group's share is its weight, however many members it has; 4 standard deviations."""
+    weights = {"chat": 1.0, "code": 2.0, "math": 1.0}
+    loader = open_loader(
+        dataset, batch_size=500, batch_sampling_mode="random", weight_by="type", weights=weights, epoch_seed=5
+    )
+    found = counts_by(TYPES, numbers(loader.next_batch() for _ in range(8)))
+    for name, weight in weights.items():
+        share = weight / 4
+        assert abs(found[name] / 4000 - share) < 4 * math.sqrt(share * (1 - share) / 4000)
+
+
+def test_val_is_not_weighted(dataset: Path) -> None:
+    write_dataset(dataset, [4] * 9, split="val", first=60)
+    loader = open_loader(dataset, batch_size=1, weight_by="type", weights={"chat": 1, "code": 0, "math": 1})
+    assert sorted(numbers(loader.batches("val"))) == list(range(9))
+
+
+GOOD = {"chat": 1, "code": 1, "math": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight_by": "typ", "weights": GOOD}, "weight_by is 'typ'; expected one of type, source, dataset, weight"),
+        ({"weight_by": "type"}, "expected weights by name"),
+        ({"weights": GOOD}, "expected weights by name"),
+        ({"weight_by": "weight", "weights": GOOD}, "expected weights by name"),
+        (
+            {"weight_by": "type", "weights": {**GOOD, "maths": 1}},
+            r"the type 'maths'.*math \(4\); did you mean 'math'\?",
+        ),
+        ({"weight_by": "type", "weights": {"chat": 1, "code": 1}}, "no weight for the type math; give each one"),
+        ({"weight_by": "type", "weights": {**GOOD, "code": -1}}, "the weight of 'code' is -1"),
+        ({"weight_by": "type", "weights": {**GOOD, "code": float("nan")}}, "the weight of 'code' is nan"),
+        ({"weight_by": "type", "weights": dict.fromkeys(GOOD, 0)}, "all 0"),
+        ({"weight_by": "type", "weights": {**GOOD, "code": 1e-9}}, "has none of code, whose weight is too small"),
+        ({"weight_by": "weight", "packing": True}, "cannot keep a weight of each"),
+        ({"weight_by": "type", "weights": GOOD, "epoch_rows": 0}, "epoch_rows is 0; expected at least 1"),
+        ({"epoch_rows": 10}, "epoch_rows without weight_by"),
+        ({"weight_by": "weight", "epoch_rows": 9, "batch_sampling_mode": "random"}, "which has no epochs"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else json.dumps(value),
+)
+def test_weights_that_do_not_fit(dataset: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_loader(dataset, **options)
+
+
+def test_proportions_and_weights_together(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="expected one of them"):
+        open_loader({str(dataset): 1.0}, weight_by="type", weights=GOOD)
+
+
+@pytest.mark.parametrize("share", [-1.0, float("nan"), 0.0])
+def test_proportions_of_a_mixture_are_checked(dataset: Path, share: float) -> None:
+    with pytest.raises(UsageError, match=r"the weight of|all 0"):
+        open_loader({str(dataset): share})
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -0.5, 1.0], r"row 1: weight -0\.5; expected a number of 0 or more"),
+        ([1.0, 1.0, float("nan")], "row 2: weight nan"),
+        ([float("inf"), 1.0, 1.0], "row 0: weight inf"),
+        ([0.0, 0.0, 0.0], "all weights are 0"),
+        ([1.0, None, 1.0], "weight holds double or nulls"),
+        (["1", "2", "3"], "weight holds string or nulls"),
+        ([1.0, 1.0], "2 rows for 3 episodes"),
+    ],
+)
+def test_weights_in_a_file_that_cannot_be(tmp_path: Path, weights: list[Any], message: str) -> None:
+    folder = write_dataset(tmp_path / "data", [4, 5, 6], weight=weights)
+    with pytest.raises(CacheError, match=message) as caught:
+        open_loader(folder, weight_by="weight")
+    assert str(folder / "train" / "episodes.parquet") in str(caught.value)
+
+
+def test_whole_numbers_are_weights_too(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data", [4, 5, 6], weight=[1, 0, 3])
+    counts = Counter(numbers(open_loader(folder, batch_size=1, weight_by="weight", epoch_rows=8).batches()))
+    assert counts == {0: 2, 2: 6}
+
+
+def test_metadata_that_is_not_there(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data", [4, 5, 6])
+    with pytest.raises(CacheError, match=r"episodes\.parquet: no such file; sampling by type needs it"):
+        open_loader(folder, weight_by="type", weights={"a": 1})
+    write_metadata(folder, source=["a", "b", "c"])
+    with pytest.raises(UsageError, match="no column 'type'; it has source"):
+        open_loader(folder, weight_by="type", weights={"a": 1})
+    write_metadata(folder, type=["a", None, "c"])
+    with pytest.raises(CacheError, match="row 1: no type; give every episode one"):
+        open_loader(folder, weight_by="type", weights={"a": 1})
+
+
+@pytest.mark.parametrize("kept", [0, 3, 50, -8])
+def test_metadata_that_is_cut_short(dataset: Path, kept: int) -> None:
+    path = dataset / "train" / "episodes.parquet"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CacheError, match="not a whole parquet file"):
+        open_loader(dataset, weight_by="type", weights=GOOD)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("seed", "positions", "expected"),
+    [
+        # Changing any of these breaks every run that is resumed with a newer version: never change them.
+        (0, [0, 1, 2], [0.5822228381910257, 0.9016574262818655, 0.3178714587907271]),
+        (1337, [0, 10**12, 2**62], [0.7749884572572348, 0.85826746871222, 0.3928530497903062]),
+        (-5, [7], [0.23221752174113264]),
+    ],
+)
+def test_uniform_is_pinned(seed: int, positions: list[int], expected: list[float]) -> None:
+    assert uniform(seed, np.array(positions)).tolist() == expected
+
+
+def test_derived_is_pinned() -> None:
+    assert derived(0, "marks") == 3144963858747825346
+    assert derived(1337, "group chat") == 15209568608538341422
+    assert len({derived(seed, purpose) for seed in range(20) for purpose in ("a", "b", "", "a/b")}) == 80
+
+
+@given(seed=st.integers(), start=st.integers(0, 2**62), n=st.integers(0, 50))
+def test_any_position_directly(seed: int, start: int, n: int) -> None:
+    positions = np.arange(start, start + n)
+    together = uniform(seed, positions)
+    assert together.dtype == np.float64
+    assert ((together >= 0) & (together < 1)).all()
+    assert together.tolist() == [uniform(seed, np.array([position]))[0] for position in positions]
+    assert uniform(seed, positions[::-1].reshape(1, -1)).tolist() == [together[::-1].tolist()]
+
+
+@pytest.mark.parametrize("what", ["positions", "seeds", "pairs"])
+def test_uniform_is_uniform(what: str) -> None:
+    """100 cells over 40 000 numbers; 148.2 is chi-square's 99.9 % quantile."""
+    if what == "positions":
+        cells = uniform(1, np.arange(40_000)) * 100
+    elif what == "seeds":
+        cells = np.concatenate([uniform(seed, np.array([0])) for seed in range(40_000)]) * 100
+    else:
+        pairs = (uniform(2, np.arange(80_000)) * 10).astype(np.int64).reshape(-1, 2)
+        cells = pairs[:, 0] * 10.0 + pairs[:, 1]
+    counts = np.bincount(cells.astype(np.int64), minlength=100)
+    assert ((counts - 400) ** 2 / 400).sum() < 148.2
+
+
+# Packing plans
+
+
+def plan_files(dataset: Path) -> list[Path]:
+    return sorted((dataset / plans.PLANS_FOLDER).iterdir()) if (dataset / plans.PLANS_FOLDER).exists() else []
+
+
+def same_plan(one: PackPlan, other: PackPlan) -> bool:
+    return (
+        one.items.tolist() == other.items.tolist()
+        and one.offsets.tolist() == other.offsets.tolist()
+        and (one.capacity, one.tokens) == (other.capacity, other.tokens)
+    )
+
+
+@pytest.fixture
+def never_pack(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A switch: from then on nothing may be packed."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("packed again")
+
+    return lambda: monkeypatch.setattr(plans, "pack", refuse)
+
+
+GROUPS = [None, {"a": np.arange(0, 22, 2), "b": np.arange(1, 22, 2)}, {"b": np.arange(1, 22, 2)}]
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
+def test_a_plan_is_made_once(dataset: Path, groups: Any, never_pack: Any, caplog: pytest.LogCaptureFixture) -> None:
+    split = EpisodeSplit([dataset], "train")
+    made = packing_plan(split, 13, groups=groups)
+    files = plan_files(dataset)
+    assert len(files) == 1
+    before = files[0].stat().st_mtime_ns
+    never_pack()
+    assert same_plan(packing_plan(EpisodeSplit([dataset], "train"), 13, groups=groups), made)
+    assert files[0].stat().st_mtime_ns == before
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
+def test_a_plan_holds_every_member_once(dataset: Path, groups: Any) -> None:
+    split = EpisodeSplit([dataset], "train")
+    plan = packing_plan(split, 13, groups=groups)
+    wanted = np.arange(len(split)) if groups is None else np.concatenate(list(groups.values()))
+    assert sorted(plan.items.tolist()) == sorted(wanted.tolist())
+    used = np.add.reduceat(split.lengths()[plan.items], plan.offsets[:-1])
+    assert used.max() <= 13
+    assert used.sum() == plan.tokens
+    if groups is not None:
+        rows = group_rows(plan, groups)
+        assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(plan.rows))
+        for name, members in groups.items():
+            items = [plan.items[plan.offsets[row] : plan.offsets[row + 1]] for row in rows[name]]
+            assert sorted(np.concatenate(items).tolist()) == members.tolist()
+
+
+@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit", "other arrays", "too few"])
+def test_a_damaged_plan_is_made_again(dataset: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    split = EpisodeSplit([dataset], "train")
+    made = packing_plan(split, 13)
+    (path,) = plan_files(dataset)
+    whole = path.read_bytes()
+    if damage == "other arrays":
+        np.savez(path, items=made.items)
+    elif damage == "too few":
+        np.savez(path, items=made.items[:-1], offsets=made.offsets, tokens=made.tokens)
+    else:
+        flipped = bytearray(whole)
+        flipped[len(whole) // 4] ^= 1
+        path.write_bytes({"short": whole[:-30], "empty": b"", "foreign": b"hello" * 99, "bit": bytes(flipped)}[damage])
+    with caplog.at_level(logging.WARNING):
+        assert same_plan(packing_plan(split, 13), made)
+    assert len(caplog.messages) == 1
+    assert str(path) in caplog.messages[0]
+    assert "making it again" in caplog.messages[0]
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("obstacle", ["file", "dead link"])
+def test_a_folder_that_cannot_be_written(dataset: Path, obstacle: str, caplog: pytest.LogCaptureFixture) -> None:
+    expected = numbers(open_loader(dataset, packing=True).batches())
+    for path in plan_files(dataset):
+        path.unlink()
+    folder = dataset / plans.PLANS_FOLDER
+    folder.rmdir()
+    if obstacle == "file":
+        folder.write_text("in the way")
+    else:
+        folder.symlink_to(dataset / "nowhere")
+    assert numbers(open_loader(dataset, packing=True).batches()) == expected
+    assert [message for message in caplog.messages if "the packing plan is not kept" in message]
+
+
+def test_other_data_another_plan(tmp_path: Path) -> None:
+    """Each of these changes the name of the plan's file."""
+    names = set()
+    for number, (lengths, width, minimum, groups) in enumerate(
+        [
+            (FITTING, 13, 1, None),
+            (FITTING[::-1], 13, 1, None),
+            (FITTING, 14, 1, None),
+            (FITTING, 13, 4, None),
+            (FITTING, 13, 1, GROUPS[1]),
+            (FITTING, 13, 1, GROUPS[2]),
+        ]
+    ):
+        folder = write_dataset(tmp_path / str(number), lengths)
+        packing_plan(EpisodeSplit([folder], "train", min_tokens=minimum), width, groups=groups)
+        (path,) = plan_files(folder)
+        names.add(path.name)
+    assert len(names) == 6
+
+
+def test_a_dataset_that_was_built_again_gets_a_new_plan(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data", [5, 6, 7, 8])
+    open_loader(folder, packing=True)
+    inside = folder / "train"
+    for path in inside.iterdir():
+        path.unlink()
+    inside.rmdir()
+    write_dataset(folder, [12, 12, 2, 3])
+    found = numbers(open_loader(folder, packing=True, batch_size=1, epoch_drop_last=False).batches())
+    assert sorted(found) == [0, 1, 2, 3]
+    assert len(plan_files(folder)) == 2
+
+
+def test_two_processes_at_once(dataset: Path) -> None:
+    """All make the same plan, and what is left is whole, with nothing beside it."""
+    program = (
+        "import sys; from tests.episodes.rows import numbers, open_loader\n"
+        "sys.stdin.readline()\n"
+        "print(numbers(open_loader(sys.argv[1], packing=True).batches()))"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(dataset)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+        for _ in range(2)
+    ]
+    answers = [process.communicate("go\n", timeout=100)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert answers[0] == answers[1]
+    (path,) = plan_files(dataset)
+    assert path.suffix == ".npz"
+    assert json.loads(answers[0]) == numbers(open_loader(dataset, packing=True).batches())
+
+
+def test_a_link_to_the_dataset_finds_the_plan(dataset: Path, tmp_path: Path, never_pack: Any) -> None:
+    open_loader(dataset, packing=True)
+    (tmp_path / "link").symlink_to(dataset)
+    never_pack()
+    open_loader(tmp_path / "link", packing=True)

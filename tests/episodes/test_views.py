@@ -1,0 +1,344 @@
+"""The same batches from torch's loaders and from a background thread, which end when they should."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import itertools
+import multiprocessing
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.schedule import Place
+from niels_gpt.episodes.views import EpisodeIterable, Prefetch
+from niels_gpt.errors import CacheError, UsageError
+from tests.conftest import REPOSITORY
+from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have fewer cores
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it
+]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("views") / "data")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No thread and no process outlives a test."""
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:  # the threads of torch's queues end a moment after their processes
+        thread.join(timeout=20)
+    assert [thread.name for thread in left if thread.is_alive()] == []
+    assert multiprocessing.active_children() == []
+
+
+def in_order(dataset: Path, n: int, **options: Any) -> list[EpisodeBatch]:
+    loader = open_loader(dataset, **options)
+    return [loader.next_batch() for _ in range(n)]
+
+
+def through(view: EpisodeIterable, workers: int, n: int | None = None, **options: Any) -> list[EpisodeBatch]:
+    """What torch's loader gives."""
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, **options)
+    return list(itertools.islice(door, n))
+
+
+def prefetching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "niels_gpt-prefetch"]
+
+
+# Prefetch
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+def test_prefetch_gives_what_next_batch_gives(dataset: Path, depth: int) -> None:
+    with open_loader(dataset).prefetch(depth=depth) as batches:
+        assert_all_equal(list(itertools.islice(batches, 30)), in_order(dataset, 30))
+
+
+def test_prefetch_begins_where_the_loader_stands_and_does_not_move_it(dataset: Path) -> None:
+    loader = open_loader(dataset)
+    loader.next_batch()
+    state = loader.state_dict()
+    with loader.prefetch() as batches:
+        assert batches.state_dict() == state
+        assert_all_equal([next(batches)], in_order(dataset, 2)[1:])
+    assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_leaving_the_block_ends_the_thread(dataset: Path, taken: int) -> None:
+    with open_loader(dataset).prefetch() as batches:
+        assert prefetching()
+        for _ in itertools.islice(batches, taken):
+            pass
+    assert prefetching() == []
+    assert list(batches) == []
+
+
+def test_an_error_in_the_block_ends_the_thread_too(dataset: Path) -> None:
+    with contextlib.suppress(ZeroDivisionError), open_loader(dataset).prefetch() as batches:
+        next(batches)
+        raise ZeroDivisionError
+    assert prefetching() == []
+
+
+def test_closing_again_is_harmless(dataset: Path) -> None:
+    batches = open_loader(dataset).prefetch()
+    for _ in range(3):
+        batches.close()
+    assert prefetching() == []
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_dropping_it_ends_the_thread(dataset: Path, cyclic: bool) -> None:
+    """Who breaks out of a loop and forgets the iterator keeps no thread and no dataset."""
+    batches: Any = open_loader(dataset).prefetch()
+    for batch in batches:
+        assert batch.x.shape == (2, 12)
+        break
+    if cyclic:
+        batches.itself = batches
+    gone = weakref.ref(batches)
+    del batches
+    if cyclic:
+        gc.collect()
+    assert gone() is None
+    assert prefetching() == []
+
+
+def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
+    program = (
+        "import sys; from tests.episodes.rows import open_loader\n"
+        "batches = open_loader(sys.argv[1]).prefetch(depth=1)\nnext(batches)\nprint('read')"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(dataset)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "read\n", "")
+
+
+class Failing:
+    """A feed that gives so many batches and then an error."""
+
+    def __init__(self, feed: EpisodeFeed, good: int, error: BaseException) -> None:
+        self._feed, self._left, self._error = feed, good, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+        if self._left == 0:
+            raise self._error
+        self._left -= 1
+        return self._feed.batch(place)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 8])
+@pytest.mark.parametrize("good", [0, 1, 4])
+@pytest.mark.parametrize("error", [CacheError("bad token"), MemoryError(), SystemExit(3)], ids=repr)
+def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
+    loader = open_loader(dataset)
+    feed: Any = Failing(loader.feed("train"), good, error)
+    batches = Prefetch(feed, Place(), depth=depth, device="cpu")
+    assert_all_equal([next(batches) for _ in range(good)], in_order(dataset, good))
+    state = batches.state_dict()
+    with pytest.raises(type(error)) as caught:
+        next(batches)
+    assert caught.value is error
+    assert batches.state_dict() == state
+    assert prefetching() == []
+    with pytest.raises(StopIteration):
+        next(batches)
+    loader.load_state_dict(state)  # what came before the error is not lost
+    assert_all_equal([loader.next_batch()], in_order(dataset, good + 1)[good:])
+
+
+def test_closing_while_an_error_waits(dataset: Path) -> None:
+    feed: Any = Failing(open_loader(dataset).feed("train"), 2, MemoryError())
+    batches = Prefetch(feed, Place(), depth=1, device="cpu")
+    next(batches)
+    batches.close()
+    assert prefetching() == []
+
+
+@pytest.mark.parametrize("depth", [0, -1])
+def test_a_depth_that_cannot_be(dataset: Path, depth: int) -> None:
+    with pytest.raises(UsageError, match=f"depth is {depth}"):
+        open_loader(dataset).prefetch(depth=depth)
+
+
+def test_several_at_once_do_not_disturb_each_other(dataset: Path) -> None:
+    loader = open_loader(dataset)
+    with loader.prefetch() as one, loader.prefetch(depth=5) as other:
+        first = [(next(one), next(other)) for _ in range(12)]
+    assert_all_equal([pair[0] for pair in first], in_order(dataset, 12))
+    assert_all_equal([pair[1] for pair in first], in_order(dataset, 12))
+
+
+# EpisodeIterable
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("packing", [False, True])
+def test_workers_give_the_order_of_one_process(tmp_path: Path, workers: int, packing: bool) -> None:
+    folder = write_dataset(tmp_path / "data", [4, 9, 3, 8, 5, 5, 10, 6, 7, 4, 12, 3, 5])
+    view = open_loader(folder, packing=packing, epoch_drop_last=False).as_iterable()
+    expected = in_order(folder, 20, packing=packing, epoch_drop_last=False)
+    assert_all_equal(through(view, workers, 20), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 12])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_it_ends_after_the_epochs_asked_for(dataset: Path, workers: int, drop_last: bool, epochs: int) -> None:
+    """Also where there are more workers than batches."""
+    options = {"batch_size": 3, "epoch_drop_last": drop_last}
+    loader = open_loader(dataset, **options)
+    if workers == 12 and (epochs, drop_last) != (1, True):
+        return  # processes take long to start
+    expected = in_order(dataset, epochs * loader.steps_per_epoch(), **options)
+    assert_all_equal(through(loader.as_iterable(epochs=epochs), workers), expected)
+
+
+def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    expected = in_order(dataset, 3 * loader.steps_per_epoch(), batch_size=5)
+    assert_all_equal([batch for _ in range(3) for batch in view], expected)
+
+
+def test_breaking_off_and_iterating_again_goes_on_within_the_epoch(dataset: Path) -> None:
+    view = open_loader(dataset, batch_size=5).as_iterable(epochs=1)
+    first = list(itertools.islice(view, 2))
+    assert_all_equal(first + list(view), in_order(dataset, 4, batch_size=5))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_set_epoch_says_where_to_begin(dataset: Path, workers: int) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    for epoch in (0, 1, 5, 1):
+        view.set_epoch(epoch)
+        assert_all_equal(through(view, workers), list(loader.batches(epoch=epoch)))
+
+
+def test_workers_that_persist_go_on_by_themselves(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        assert_all_equal(list(door), list(loader.batches(epoch=epoch)))
+    del door
+
+
+def test_it_begins_where_the_loader_stands(dataset: Path) -> None:
+    """In the middle of an epoch, `epochs=1` is what is left of it; behind its last batch, the next one."""
+    loader = open_loader(dataset, batch_size=5)
+    for at in range(5):
+        expected = in_order(dataset, 8, batch_size=5)[at : 8 if at == 4 else 4]
+        assert_all_equal(through(loader.as_iterable(epochs=1), 0), expected)
+        loader.next_batch()
+
+
+@pytest.mark.parametrize("epochs", [0, -1])
+def test_epochs_that_cannot_be(dataset: Path, epochs: int) -> None:
+    with pytest.raises(UsageError, match=f"epochs is {epochs}"):
+        open_loader(dataset).as_iterable(epochs=epochs)
+
+
+def test_random_batches_have_no_epochs(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_sampling_mode="random")
+    with pytest.raises(UsageError, match="batch_sampling_mode 'epoch'"):
+        loader.as_iterable(epochs=1)
+    assert_all_equal(through(loader.as_iterable(), 3, 10), in_order(dataset, 10, batch_sampling_mode="random"))
+
+
+def test_spawned_workers_give_the_same(dataset: Path) -> None:
+    """They receive the view pickled, unlike forked ones."""
+    found = through(open_loader(dataset).as_iterable(), 2, 9, multiprocessing_context="spawn")
+    assert_all_equal(found, in_order(dataset, 9))
+
+
+def test_pickles_carry_no_tokens(tmp_path: Path) -> None:
+    """A dataset of terabytes is opened by a worker, not sent to it."""
+    sizes = []
+    for n in (10, 1000):
+        folder = write_dataset(tmp_path / str(n), [10] * n)
+        view = open_loader(folder).as_iterable()
+        data = pickle.dumps(view)
+        assert_all_equal(list(itertools.islice(pickle.loads(data), 3)), in_order(folder, 3))
+        assert_all_equal(list(itertools.islice(copy.deepcopy(view), 3)), in_order(folder, 3))
+        sizes.append(len(data))
+    assert sizes[1] < sizes[0] + 100
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_in_a_worker_reaches_the_loop(tmp_path: Path, workers: int) -> None:
+    folder = write_dataset(tmp_path / "data")
+    loader = open_loader(folder, vocab_size=1500)  # later episodes hold larger ids
+    seen, message = read_until_error(loader.as_iterable(), workers)
+    assert re.search(r"record \d+: token 0 .*outside the vocabulary of 1,500", message)
+    assert_all_equal(seen, in_order(folder, len(seen)))
+
+
+def read_until_error(view: EpisodeIterable, workers: int) -> tuple[list[EpisodeBatch], str]:
+    """What came, and the message."""
+    seen: list[EpisodeBatch] = []
+    batches: Any = iter(torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers))
+    try:
+        for batch in batches:
+            seen.append(batch)
+    except CacheError as error:
+        return seen, str(error)
+    finally:
+        batches._shutdown_workers()  # left to the garbage collector, which an error needs, torch takes seconds
+    raise AssertionError("no error came")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, StatefulDataLoader])
+def test_breaking_off_ends_the_workers(dataset: Path, workers: int, kind: Any) -> None:
+    door = kind(open_loader(dataset).as_iterable(), batch_size=None, num_workers=workers)
+    for batch in door:
+        assert batch.x.shape == (2, 12)
+        break
+    del door, batch
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def test_two_views_are_independent(dataset: Path) -> None:
+    loader = open_loader(dataset)
+    one, other = loader.as_iterable(), loader.as_iterable()
+    list(itertools.islice(one, 4))
+    assert_all_equal(list(itertools.islice(other, 4)), in_order(dataset, 4))
+    assert loader.state_dict()["position"] == 0

@@ -1,0 +1,38 @@
+"""The code of `docs/episodes.md` and what the README says of episodes, run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.inputs import Record, read_jsonl
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import REPOSITORY
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks in order, in one namespace, as a reader would type them."""
+    from niels_gpt.episodes import build_episodes
+
+    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
+    rows = [record.value for record in read_jsonl(chats_file()) if isinstance(record, Record)]
+    sources = [row | {"source": "web" if number % 4 == 0 else "chats"} for number, row in enumerate(rows * 2)]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sources))
+    tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "more", encoder=tokenizer)
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REPOSITORY / "docs" / "episodes.md")
+    assert len(found) >= 8
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
