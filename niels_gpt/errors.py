@@ -12,6 +12,7 @@
         ├── InputError              an input file or line cannot be read
         ├── SourceError             a remote data set cannot be reached, or is not what it should be
         ├── TokenizerError          a tokenizer cannot be trained, loaded or trusted
+        ├── TemplateError           a chat template cannot be read, or misbehaves
         ├── CacheError              a cache is absent, foreign, short or damaged
         └── StorageError (OSError)  the disk refused
 
@@ -20,11 +21,18 @@ A message says what was found, what was expected and what to do, in that order a
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of a message: the known name nearest to a wrong one, or nothing."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""
 
 
 class NielsError(Exception):
@@ -92,6 +100,10 @@ class SourceError(DataError):
 
 class TokenizerError(DataError):
     """A tokenizer cannot be trained, loaded or trusted."""
+
+
+class TemplateError(DataError):
+    """A chat template is missing, cannot be read, or misbehaves."""
 
 
 class CacheError(DataError):

@@ -190,6 +190,7 @@ def build_sft_cache(
         split_rule=_split_rule(val_frac, "examples"),
         val_frac=val_frac,
         default_system_text=default_system_text,
+        max_message_bytes=max_message_bytes,
     )
     sentinels = {f"{name}_id": token for name, token in meta["special_token_ids"].items()}
     out = Path(out_dir)

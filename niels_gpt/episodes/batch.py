@@ -21,7 +21,8 @@ class EpisodeBatch:
         mask: float32, aligned to `y`: 0 on padding, on the first token of every episode, and where the dataset says so.
         episodes: int64 of shape (episodes,): which episodes these are, in order (their numbers in the index).
         num_trained_tokens: how many targets of this batch have a mask above 0; `mask_sum` adds the mask up.
-        global_num_trained_tokens, global_mask_sum: the same over the batches of all ranks.
+        global_num_trained_tokens, global_mask_sum: the same over the batches of all ranks; `None` on several ranks
+            with `global_counts=False`.
         num_tokens: how many tokens are no padding.
         state: what `load_state_dict` needs to go on after this batch.
         segment_ids: int32; 1, 2, ... along each row, 0 on padding. This and what follows is `None` unless rows are
@@ -41,8 +42,8 @@ class EpisodeBatch:
     episodes: npt.NDArray[np.int64]
     num_trained_tokens: int
     mask_sum: float
-    global_num_trained_tokens: int
-    global_mask_sum: float
+    global_num_trained_tokens: int | None
+    global_mask_sum: float | None
     num_tokens: int
     state: dict[str, Any]
     segment_ids: torch.Tensor | None = None
@@ -57,7 +58,7 @@ class EpisodeBatch:
 
     def to(self, device: str | torch.device) -> EpisodeBatch:
         """The batch on another device; copies to CUDA need not be waited for."""
-        if self.x.device == torch.device(device):
+        if _same_device(self.x.device, torch.device(device)):
             return self
         moved: dict[str, Any] = {name: to_device(value, device) for name, value in self.tensors().items()}
         return replace(self, **moved)
@@ -67,3 +68,8 @@ class EpisodeBatch:
         del device
         pinned: dict[str, Any] = {name: value.pin_memory() for name, value in self.tensors().items()}
         return replace(self, **pinned)
+
+
+def _same_device(here: torch.device, wanted: torch.device) -> bool:
+    """`cuda` names any CUDA device, so what is on `cuda:1` need not move."""
+    return here == wanted or (here.type == wanted.type and wanted.index is None)

@@ -93,6 +93,7 @@ def build(
             source_config=config,
             max_bad_rows=max_bad_rows,
             overwrite=overwrite,
+            read_share=source.read_share,
             progress=progress,
         )
     manifest = open_manifest(directory) or {}
@@ -101,7 +102,10 @@ def build(
         return
     out().print(_counts(manifest))
     out().print(
-        Text(f"{directory} is complete. Look at it: niels-gpt episodes show {directory} 0", style="green"),
+        Text(
+            f"{directory} is complete. Look at it: niels-gpt episodes show {directory} 0 --tokenizer {tokenizer}",
+            style="green",
+        ),
         soft_wrap=True,
     )
 

@@ -28,7 +28,7 @@ from niels_gpt.episodes.format import (
     shard_folders,
 )
 from niels_gpt.episodes.kept import Int64s, Kept
-from niels_gpt.errors import CacheError
+from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.manifests import Manifest
 
 CHUNK = 1 << 19  # records looked at in one go: temporaries stay small
@@ -54,6 +54,8 @@ class Shard:
 class EpisodeSplit:
     """The episodes of one split; those with fewer than `min_tokens` or more than `max_tokens` are left out.
 
+    With `drop_long=False` those with more are only counted.
+
     Several datasets follow each other as one. Opening looks at every record of the index (about 20 ns each) and at no
     token; memory grows only with what is left out.
 
@@ -65,7 +67,7 @@ class EpisodeSplit:
         shards: all files.
         kept: position -> episode, after filtering. Episodes are numbered through all shards.
         shard_of_dataset: the first shard of each dataset, and the number of shards.
-        too_short, too_long: how many episodes were left out.
+        too_short, too_long: how many episodes are.
 
     Raises:
         CacheError: a directory or file is missing, short or foreign, or a record points past the end (file, record and
@@ -73,10 +75,15 @@ class EpisodeSplit:
     """
 
     def __init__(
-        self, datasets: Sequence[Path], split: str, *, min_tokens: int = 0, max_tokens: int | None = None
+        self,
+        datasets: Sequence[Path],
+        split: str,
+        *,
+        min_tokens: int = 0,
+        max_tokens: int | None = None,
+        drop_long: bool = True,
     ) -> None:
         self.datasets, self.split = list(datasets), split
-        self._filter = (min_tokens, max_tokens)
         self.manifests = [_manifest_of(dataset) for dataset in self.datasets]
         opened = [
             [_open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
@@ -91,7 +98,9 @@ class EpisodeSplit:
             short.append(start + np.flatnonzero(too_short))
             if max_tokens is not None:  # an episode may be both, and is then left out once
                 long.append(start + np.flatnonzero((lengths > max_tokens) & ~too_short))
-        dropped = np.sort(np.concatenate([*short, *long, np.empty(0, dtype=np.int64)]))
+        left_out = [*short, *long] if drop_long else short
+        dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
+        self._options = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
         self.too_short, self.too_long = sum(map(len, short)), sum(map(len, long))
         self.kept = Kept(self.n_episodes, dropped)
 
@@ -189,13 +198,18 @@ class EpisodeSplit:
                     raise _past_the_end(shard, at + int(np.argmax(outside)))
                 yield first + at, lengths
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Maps are reopened, not copied, when a data loader's worker receives the split."""
-        return {"datasets": self.datasets, "split": self.split, "filter": self._filter}
+        return _reopen, (self.datasets, self.split, self._options, self.fingerprint)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        min_tokens, max_tokens = state["filter"]
-        self.__init__(state["datasets"], state["split"], min_tokens=min_tokens, max_tokens=max_tokens)  # type: ignore[misc]
+
+def _reopen(datasets: list[Path], split: str, options: dict[str, Any], fingerprint: str) -> EpisodeSplit:
+    opened = EpisodeSplit(datasets, split, **options)
+    if opened.fingerprint != fingerprint:
+        raise Mismatch(
+            f"{datasets[0]}: no longer what it was when this process was given it; do not rebuild a dataset in use"
+        )
+    return opened
 
 
 def _manifest_of(dataset: Path) -> Manifest | None:

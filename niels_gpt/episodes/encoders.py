@@ -22,6 +22,7 @@ from niels_gpt.sources.rejections import Rejections
 
 Rows = Iterable[Sequence[Message] | Conversation | Rejected]
 BATCH_TOKENS = 1_000_000
+MOST_WEIGHT = float(np.finfo(np.float32).max)  # more would be infinite in a mask
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,13 @@ class Encoded:
     weights: npt.NDArray[np.float32]
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """What the writer needs."""
+
+    @property
+    def identified(self) -> bool:
+        """`describe` tells this encoder from every other that makes other ids: two builds may be compared."""
 
     @property
     def vocab_size(self) -> int | None:
@@ -77,6 +83,11 @@ class SentinelEncoder:
         self._num_threads = num_threads
 
     @property
+    def identified(self) -> bool:
+        """See `Encoder`."""
+        return True
+
+    @property
     def vocab_size(self) -> int | None:
         """See `Encoder`."""
         return self._tokenizer.vocab_size
@@ -89,6 +100,7 @@ class SentinelEncoder:
             "template_sha256": None,
             "special_token_ids": self._special,
             "default_system_text": self._default_system_text,
+            "max_message_bytes": self._max_message_bytes,
         }
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[Encoded]:
@@ -145,6 +157,11 @@ class RendererEncoder:
     vocab_size: int | None = None
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
 
+    @property
+    def identified(self) -> bool:
+        """See `Encoder`: both fingerprints are given."""
+        return all(self.fingerprints.get(name) for name in ("tokenizer_sha256", "template_sha256"))
+
     def describe(self) -> dict[str, Any]:
         """See `Encoder`."""
         known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
@@ -196,7 +213,7 @@ def weight_of(message: Message) -> float:
         MessageError: a weight that is negative or not a number.
     """
     weight = message.get("weight", 1.0)
-    if not 0 <= weight < float("inf"):
+    if not 0 <= weight <= MOST_WEIGHT:
         raise MessageError("wrong_weight", f"weight is {weight}; expected a number of 0 or more")
     return 0.0 if message.get("train") is False else float(weight)
 
@@ -207,7 +224,7 @@ def encoder_of(given: Any) -> Encoder:
     Raises:
         UsageError: none of these.
     """
-    if isinstance(given, SentinelEncoder | RendererEncoder):
+    if isinstance(given, Encoder):
         return given
     if isinstance(given, CacheTokenizer):
         return SentinelEncoder(given)

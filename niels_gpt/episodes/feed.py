@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.gather import Int64s, Pieces
 from niels_gpt.episodes.reading import PieceReader, Texts
-from niels_gpt.episodes.schedule import EMPTY, Place, Schedule, skip, starting_place, take
+from niels_gpt.episodes.schedule import EMPTY, EveryRow, Place, Schedule, batches_left, skip, starting_place, take
 from niels_gpt.episodes.state import place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.format.collate import inputs_and_targets
 from niels_gpt.format.layout import layout
 from niels_gpt.format.packing import PackPlan
+
+_log = logging.getLogger("niels_gpt.episodes")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class FeedOptions:
     rank: int
     world_size: int
     use_mask: bool = True
+    shuffle: bool = True
+    global_counts: bool = True
 
     def __post_init__(self) -> None:
         if self.batch_size * self.block_size >= 2**31:  # places in a batch are int32, as attention kernels want them
@@ -93,16 +98,18 @@ class EpisodeFeed:
         """
         o, reader = self.options, self._reader
         rows, after = take(self.schedule, place, self.global_rows, drop_last=o.drop_last)
+        first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
+        if not o.global_counts:  # then the other ranks' rows need not be looked at
+            rows, first, stop = rows[first:stop], 0, o.batch_size
         everyones = self._pieces(rows)
         own = everyones.own(self._width)
         texts = reader.texts(everyones, own)
         weights = reader.weights(everyones, own, texts)[:, 1:]
-        first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
-        pieces = everyones if o.world_size == 1 else everyones.between(first, stop)
+        pieces = everyones if len(rows) == o.batch_size else everyones.between(first, stop)
         x, y = inputs_and_targets(reader.ids(pieces, own[first:stop], o.pad_id), "cpu")
         mask = weights[first:stop]
         trained, total = _sums(mask)
-        all_trained, all_total = (trained, total) if o.world_size == 1 else _sums(weights)
+        all_trained, all_total = (trained, total) if len(rows) == o.batch_size else _sums(weights)
         batch = EpisodeBatch(
             x=x,
             y=y,
@@ -110,8 +117,8 @@ class EpisodeFeed:
             episodes=pieces.episode,
             num_trained_tokens=trained,
             mask_sum=total,
-            global_num_trained_tokens=all_trained,
-            global_mask_sum=all_total,
+            global_num_trained_tokens=all_trained if o.global_counts or o.world_size == 1 else None,
+            global_mask_sum=all_total if o.global_counts or o.world_size == 1 else None,
             num_tokens=int(pieces.length.sum()),
             state=self.state(after),
             **self._layout(texts.between(first, stop)),
@@ -152,6 +159,40 @@ class EpisodeFeed:
         places += np.arange(len(places))
         return filled.repeat(sizes), self.plan.items[places].astype(np.int64)
 
+    def in_order(self) -> EpisodeFeed:
+        """The same rows, each once, in order and none dropped."""
+        n = len(self.split) if self.plan is None else self.plan.rows
+        schedule = EveryRow(n, self.options.seed, shuffle=False)
+        return EpisodeFeed(self.split, replace(self.options, drop_last=False), schedule, self.plan)
+
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has, on every rank; weighted epochs run on, so that one may have one less.
+
+        Raises:
+            UsageError: there are no epochs.
+        """
+        if self.schedule.n is None:
+            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+        drop_last = self.options.drop_last and not self.schedule.runs_on
+        return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
+
+    def log_epoch(self, epoch: int) -> None:
+        """The log line of document 002 when an epoch begins; once, by rank 0."""
+        o = self.options
+        if self.schedule.n is None or o.rank:
+            return
+        _log.info(
+            "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
+            self.split.split,
+            epoch,
+            len(self.split),
+            self.steps_per_epoch(),
+            _yes(o.shuffle),
+            _yes(o.drop_last),
+            o.pad_id,
+            _yes(self.uses_mask),
+        )
+
     def state(self, place: Place) -> dict[str, Any]:
         """`place` as a checkpoint keeps it."""
         return state_of(place, fingerprint=self.fingerprint, seed=self.options.seed)
@@ -173,6 +214,10 @@ class EpisodeFeed:
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _yes(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _sums(weights: npt.NDArray[Any]) -> tuple[int, float]:

@@ -60,6 +60,15 @@ def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
     return any(_holds_episodes(folder) for split in SPLITS for folder in _candidates(Path(dataset_dir) / split))
 
 
+def require_episodes(dataset: Path) -> None:
+    """Raise `CacheError` unless a directory holds episodes."""
+    if not is_episode_indexed_dataset(dataset):
+        raise CacheError(
+            f"{dataset}: no episodes: expected train/{TOKENS_NAME} and train/{INDEX_NAME}. "
+            "Build them with: niels-gpt episodes build; or use GPTDataLoader for a token stream"
+        )
+
+
 def _holds_episodes(folder: Path) -> bool:
     return (folder / TOKENS_NAME).is_file() and (folder / INDEX_NAME).is_file()
 

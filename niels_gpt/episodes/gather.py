@@ -134,5 +134,5 @@ class Column:
         shard = np.repeat(pieces.shard, pieces.length)
         for hit in np.unique(pieces.shard).tolist():
             here = shard == hit
-            values[here] = self._files[hit].take(pieces.places[here])
+            values[here] = self._files[hit][pieces.places[here]]  # `take` would copy a file that is one repeated value
         return values

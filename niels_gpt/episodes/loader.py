@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from niels_gpt.cache.meta import tokenizer_sha256
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
-from niels_gpt.episodes.format import SPLITS, is_episode_indexed_dataset
+from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.opening import Sampling, open_feed, open_split
 from niels_gpt.episodes.ranks import ranks
-from niels_gpt.episodes.schedule import Place, batches_left
-from niels_gpt.episodes.settings import IdentifiedTokenizer, chosen_pad_id, known_vocab_size, resolve
-from niels_gpt.episodes.views import EpisodeIterable, Prefetch
+from niels_gpt.episodes.schedule import Place
+from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, known_vocab_size, resolve
+from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
 
@@ -47,10 +47,15 @@ class GPTEpisodeDataLoader:
             "skip" or "error"; default "head" as document 002 says, and "error" with packing.
         packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
         weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
-            `weights`; or by each episode's own "weight". Exact over an epoch. Val is never weighted.
+            `weights`; or by each episode's own "weight". Exact over an epoch; batches run on from one epoch into the
+            next, so that nothing is dropped. Val is never weighted.
         epoch_rows: rows in a weighted epoch; default as many as there are.
         vocab_size: tokens are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
+        global_counts: count trained tokens over all ranks' batches. It costs a look at all their masks, which tells on
+            hundreds of ranks; without it the batches' `global_*` are `None`.
+
+    A val split with fewer rows than a global batch is not dropped whatever `epoch_drop_last` says; the log tells.
 
     Raises:
         UsageError: an argument out of range, no pad id, or a batch larger than an epoch with drop_last.
@@ -78,6 +83,7 @@ class GPTEpisodeDataLoader:
         vocab_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        global_counts: bool = True,
     ) -> None:
         given = {
             "use_loss_mask": use_loss_mask,
@@ -88,8 +94,9 @@ class GPTEpisodeDataLoader:
             "pad_token_id": pad_token_id,
             "episode_min_tokens": episode_min_tokens,
         }
-        self.config = settings = resolve(config, "sft_episode", given)
-        self.packing, self.device = packing, settings.device
+        self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", given)
+        settings = self.config
+        self.packing, self.device, self._global_counts = packing, settings.device, global_counts
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
         self._names, self._dirs, mixture = _datasets(dataset_dir)
@@ -108,7 +115,7 @@ class GPTEpisodeDataLoader:
         self.pad_token_id = chosen_pad_id(settings.pad_token_id, tokenizer, self.vocab_size)
         self._feeds: dict[str, EpisodeFeed] = {}
         self._places = {name: Place() for name in SPLITS}
-        self._announced: dict[str, int] = {}
+        self._announced: dict[str, int | None] = dict.fromkeys(SPLITS)
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
@@ -134,40 +141,66 @@ class GPTEpisodeDataLoader:
 
     def next_batch(self, split: str = "train") -> EpisodeBatch:
         """The next batch with all that is known of it; `get_batch` gives its first three tensors."""
-        feed = self.feed(split)
-        self._announce_epoch(split, feed)
-        batch, self._places[split] = feed.batch(self._places[split])
+        feed, place = self.feed(split), self._places[split]
+        epoch = feed.starting_place(place).epoch
+        if self._announced[split] != epoch:
+            self._announced[split] = epoch
+            feed.log_epoch(epoch)
+        batch, self._places[split] = feed.batch(place)
         return batch.to(self.device)
 
+    def evaluation_batches(self, split: str = "val") -> Iterator[EpisodeBatch]:
+        """Every row once, in order, none dropped; the same each time. Does not move `get_batch` on."""
+        return self._steps(self.feed(split).in_order(), Place())
+
     def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[EpisodeBatch]:
-        """One whole epoch from its start, for evaluation; does not move `get_batch` on.
+        """One epoch of training from its start; does not move `get_batch` on.
 
         Raises:
             UsageError: batch_sampling_mode is "random", which has no epochs.
         """
-        feed = self.feed(split)
-        place = Place(epoch, 0)
-        for _ in range(self.steps_per_epoch(split)):
+        return self._steps(self.feed(split), Place(epoch, 0))
+
+    def _steps(self, feed: EpisodeFeed, place: Place) -> Iterator[EpisodeBatch]:
+        for _ in range(feed.steps_per_epoch()):
             batch, place = feed.batch(place)
             yield batch.to(self.device)
 
     def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch:
         """An endless iterator whose batches are made by a background thread, from where `get_batch` stands.
 
-        Its own `state_dict()` counts what it has handed out, never what waits. Close it, or use it in `with`.
+        `state_dict` of both counts what was handed out, never what waits. Close it, or use it in `with`.
         """
-        return Prefetch(self.feed(split), self._places[split], depth=depth, device=self.device)
+        feed, follow = self.feed(split), self._follower(split)
+        return Prefetch(feed, self._places[split], depth=depth, device=self.device, handed_out=follow)
+
+    def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers:
+        """Batches from worker processes, from where `get_batch` stands; a pass gives `epochs`, or what is left of them.
+
+        `state_dict` of both counts what was handed out. Batches come on the CPU.
+
+        Args:
+            options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
+        """
+        feed, follow = self.feed(split), self._follower(split)
+        return EpisodeWorkers(feed, self._places[split], epochs=epochs, handed_out=follow, **options)
+
+    def _follower(self, split: str) -> Callable[[dict[str, Any]], None]:
+        """What keeps this loader where another door has come to."""
+        feed = self.feed(split)
+
+        def follow(state: dict[str, Any]) -> None:
+            self._places[split] = feed.place(state)
+
+        return follow
 
     def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable:
         """The batches from where `get_batch` stands, for `torch.utils.data.DataLoader(..., batch_size=None)`."""
         return EpisodeIterable(self.feed(split), self._places[split], epochs=epochs)
 
     def steps_per_epoch(self, split: str = "train") -> int:
-        """How many batches an epoch has, on every rank."""
-        feed = self.feed(split)
-        if feed.schedule.n is None:
-            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
-        return batches_left(feed.schedule.n, 0, feed.global_rows, drop_last=feed.options.drop_last)
+        """How many batches an epoch has, on every rank; see `EpisodeFeed.steps_per_epoch`."""
+        return self.feed(split).steps_per_epoch()
 
     def uses_mask(self, split: str = "train") -> bool:
         """Does `get_batch` return masks?"""
@@ -184,7 +217,7 @@ class GPTEpisodeDataLoader:
             Mismatch: the state is of another dataset, packing, order or seed. UsageError: it is no state.
         """
         self._places[split] = self.feed(split).place(state)
-        self._announced.pop(split, None)
+        self._announced[split] = None
 
     def feed(self, split: str) -> EpisodeFeed:
         """The split's batches as a pure function of the place."""
@@ -200,42 +233,50 @@ class GPTEpisodeDataLoader:
 
     def _make_feed(self, name: str, split: EpisodeSplit) -> EpisodeFeed:
         settings, sampling = self.config, self._sampling
-        if name != "train":
+        drop_last = settings.epoch_drop_last
+        if name == "val":
             sampling = Sampling(sampling.mode, sampling.shuffle, sampling.seed)
+            if drop_last and not self.packing and len(split) < self.batch_size * self.world_size:
+                drop_last = False
+                _log.warning(
+                    "[EpisodeLoader] split=val: fewer episodes than a batch; the only one is filled with padding"
+                )
         options = FeedOptions(
-            batch_size=settings.batch_size or 0,
-            block_size=settings.block_size or 0,
+            batch_size=self.batch_size,
+            block_size=self.block_size,
             pad_id=self.pad_token_id,
             seed=settings.epoch_seed,
-            drop_last=settings.epoch_drop_last,
+            drop_last=drop_last,
             too_long=self._too_long,
             vocab_size=self.vocab_size,
             rank=self.rank,
             world_size=self.world_size,
             use_mask=settings.use_loss_mask is not False,
+            shuffle=settings.epoch_shuffle,
+            global_counts=self._global_counts,
         )
         self._warn_without_mask(name, split)
-        return open_feed(split, options, sampling, packed=self.packing, names=self._names)
+        feed = open_feed(split, options, sampling, packed=self.packing, names=self._names)
+        if feed.plan is not None:
+            _log.info("[EpisodeLoader] split=%s rows=%d utilisation=%.4f", name, feed.plan.rows, feed.plan.utilisation)
+        return feed
 
     def _open(self, split: str) -> EpisodeSplit:
-        if not any(is_episode_indexed_dataset(folder) for folder in self._dirs):
-            raise CacheError(
-                f"{', '.join(map(str, self._dirs))}: no episodes: expected train/tokens.bin and train/episodes.idx. "
-                "Build them with: niels-gpt episodes build; or use GPTDataLoader for a token stream"
-            )
+        for folder in self._dirs:
+            require_episodes(folder)
         return open_split(
             self._dirs,
             split,
             min_tokens=self.config.episode_min_tokens,
             too_long=self._too_long,
-            width=(self.config.block_size or 0) + 1,
+            width=self.block_size + 1,
         )
 
     def _warn_without_mask(self, name: str, split: EpisodeSplit) -> None:
         if self.config.use_loss_mask is not False and not split.has_mask and not self._warned:
             self._warned = True
             _log.warning(
-                "[EpisodeLoader] split=%s: no loss mask, so get_batch returns (x, y) and every token counts: %s",
+                "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding counts too: %s",
                 name,
                 split.why_no_mask,
             )
@@ -253,24 +294,6 @@ class GPTEpisodeDataLoader:
                 split.n_tokens,
                 _yes(split.has_mask and self.config.use_loss_mask is not False),
             )
-
-    def _announce_epoch(self, split: str, feed: EpisodeFeed) -> None:
-        """The log line of document 002 when an epoch begins."""
-        epoch = feed.starting_place(self._places[split]).epoch
-        if feed.schedule.n is None or self._announced.get(split) == epoch:
-            return
-        self._announced[split] = epoch
-        _log.info(
-            "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
-            split,
-            epoch,
-            len(self._splits[split]),
-            self.steps_per_epoch(split),
-            _yes(self.config.epoch_shuffle),
-            _yes(self.config.epoch_drop_last),
-            self.pad_token_id,
-            _yes(self.uses_mask(split)),
-        )
 
 
 def _yes(value: bool) -> str:
@@ -292,7 +315,7 @@ def _datasets(given: Dirs | None) -> tuple[list[str], list[Path], dict[str, floa
 
 def _check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
     """Raise `Mismatch` if a dataset records another tokenizer than the one given."""
-    if not isinstance(tokenizer, IdentifiedTokenizer):
+    if not isinstance(tokenizer, HashableTokenizer):
         return
     for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
         recorded = manifest.get("tokenizer_sha256") if manifest else None

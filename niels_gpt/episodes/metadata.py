@@ -13,7 +13,7 @@ from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
 from niels_gpt.errors import CacheError, MissingExtra, UsageError, storage_errors
 
 if TYPE_CHECKING:
-    import pyarrow
+    import pyarrow.parquet
 
 Int64s = npt.NDArray[np.int64]
 
@@ -38,6 +38,21 @@ def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
     of_position = np.concatenate(codes)[split.kept[np.arange(len(split))]]
     found_at = {name: np.flatnonzero(of_position == numbers[name]) for name in sorted(numbers)}
     return {name: positions for name, positions in found_at.items() if len(positions)}
+
+
+def columns(split: EpisodeSplit) -> list[str]:
+    """Which of the known columns all shards have."""
+    names = [set(_open(shard.folder / METADATA_NAME).schema_arrow.names) for shard in split.shards]
+    return [column for column in METADATA_COLUMNS if all(column in found for found in names)]
+
+
+def check(split: EpisodeSplit, column: str) -> None:
+    """Raise `CacheError` for a column of another length than the index, or weights that are none."""
+    if column == "weight":
+        weights(split)
+    else:
+        for shard in split.shards:
+            _column(shard, column)
 
 
 def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
@@ -88,16 +103,21 @@ def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
 
 
 def _read(path: Path, column: str) -> pyarrow.ChunkedArray:
+    file = _open(path)
+    if column not in file.schema_arrow.names:
+        known = ", ".join(file.schema_arrow.names)
+        raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
+    with storage_errors("reading", path):
+        return file.read(columns=[column])[column]
+
+
+def _open(path: Path) -> pyarrow.parquet.ParquetFile:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise MissingExtra("pyarrow") from error
     with storage_errors("reading", path):
         try:
-            file = pyarrow.parquet.ParquetFile(path)
-            if column not in file.schema_arrow.names:
-                known = ", ".join(file.schema_arrow.names)
-                raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
-            return file.read(columns=[column])[column]
+            return pyarrow.parquet.ParquetFile(path)
         except pyarrow.ArrowInvalid as error:
             raise CacheError(f"{path}: not a whole parquet file ({error}); copy or build it again") from error

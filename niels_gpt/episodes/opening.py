@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,9 @@ from niels_gpt.episodes.schedule import (
     running_shares,
     shares,
 )
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.packing import PackPlan
+from niels_gpt.seeds import MAX_LENGTH
 
 WEIGHT_COLUMNS = ("type", "source", "dataset", "weight")
 
@@ -49,8 +49,9 @@ class Sampling:
                 f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name with "
                 "weight_by 'type', 'source' or 'dataset', and none with 'weight', where each episode has its own"
             )
-        if self.epoch_rows is not None and self.epoch_rows < 1:
-            raise UsageError(f"epoch_rows is {self.epoch_rows}; expected at least 1")
+        rows = self.epoch_rows
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_LENGTH):
+            raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
         if self.epoch_rows is not None and self.mode == "random":
             raise UsageError("epoch_rows with batch_sampling_mode 'random', which has no epochs; leave it out")
         if self.epoch_rows is not None and self.weight_by is None:
@@ -63,8 +64,8 @@ def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: s
     Raises:
         CacheError: files that are missing or damaged; or an episode is too long and the policy is `error`.
     """
-    limit = width if too_long in ("skip", "error") else None
-    opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=limit)
+    drops = too_long in ("skip", "error")
+    opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=width, drop_long=drops)
     if too_long == "error" and opened.too_long:
         everything = EpisodeSplit(datasets, split, min_tokens=min_tokens)
         lengths = everything.lengths()
@@ -100,10 +101,10 @@ def open_feed(
     if packed and sampling.weight_by == "weight":
         raise UsageError("rows of several episodes cannot keep a weight of each; weigh by type, source or dataset")
     width = options.block_size + 1
-    plan = packing_plan(split, width, groups=groups) if packed else None
+    plan = packing_plan(split, width, groups=groups.members if groups else None) if packed else None
     schedule = _schedule(split, plan, sampling, groups)
     rows = options.batch_size * options.world_size
-    if options.drop_last and schedule.n is not None and schedule.n < rows:
+    if options.drop_last and not schedule.runs_on and schedule.n is not None and schedule.n < rows:
         raise UsageError(
             f"{_places(split)}: {schedule.n:,} rows an epoch, but a global batch has {rows:,} ({options.batch_size:,} "
             f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
@@ -116,14 +117,27 @@ def _places(split: EpisodeSplit) -> str:
     return ", ".join(str(dataset / split.split) for dataset in split.datasets)
 
 
-def _groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> dict[str, Int64s] | None:
-    """The positions of each named group's episodes, if rows are drawn by group."""
+@dataclass(frozen=True)
+class _Groups:
+    """Which episodes (by position) share a name, and the weight of each name."""
+
+    members: dict[str, Int64s]
+    weights: dict[str, float]
+
+
+def _groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> _Groups | None:
+    """The groups with a weight above 0, if rows are drawn by group."""
     if sampling.weights is None or sampling.weight_by is None:
         return None
     by_dataset = sampling.weight_by == "dataset"
     found = _datasets(split, names) if by_dataset else metadata.labels(split, sampling.weight_by)
     _check_names(found, sampling)
-    return {name: members for name, members in found.items() if sampling.weights[name] > 0}
+    # A dataset goes by its number: the same mixture under other paths is the same mixture.
+    known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
+    used = [name for name in found if sampling.weights[name] > 0]
+    return _Groups(
+        {known_as[name]: found[name] for name in used}, {known_as[name]: sampling.weights[name] for name in used}
+    )
 
 
 def _datasets(split: EpisodeSplit, names: list[str]) -> dict[str, Int64s]:
@@ -138,8 +152,7 @@ def _check_names(found: Mapping[str, Int64s], sampling: Sampling) -> None:
     shares(weights, 1)  # checks the numbers
     for name in weights:
         if name not in found or (weights[name] > 0 and not len(found[name])):
-            near = difflib.get_close_matches(name, list(found), n=1)
-            meant = f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
+            meant = did_you_mean(name, found)
             known = ", ".join(f"{known} ({len(members):,})" for known, members in found.items())
             raise UsageError(
                 f"weights name the {what} {name!r}, of which there is no episode; there are {known}{meant}"
@@ -149,14 +162,12 @@ def _check_names(found: Mapping[str, Int64s], sampling: Sampling) -> None:
         raise UsageError(f"no weight for the {what} {', '.join(unnamed)}; give each one, 0 leaves it out")
 
 
-def _schedule(
-    split: EpisodeSplit, plan: PackPlan | None, sampling: Sampling, groups: dict[str, Int64s] | None
-) -> Schedule:
+def _schedule(split: EpisodeSplit, plan: PackPlan | None, sampling: Sampling, groups: _Groups | None) -> Schedule:
     n = len(split) if plan is None else plan.rows
     endless = sampling.mode == "random"
     if groups is not None:
-        members = groups if plan is None else group_rows(plan, groups)
-        return _by_group(members, n, sampling)
+        members = groups.members if plan is None else group_rows(plan, groups.members)
+        return _by_group(members, groups.weights, n, sampling)
     if sampling.weight_by == "weight":
         ends = running_shares(metadata.weights(split))
         if endless:
@@ -165,20 +176,19 @@ def _schedule(
     return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
 
 
-def _by_group(members: dict[str, Int64s], n: int, sampling: Sampling) -> Schedule:
-    weights = {name: given for name, given in (sampling.weights or {}).items() if name in members}
+def _by_group(members: dict[str, Int64s], weights: dict[str, float], n: int, sampling: Sampling) -> Schedule:
     if sampling.mode == "random":
         each = np.zeros(n)
         for name, rows in members.items():
             each[rows] = weights[name] / len(rows)
         return RandomRows(n, sampling.seed, running_shares(each))
-    drawn = sum(len(rows) for rows in members.values())
-    parts = shares(weights, sampling.epoch_rows or drawn)
+    parts = shares(weights, sampling.epoch_rows or sum(len(rows) for rows in members.values()))
     unseen = [name for name, rows in parts.items() if not rows]
     if unseen:
         raise UsageError(
             f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
             "one; raise epoch_rows or the weight, or give 0 to leave it out"
         )
-    groups = [Group(name, rows, parts[name]) for name, rows in members.items()]
-    return GroupedRows(groups, sampling.seed, sampling.shuffle)
+    return GroupedRows(
+        [Group(name, rows, parts[name]) for name, rows in members.items()], sampling.seed, sampling.shuffle
+    )

@@ -19,6 +19,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
         return 0, 1
-    if not 0 <= rank < world_size:
-        raise UsageError(f"rank is {rank} of world_size {world_size}; expected 0 to {world_size - 1}")
+    whole = isinstance(rank, int) and isinstance(world_size, int)
+    if not whole or not 0 <= rank < world_size:
+        raise UsageError(f"rank is {rank!r} of world_size {world_size!r}; expected a whole number below the world size")
     return rank, world_size

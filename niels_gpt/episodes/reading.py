@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.format import MASK_NAME
 from niels_gpt.episodes.gather import Array, Bools, Column, Int64s, Pieces
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn
@@ -47,6 +48,8 @@ class PieceReader:
         if split.has_mask and use_mask:
             # One token more where the policy must know whether the cut went through a turn.
             masks = [shard.mask for shard in split.shards if shard.mask is not None]
+            if len({mask.dtype for mask in masks}) > 1:  # together they are read as float32, where 255 would pass
+                _check_whole(split)
             self._masks = Column(masks, width + self._by_turn)
         self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
 
@@ -138,6 +141,15 @@ class PieceReader:
         _, (start,), _ = self._split.locate(pieces.episode[at : at + 1])
         token = int(pieces.start[at] - start) + column - int(pieces.column[at])
         return f"{self._split.describe(int(pieces.episode[at]))}: token {token:,}"
+
+
+def _check_whole(split: EpisodeSplit) -> None:
+    """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks once."""
+    for shard in split.shards:
+        if shard.mask is not None and shard.mask.dtype == np.uint8 and shard.mask.max(initial=0) > 1:
+            at = int(np.argmax(shard.mask > 1))
+            where = f"{shard.folder / MASK_NAME}: value {at:,}"
+            raise CacheError(f"{where} is {shard.mask[at]}; expected 0 or 1. Build the dataset again")
 
 
 def _segments(shard: Shard) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +38,14 @@ class Schedule(Protocol):
 
     Attributes:
         n: rows in an epoch; `None` if there are no epochs.
+        runs_on: a batch may hold the end of one epoch and the beginning of the next, so that no draw is lost.
     """
 
     @property
     def n(self) -> int | None: ...
+
+    @property
+    def runs_on(self) -> bool: ...
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """The rows at positions `start` to `stop` - 1 of an epoch."""
@@ -53,6 +57,8 @@ class Schedule(Protocol):
 @dataclass(frozen=True)
 class EveryRow:
     """Every row once an epoch, shuffled by (seed, epoch) or in order."""
+
+    runs_on: ClassVar[bool] = False
 
     n: int
     seed: int
@@ -80,6 +86,7 @@ class RandomRows:
     seed: int
     ends: npt.NDArray[np.float64] | None = None
     n: None = None
+    runs_on: ClassVar[bool] = True
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`; the epoch is always 0."""
@@ -112,6 +119,8 @@ class GroupedRows:
         draw of the group   0 1   2 3   4 5      epochs of 2
         round of members    first . . | second   rounds of 3, each in an order of its own
     """
+
+    runs_on: ClassVar[bool] = True
 
     groups: Sequence[Group]
     seed: int
@@ -165,6 +174,8 @@ class WeightedRows:
     Attributes:
         ends: where each row's part of the line ends, as a share of the whole, up to 1.
     """
+
+    runs_on: ClassVar[bool] = True
 
     ends: npt.NDArray[np.float64]
     n: int
@@ -235,6 +246,7 @@ def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[
 
         drop_last    (0, 0) -> rows 0-3, (0, 4) -> next epoch's 0-3, (1, 4)
         else         (0, 0) -> rows 0-3, (0, 4) -> rows 4 5 and two empty, (0, 6) -> next epoch's 0-3, (1, 4)
+        running on   (0, 0) -> rows 0-3, (0, 4) -> rows 4 5 and the next epoch's 0 1, (1, 2)
     """
     if schedule.n is None:
         stop = place.position + n
@@ -242,9 +254,14 @@ def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[
     place = starting_place(schedule, place, n, drop_last=drop_last)
     stop = min(schedule.n, place.position + n)
     rows = schedule.rows(place.epoch, place.position, stop)
-    if len(rows) < n:
-        rows = np.concatenate([rows, np.full(n - len(rows), EMPTY)])
-    return rows, Place(place.epoch, stop)
+    after = Place(place.epoch, stop)
+    if len(rows) == n:
+        return rows, after
+    if schedule.runs_on:
+        more, after = take(schedule, after, n - len(rows), drop_last=False)
+    else:
+        more = np.full(n - len(rows), EMPTY)
+    return np.concatenate([rows, more]), after
 
 
 def starting_place(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> Place:
@@ -252,7 +269,7 @@ def starting_place(schedule: Schedule, place: Place, n: int, *, drop_last: bool)
     if schedule.n is None:
         return place
     left = schedule.n - place.position
-    return Place(place.epoch + 1, 0) if left < (n if drop_last else 1) else place
+    return Place(place.epoch + 1, 0) if left < (n if drop_last and not schedule.runs_on else 1) else place
 
 
 def skip(schedule: Schedule, place: Place, n: int, batches: int, *, drop_last: bool) -> Place:
@@ -261,6 +278,9 @@ def skip(schedule: Schedule, place: Place, n: int, batches: int, *, drop_last: b
         return Place(place.epoch, place.position + batches * n)
     if batches == 0:
         return place
+    if schedule.runs_on:  # (1, 4) in epochs of 6 is row 10 of all; ends of epochs stay ends: 12 is (1, 6)
+        epoch, last = divmod(place.epoch * schedule.n + place.position + batches * n - 1, schedule.n)
+        return Place(epoch, last + 1)
     place = starting_place(schedule, place, n, drop_last=drop_last)
     here = batches_left(schedule.n, place.position, n, drop_last=drop_last)
     if batches <= here:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sized
 from dataclasses import fields
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from niels_gpt.config import TrainingConfig
 from niels_gpt.errors import UsageError
 
 
 @runtime_checkable
-class IdentifiedTokenizer(Protocol):
+class HashableTokenizer(Protocol):
     """A tokenizer whose hash datasets record."""
 
     def encode(self, text: str) -> list[int]: ...
@@ -19,28 +21,47 @@ class IdentifiedTokenizer(Protocol):
     def special_token_ids(self) -> Mapping[str, int]: ...
 
 
-def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> TrainingConfig:
+def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
     """The settings of document 002: a keyword if given, else the config's attribute, else the default.
+
+    Returns:
+        The settings, batch size and block size.
 
     Raises:
         UsageError: a value out of range, or no batch_size or block_size.
     """
-    values: dict[str, Any] = {
-        field.name: getattr(config, field.name, field.default) for field in fields(TrainingConfig)
-    }
-    values |= {name: value for name, value in given.items() if value is not None}
-    values["device"] = str(values["device"])
-    values["dataset_mode"] = mode
-    settings = TrainingConfig(**values)
-    for name in ("batch_size", "block_size"):
-        if values[name] is None:
+    told = config if isinstance(config, Mapping) else _Attributes(config)
+    found = {field.name: told.get(field.name) for field in fields(TrainingConfig)}
+    found |= {name: value for name, value in given.items() if value is not None}
+    values: dict[str, Any] = {name: _plain(value) for name, value in found.items() if value is not None}
+    device = values.get("device", "cpu")
+    values["device"] = f"cuda:{device}" if isinstance(device, int) else str(device)
+    settings = TrainingConfig(**values | {"dataset_mode": mode})
+    for name, value in (("batch_size", settings.batch_size), ("block_size", settings.block_size)):
+        if value is None:
             raise UsageError(f"the config has no {name}; expected a positive whole number")
-    return settings
+    return settings, settings.batch_size or 0, settings.block_size or 0
+
+
+class _Attributes:
+    """Any object's attributes as a mapping's `get`."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def get(self, name: str) -> Any:
+        return getattr(self._held, name, None)
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
     """The first that is known of: the argument, the config's, the tokenizer's, the dataset's."""
-    for value in (given, getattr(config, "vocab_size", None), _ids_of(tokenizer)):
+    told = config if isinstance(config, Mapping) else _Attributes(config)
+    for value in (given, told.get("vocab_size"), _ids_of(tokenizer)):
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 1:
                 raise UsageError(f"vocab_size is {value}; expected at least 1")
@@ -75,6 +96,6 @@ def _eos_id(tokenizer: Any | None) -> int | None:
         value = value() if callable(value) else value
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-    if isinstance(tokenizer, IdentifiedTokenizer):
+    if isinstance(tokenizer, HashableTokenizer):
         return tokenizer.special_token_ids().get("eot")
     return None

@@ -23,6 +23,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import MissingExtra, UsageError, storage_errors
 from niels_gpt.files import HashedWriter
 
+MOST_WEIGHT = float(np.finfo(np.float32).max)
 Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
@@ -58,7 +59,7 @@ class EpisodeWriter:
             raise UsageError(f"shard_bytes is {shard_bytes}; expected room for a token (4 bytes)")
         self.tokens = self.episodes = self.trained_tokens = 0
         self.files: dict[str, FileRecord] = {}
-        self._folder, self._split, self._mask_dtype = folder, split, mask_dtype
+        self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
         self._with_metadata = with_metadata
         self._shards = 0
@@ -79,6 +80,8 @@ class EpisodeWriter:
         """
         ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
         mask = self._checked(ids, lengths, weights)
+        if self._with_metadata and len(metadata) != len(lengths):
+            raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
         ends = np.cumsum(lengths)
         first, start = 0, 0
         while first < len(lengths):
@@ -105,6 +108,8 @@ class EpisodeWriter:
             raise UsageError(
                 f"{len(ids)} ids for lengths that add up to {lengths.sum()}; expected as many, each above 0"
             )
+        if ids.dtype.kind not in "iu":
+            raise UsageError(f"ids are {ids.dtype}; expected integers")
         if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
             raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
         if self._mask_dtype is None:
@@ -114,12 +119,11 @@ class EpisodeWriter:
                 f"{len(ids)} ids but {0 if weights is None else len(weights)} weights; expected one per id"
             )
         given: npt.NDArray[Any] = np.asarray(weights)
-        mask = given.astype(MASK_DTYPES[self._mask_dtype])
-        fine = (given >= 0) & np.isfinite(given) if self._mask_dtype == "float32" else (given == 0) | (given == 1)
+        fine = (given >= 0) & (given <= MOST_WEIGHT) if self._mask_dtype == "float32" else (given == 0) | (given == 1)
         if not fine.all():
             expected = "0 or more" if self._mask_dtype == "float32" else '0 or 1, or mask_dtype="float32"'
             raise UsageError(f"a weight of {given[~fine][0]} in a mask of {self._mask_dtype}; expected {expected}")
-        return mask
+        return given.astype(MASK_DTYPES[self._mask_dtype])
 
     def _shard(self) -> _ShardFiles:
         if self._open is None:

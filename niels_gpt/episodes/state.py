@@ -6,6 +6,7 @@ from typing import Any
 
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.seeds import MAX_LENGTH
 
 STATE_VERSION = 1
 KEYS = ("version", "fingerprint", "seed", "epoch", "position")
@@ -40,10 +41,10 @@ def place_in(state: dict[str, Any], *, fingerprint: str, seed: int, rows: int | 
             "filter, its packing or its order is another. Open what the state was taken from"
         )
     numbers = [state["epoch"], state["position"]]
-    most = numbers[1] if rows is None else rows
+    most = MAX_LENGTH if rows is None else rows
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers) or numbers[1] > most:
         raise UsageError(
             f"the state says epoch {numbers[0]!r}, position {numbers[1]!r}; expected an epoch of 0 or more and a "
-            f"position of 0 to {'any number' if rows is None else rows}"
+            f"position of 0 to {most}"
         )
     return Place(*numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -18,14 +17,21 @@ import torch
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
 from niels_gpt.cache.mmap import Tokens, map_tokens
-from niels_gpt.episodes.format import SPLITS, TOKEN_DTYPE, TOKENS_NAME, open_mask, samples
+from niels_gpt.episodes.format import (
+    SPLITS,
+    TOKEN_DTYPE,
+    TOKENS_NAME,
+    is_episode_indexed_dataset,
+    open_mask,
+    samples,
+)
 from niels_gpt.episodes.gather import Column, Pieces
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.ranks import ranks
 from niels_gpt.episodes.schedule import Place, RandomRows
 from niels_gpt.episodes.settings import resolve
 from niels_gpt.episodes.state import place_in, state_of
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.collate import inputs_and_targets, to_device
 
 LOADERS = ("token_stream", "sft_episode")
@@ -49,9 +55,7 @@ def make_data_loader(
         return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
     if mode == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
-    near = difflib.get_close_matches(str(mode), LOADERS, n=1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"dataset_mode is {mode!r}; expected {' or '.join(LOADERS)}{meant}")
+    raise UsageError(f"dataset_mode is {mode!r}; expected {' or '.join(LOADERS)}{did_you_mean(str(mode), LOADERS)}")
 
 
 class GPTDataLoader:
@@ -64,7 +68,8 @@ class GPTDataLoader:
         config: anything with `batch_size`, `block_size` and `device`.
         tokenizer: not used; taken so that both loaders are called alike.
         use_loss_mask: return masks where the dataset has them; default yes.
-        seed: of the windows; default the config's `epoch_seed`, else 1337.
+        epoch_seed: of the windows; default the config's, else 1337.
+        of_episodes: the tags of document 002 that concern episodes alone; checked, and without effect here.
         rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
 
     Raises:
@@ -79,17 +84,19 @@ class GPTDataLoader:
         dataset_dir: str | Path | None = None,
         *,
         use_loss_mask: bool | None = None,
-        seed: int | None = None,
+        epoch_seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        **of_episodes: Any,
     ) -> None:
         del tokenizer
         if dataset_dir is None:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
-        self.config = resolve(config, "token_stream", {"use_loss_mask": use_loss_mask, "epoch_seed": seed})
+        given = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | of_episodes
+        self.config, self.batch_size, block_size = resolve(config, "token_stream", given)
         self.dataset_dir = Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
-        width = (self.config.block_size or 0) + 1
+        width = block_size + 1
         self._splits = {
             name: _Windows(files, width, self.config.epoch_seed)
             for name in SPLITS
@@ -102,6 +109,11 @@ class GPTDataLoader:
             )
         self._positions = dict.fromkeys(self._splits, 0)
         self._warned = False
+        if is_episode_indexed_dataset(self.dataset_dir):
+            _log.warning(
+                "[DataLoader] %s holds episodes, and windows cross them; dataset_mode sft_episode keeps them apart",
+                self.dataset_dir,
+            )
 
     def get_batch(self, split: str = "train") -> tuple[torch.Tensor, ...]:
         """`(x, y, mask)`, or `(x, y)` without masks: int64, int64, float32 of shape (batch_size, block_size).
@@ -110,7 +122,7 @@ class GPTDataLoader:
             UsageError, CacheError: no such split.
         """
         windows = self._split(split)
-        B = self.config.batch_size or 0
+        B = self.batch_size
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         pieces = windows.draw(first, first + B)
@@ -137,6 +149,11 @@ class GPTDataLoader:
         found = self._split(split).fingerprint
         self._positions[split] = place_in(state, fingerprint=found, seed=self.config.epoch_seed, rows=None).position
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the files itself, and goes on from here."""
+        ranks = {"rank": self.rank, "world_size": self.world_size}
+        return _reopen, (self.config, self.dataset_dir, ranks, {name: self.state_dict(name) for name in self._splits})
+
     def _split(self, split: str) -> _Windows:
         if split not in SPLITS:
             raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
@@ -148,6 +165,13 @@ class GPTDataLoader:
         if self.config.use_loss_mask and not self._warned:
             self._warned = True
             _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
+
+
+def _reopen(config: Any, dataset_dir: Path, ranks: dict[str, Any], states: dict[str, dict[str, Any]]) -> GPTDataLoader:
+    loader = GPTDataLoader(config, None, dataset_dir, **ranks)
+    for split, state in states.items():
+        loader.load_state_dict(state, split)
+    return loader
 
 
 @dataclass(frozen=True)

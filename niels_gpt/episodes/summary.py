@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import SPLITS, TOKENS_NAME, is_episode_indexed_dataset
-from niels_gpt.errors import CacheError
+from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.format.packing import pack
 
 
@@ -51,9 +50,8 @@ def summarise(dataset: Path, block_size: int) -> list[SplitSummary]:
     Raises:
         CacheError: no dataset, or a damaged one.
     """
-    if not is_episode_indexed_dataset(dataset):
-        raise CacheError(f"{dataset}: no episodes; expected train/{TOKENS_NAME} with an index beside it")
-    opened = [EpisodeSplit([dataset], split) for split in SPLITS]
+    require_episodes(dataset)
+    opened = [EpisodeSplit([dataset], split, min_tokens=1) for split in SPLITS]
     return [_summary(split, block_size + 1) for split in opened if split.shards]
 
 

@@ -14,8 +14,8 @@ from niels_gpt.episodes.format import (
     METADATA_NAME,
     SPLITS,
     TOKENS_NAME,
-    is_episode_indexed_dataset,
     open_manifest,
+    require_episodes,
 )
 from niels_gpt.errors import CacheError
 from niels_gpt.manifests import verify_files
@@ -33,8 +33,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
     Raises:
         CacheError: the dataset cannot be opened at all.
     """
-    if not is_episode_indexed_dataset(dataset):
-        raise CacheError(f"{dataset}: no episodes; expected train/{TOKENS_NAME} with an index beside it")
+    require_episodes(dataset)
     manifest = open_manifest(dataset)
     damaged = list(verify_files(dataset, manifest["files"], progress)) if manifest else []
     yield from damaged
@@ -77,8 +76,14 @@ def _shard_findings(shard: Shard, vocab_size: int | None, progress: Progress) ->
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:
-    if split.shards and all((shard.folder / METADATA_NAME).exists() for shard in split.shards):
-        try:
-            metadata.weights(split)
-        except CacheError as error:
-            yield str(error)
+    """Every shard has metadata or none has; each has a row per episode, and weights that are weights."""
+    have = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
+    without = [shard.folder for shard in split.shards if shard.folder not in have]
+    if have and without:
+        yield f"{without[0] / METADATA_NAME}: no such file, although other shards have one"
+    if have and not without:
+        for column in metadata.columns(split):
+            try:
+                metadata.check(split, column)
+            except CacheError as error:
+                yield str(error)

@@ -66,7 +66,8 @@ def build_episodes(
         "format_version": FORMAT_VERSION,
         "kind": "episodes",
         "dataset_name": source_name,
-        "dataset_config": source_config,
+        # Of an encoder that cannot be told from others nothing is "already built".
+        "dataset_config": source_config if made_by.identified else None,
         "seed": seed,
         "val_frac": val_frac,
         "token_dtype": "uint32",

@@ -69,7 +69,7 @@ def table(tokens: list[TokenView]) -> Table:
     """Position, id, token, kind, and the target that is predicted from there."""
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     packed = any(token.segment for token in tokens)
-    for name in ("pos", "text", "id") if packed else ("pos", "id"):
+    for name in ("pos", "seg", "id") if packed else ("pos", "id"):
         shown.add_column(name, justify="right")
     shown.add_column("token")
     shown.add_column("kind")

@@ -34,7 +34,7 @@ def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
     device = torch.device(device)
     if tensor.device == device:
         return tensor  # already there, as CPU batches are: no call into torch
-    if device.type == "cuda":
+    if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 

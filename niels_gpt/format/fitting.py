@@ -6,13 +6,12 @@ rebuilt from what is left.
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, did_you_mean
 
 Slices = list[slice]
 
@@ -88,8 +87,7 @@ def check_policy(policy: str) -> None:
     was cut, `skip` leaves the episode out, `error` refuses the dataset.
     """
     if policy not in EPISODE_POLICIES:
-        near = difflib.get_close_matches(policy, EPISODE_POLICIES, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        meant = did_you_mean(policy, EPISODE_POLICIES)
         raise UsageError(f"too_long is {policy!r}; expected one of {', '.join(EPISODE_POLICIES)}{meant}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.errors import CacheError, NielsError, UsageError
+from niels_gpt.errors import CacheError, Mismatch, NielsError, UsageError
 from tests.episodes.made import config, epoch_of, loader, numbered, one_line, write_manifest, write_shard, write_split
 
 BIG = 2**64
@@ -244,10 +245,8 @@ def test_a_batch_larger_than_the_dataset_with_drop_last(tmp_path: Path, batch_si
         ("epoch_shuffle", "yes"),
         ("epoch_drop_last", 1),
         ("epoch_seed", -1),
-        ("epoch_seed", None),
         ("use_loss_mask", "true"),
         ("device", "a gpu"),
-        ("device", None),
         ("vocab_size", 0),
     ],
 )
@@ -311,7 +310,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     assert str(missing) in refused_at_opening(CacheError, missing)
     write_split(tmp_path / "there" / "train", numbered([3, 3, 3]))
-    with pytest.raises(CacheError, match="no such directory") as caught:
+    with pytest.raises(CacheError, match="no episodes") as caught:
         GPTEpisodeDataLoader(config(), None, [tmp_path / "there", missing])
     assert one_line(caught.value).startswith(str(missing))
 
@@ -486,3 +485,28 @@ def test_states_whose_numbers_are_none(dataset: Path, change: dict[str, Any]) ->
     opened = loader(dataset)
     with pytest.raises(UsageError, match=str(next(iter(change)))):
         opened.load_state_dict(opened.state_dict() | change)
+
+
+def test_each_directory_of_a_list_must_hold_episodes(tmp_path: Path) -> None:
+    """One that was copied by halves must not vanish from the training."""
+    write_split(tmp_path / "a" / "train", numbered([3, 3, 3]))
+    (tmp_path / "b").mkdir()
+    with pytest.raises(CacheError, match="b: no episodes"):
+        GPTEpisodeDataLoader(config(), None, [tmp_path / "a", tmp_path / "b"], pad_token_id=0)
+
+
+def test_a_mask_of_255_beside_weights(tmp_path: Path) -> None:
+    write_split(tmp_path / "a" / "train", numbered([3, 3]), [[0, 255, 255]] * 2)
+    write_split(tmp_path / "b" / "train", numbered([3, 3]), [[0, 0.5, 1]] * 2, mask_dtype="<f4")
+    with pytest.raises(CacheError, match=r"a/train/mask.bin: value 1 is 255; expected 0 or 1"):
+        GPTEpisodeDataLoader(config(), None, [tmp_path / "a", tmp_path / "b"], pad_token_id=0)
+
+
+def test_a_dataset_that_is_rebuilt_under_a_worker(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([3] * 9))
+    held = pickle.dumps(GPTEpisodeDataLoader(config(), None, tmp_path, pad_token_id=0).feed("train"))
+    assert len(held) < 20_000
+    pickle.loads(held)
+    write_split(tmp_path / "train", numbered([4] * 9))
+    with pytest.raises(Mismatch, match="no longer what it was"):
+        pickle.loads(held)

@@ -148,3 +148,20 @@ def test_looking_at_a_dataset_does_not_load_torch(dataset: Path) -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def test_metadata_without_weights_and_records_of_nothing(tmp_path: Path) -> None:
+    """Both are legal, so `info` and `verify` read them."""
+    import pyarrow
+    import pyarrow.parquet
+
+    write_split(tmp_path / "train", [[1, 2, 3], [], [4, 5]])
+    table = pyarrow.table({"type": ["a", "b", "a"]})
+    pyarrow.parquet.write_table(table, tmp_path / "train" / "episodes.parquet")
+    assert run_cli("episodes", "verify", tmp_path).returncode == 0
+    shown = json.loads(run_cli("episodes", "info", tmp_path, "--json").stdout)
+    assert shown["splits"]["train"]["episodes"] == 2
+    pyarrow.parquet.write_table(table.slice(1), tmp_path / "train" / "episodes.parquet")
+    found = run_cli("episodes", "verify", tmp_path)
+    assert found.returncode == 3
+    assert "2 rows for 3 episodes" in found.stdout

@@ -270,7 +270,7 @@ def test_without_masks_a_pair_and_one_warning(tmp_path: Path, caplog: pytest.Log
     opened = loader(tmp_path, use_loss_mask=True)
     assert [len(opened.get_batch(split)) for split in ("train", "train", "val")] == [2, 2, 2]
     assert warnings_of(caplog) == [
-        "[EpisodeLoader] split=train: no loss mask, so get_batch returns (x, y) and every token counts: "
+        "[EpisodeLoader] split=train: no loss mask, get_batch returns (x, y), where padding counts too: "
         f"{tmp_path / 'train' / 'mask.bin'}: no such file"
     ]
     assert opened.next_batch().mask.tolist() == [[1.0, 1.0, 0.0, 0.0]] * 2
@@ -510,3 +510,50 @@ def test_a_packing_plan_of_another_filter_is_not_taken(tmp_path: Path) -> None:
     assert np.sort(skipped.next_batch().episodes).tolist() == [0, 1]
     cut = loader(tmp_path, batch_size=1, episode_min_tokens=3, keywords={"packing": True, "too_long": "head"})
     assert sorted(int(n) for batch in epoch_of(cut) for n in batch.episodes) == [1, 2]
+
+
+# ---- evaluation
+
+
+@pytest.mark.parametrize("mode", ["epoch", "random"])
+@pytest.mark.parametrize("packing", [False, True])
+def test_evaluation_sees_every_episode_once_in_any_mode(tmp_path: Path, mode: str, packing: bool) -> None:
+    write_split(tmp_path / "train", numbered([4] * 20))
+    write_split(tmp_path / "val", numbered([3, 5, 2, 4, 3]))
+    opened = loader(tmp_path, batch_size=2, block_size=6, batch_sampling_mode=mode, keywords={"packing": packing})
+    for _ in range(2):
+        seen = [episode for batch in opened.evaluation_batches("val") for episode in batch.episodes.tolist()]
+        assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_a_small_val_is_not_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path / "train", numbered([4] * 20))
+    write_split(tmp_path / "val", numbered([3, 5]))
+    opened = loader(tmp_path, batch_size=8)
+    x, *_ = opened.get_batch("val")
+    assert x.shape[0] == 8
+    assert "fewer episodes than a batch" in caplog.text
+
+
+def test_how_many_are_cut_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, LOG)
+    write_split(tmp_path / "train", numbered([3, 9, 9]))
+    loader(tmp_path, batch_size=1, block_size=4)
+    assert "episodes=3 too_short=0 too_long=2" in caplog.text
+
+
+def test_counts_of_other_ranks_may_be_left_out(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([4] * 8), [[0, 1, 1, 1]] * 8)
+    ranks = {"rank": 1, "world_size": 2}
+    whole = loader(tmp_path, batch_size=2, keywords=ranks).next_batch()
+    own = loader(tmp_path, batch_size=2, keywords=ranks | {"global_counts": False}).next_batch()
+    assert own.x.equal(whole.x)
+    assert own.mask.equal(whole.mask)
+    assert (own.global_num_trained_tokens, own.global_mask_sum) == (None, None)
+    assert own.num_trained_tokens == whole.num_trained_tokens
+
+
+def test_a_config_may_be_a_mapping_with_numpys_numbers(tmp_path: Path) -> None:
+    write_split(tmp_path / "train", numbered([4] * 8))
+    told = {"batch_size": np.int64(2), "block_size": np.int32(5), "pad_token_id": 0, "epoch_seed": None}
+    assert GPTEpisodeDataLoader(told, None, tmp_path).get_batch()[0].shape == (2, 5)

@@ -244,14 +244,15 @@ def test_a_state_goes_through_any_other_door(datasets: tuple[Path, Path], door: 
 
 
 def test_a_view_read_here_goes_on_in_workers(datasets: tuple[Path, Path]) -> None:
-    """What it was read by before says nothing about who reads it next."""
+    """A pass that was broken off begins again, with any number of workers; its state goes on."""
     loader = open_loader(datasets[0])
     expected = [loader.next_batch() for _ in range(12)]
     view = loader.as_iterable()
     view.load_state_dict(open_loader(datasets[0]).state_dict())
     here = list(itertools.islice(view, 3))
     workers = iter(torch.utils.data.DataLoader(view, batch_size=None, num_workers=3))
-    assert_all_equal(here + list(itertools.islice(workers, 5)), expected[:8])
+    assert_all_equal(here, expected[:3])
+    assert_all_equal(list(itertools.islice(workers, 5)), expected[:5])
     other = open_loader(datasets[0]).as_iterable()
     other.load_state_dict(view.state_dict())  # this process' view stands where this process left it
     workers = iter(torch.utils.data.DataLoader(other, batch_size=None, num_workers=3))

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import math
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -17,8 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import plans
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.plans import group_rows, packing_plan
 from niels_gpt.episodes.schedule import (
     EMPTY,
@@ -40,6 +43,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.seeds import derived, order, uniform
 from tests.conftest import REPOSITORY
+from tests.episodes.made import write_split
 from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata
 
 FITTING = [length for length in LENGTHS if length <= 13]
@@ -383,7 +387,10 @@ GOOD = {"chat": 1, "code": 1, "math": 1}
         ({"weight_by": "type", "weights": dict.fromkeys(GOOD, 0)}, "all 0"),
         ({"weight_by": "type", "weights": {**GOOD, "code": 1e-9}}, "has none of code, whose weight is too small"),
         ({"weight_by": "weight", "packing": True}, "cannot keep a weight of each"),
-        ({"weight_by": "type", "weights": GOOD, "epoch_rows": 0}, "epoch_rows is 0; expected at least 1"),
+        (
+            {"weight_by": "type", "weights": GOOD, "epoch_rows": 0},
+            "epoch_rows is 0; expected a whole number of at least 1",
+        ),
         ({"epoch_rows": 10}, "epoch_rows without weight_by"),
         ({"weight_by": "weight", "epoch_rows": 9, "batch_sampling_mode": "random"}, "which has no epochs"),
     ],
@@ -654,3 +661,61 @@ def test_a_link_to_the_dataset_finds_the_plan(dataset: Path, tmp_path: Path, nev
     (tmp_path / "link").symlink_to(dataset)
     never_pack()
     open_loader(tmp_path / "link", packing=True)
+
+
+# ---- mixtures under other names, and epochs that run on
+
+
+def test_a_mixture_is_the_same_under_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint must find its data on another machine."""
+    for name, first in (("zoo", 0), ("ant", 100)):
+        write_split(tmp_path / name / "train", [[first + n] * 3 for n in range(1, 20)])
+    config = TrainingConfig(batch_size=4, block_size=4)
+    monkeypatch.chdir(tmp_path)
+
+    def opened(*names: str) -> GPTEpisodeDataLoader:
+        mixture = dict(zip(names, (0.5, 0.5), strict=True))
+        return GPTEpisodeDataLoader(config, None, mixture, pad_token_id=0, epoch_rows=15, packing=False)
+
+    here = opened("zoo", "ant")
+    for _ in range(3):
+        here.next_batch()
+    moved = shutil.copytree(tmp_path / "zoo", tmp_path / "aaa")
+    there = opened(str(moved), "./ant")
+    there.load_state_dict(here.state_dict())
+    assert there.next_batch().x.equal(here.next_batch().x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(3, 40), batch_size=st.integers(1, 50), world_size=st.sampled_from([1, 2]))
+def test_weighted_batches_run_on_and_lose_nothing(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, batch_size: int, world_size: int
+) -> None:
+    """Whatever the batch, the draws of every epoch are exact, with drop_last as without."""
+    folder = tmp_path_factory.mktemp("on")
+    for name, first in (("a", 0), ("b", 1000)):
+        write_split(folder / name / "train", [[first + n] * 3 for n in range(1, 12)])
+    loaders = [
+        GPTEpisodeDataLoader(
+            TrainingConfig(batch_size=batch_size, block_size=4),
+            None,
+            {folder / "a": 2, folder / "b": 1},
+            pad_token_id=0,
+            epoch_rows=rows,
+            rank=rank,
+            world_size=world_size,
+        )
+        for rank in range(world_size)
+    ]
+    wanted = 3 * rows
+    firsts: list[int] = []
+    while len(firsts) < wanted:
+        firsts += [int(row[0]) for loader in loaders for row in loader.next_batch().x]
+    assert 0 not in firsts  # no row is empty
+    exact = shares({"dataset 0": 2, "dataset 1": 1}, rows)["dataset 0"]
+    for epoch in range(3):
+        drawn = firsts[epoch * rows : (epoch + 1) * rows]
+        assert sum(first < 1000 for first in drawn) == exact
+    seen = Counter(first for first in firsts[:wanted] if first < 1000)
+    counts = [seen[n] for n in range(1, 12)]
+    assert max(counts) - min(counts) <= 1  # all of a group come before one comes again, over epoch ends too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,12 +102,12 @@ def test_a_pretrain_cache_with_the_dtype_of_its_meta(tmp_path: Path, fake: FakeT
 
 def test_same_seed_same_windows_and_ranks_share_them(tmp_path: Path) -> None:
     dataset = counting(tmp_path / "train", 500)
-    alone = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, seed=5)
+    alone = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, epoch_seed=5)
     ranks = [
-        GPTDataLoader(settings(use_loss_mask=False), dataset_dir=dataset, seed=5, rank=rank, world_size=2)
+        GPTDataLoader(settings(use_loss_mask=False), dataset_dir=dataset, epoch_seed=5, rank=rank, world_size=2)
         for rank in (0, 1)
     ]
-    other = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, seed=6)
+    other = GPTDataLoader(settings(batch_size=2 * B, use_loss_mask=False), dataset_dir=dataset, epoch_seed=6)
     for _ in range(5):
         x, _ = alone.get_batch()
         assert x.equal(torch.cat([loader.get_batch()[0] for loader in ranks]))
@@ -178,3 +179,25 @@ def test_the_mode_chooses_and_absent_means_a_stream(tmp_path: Path) -> None:
     assert isinstance(make_data_loader(episodes, None, tmp_path, dataset_mode="token_stream"), GPTDataLoader)
     with pytest.raises(UsageError, match=r"'sft_episodes'.*did you mean 'sft_episode'"):
         make_data_loader(settings(dataset_mode="sft_episodes"), None, tmp_path)
+
+
+def test_the_tags_of_episodes_are_checked_and_without_effect(tmp_path: Path) -> None:
+    dataset = counting(tmp_path / "train", 50)
+    tags = {"pad_token_id": 0, "episode_min_tokens": 2, "epoch_shuffle": False, "epoch_drop_last": True}
+    assert isinstance(make_data_loader(settings(), None, dataset, epoch_seed=3, **tags), GPTDataLoader)
+    with pytest.raises(UsageError, match="pad_token_id is -1"):
+        make_data_loader(settings(), None, dataset, pad_token_id=-1)
+
+
+def test_episodes_read_as_a_stream_are_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_split(tmp_path / "train", [[1] * 9] * 3)
+    GPTDataLoader(settings(), dataset_dir=tmp_path)
+    assert "dataset_mode sft_episode keeps them apart" in caplog.text
+
+
+def test_a_pickled_loader_carries_no_tokens_and_goes_on(tmp_path: Path) -> None:
+    loader = GPTDataLoader(settings(use_loss_mask=False), dataset_dir=counting(tmp_path / "train", 20_000))
+    loader.get_batch()
+    held = pickle.dumps(loader)
+    assert len(held) < 5_000
+    assert pickle.loads(held).get_batch()[0].equal(loader.get_batch()[0])

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import itertools
+import logging
 import multiprocessing
 import pickle
 import re
@@ -77,14 +78,16 @@ def test_prefetch_gives_what_next_batch_gives(dataset: Path, depth: int) -> None
         assert_all_equal(list(itertools.islice(batches, 30)), in_order(dataset, 30))
 
 
-def test_prefetch_begins_where_the_loader_stands_and_does_not_move_it(dataset: Path) -> None:
+def test_prefetch_begins_where_the_loader_stands_and_takes_it_along(dataset: Path) -> None:
+    """By what was handed out, not by what waits: whoever saves the loader's state saves the right one."""
     loader = open_loader(dataset)
     loader.next_batch()
     state = loader.state_dict()
     with loader.prefetch() as batches:
         assert batches.state_dict() == state
         assert_all_equal([next(batches)], in_order(dataset, 2)[1:])
-    assert loader.state_dict() == state
+        assert loader.state_dict() == batches.state_dict() != state
+    assert_all_equal([loader.next_batch()], in_order(dataset, 3)[2:])
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
@@ -236,10 +239,92 @@ def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path) -> None:
     assert_all_equal([batch for _ in range(3) for batch in view], expected)
 
 
-def test_breaking_off_and_iterating_again_goes_on_within_the_epoch(dataset: Path) -> None:
-    view = open_loader(dataset, batch_size=5).as_iterable(epochs=1)
-    first = list(itertools.islice(view, 2))
-    assert_all_equal(first + list(view), in_order(dataset, 4, batch_size=5))
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, workers: int) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers)
+    first = list(itertools.islice(door, 2))
+    whole = list(loader.batches(epoch=0))
+    assert_all_equal(first, whole[:2])
+    view.load_state_dict(first[-1].state)
+    assert_all_equal(list(door), whole[2:])
+
+
+def refusal(door: Any) -> str:
+    """Why a pass is refused. Nothing of the pass is left: a held error would hold its frames, and they the workers."""
+    try:
+        list(door)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_new_workers_that_would_repeat_an_epoch_are_refused(dataset: Path, persistent: bool) -> None:
+    """The usual training loop: fresh workers in every pass, which know nothing of the last."""
+    loader = open_loader(dataset, batch_size=5)
+    view = loader.as_iterable(epochs=1)
+    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=2, persistent_workers=persistent)
+    assert_all_equal(list(door), list(loader.batches(epoch=0)))
+    if persistent:
+        assert_all_equal(list(door), list(loader.batches(epoch=1)))
+    else:
+        assert "which would repeat the first; call set_epoch" in refusal(door)
+    view.set_epoch(7)
+    assert_all_equal(list(door), list(loader.batches(epoch=7)))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_workers_in_the_usual_training_loop(dataset: Path, workers: int) -> None:
+    """Every pass is an epoch; a pass after a break gives the rest; the loader goes along; nothing lost or repeated."""
+    loader = open_loader(dataset, batch_size=5)
+    epochs = [list(open_loader(dataset, batch_size=5).batches(epoch=epoch)) for epoch in range(3)]
+    door = loader.as_dataloader(num_workers=workers)
+    assert_all_equal(list(door), epochs[0])
+    assert_all_equal(list(itertools.islice(door, 2)), epochs[1][:2])
+    assert door.state_dict() == loader.state_dict() == epochs[1][1].state
+    assert_all_equal(list(door), epochs[1][2:])
+    assert_all_equal(list(door), epochs[2])
+    door.load_state_dict(epochs[0][0].state)
+    assert_all_equal(list(door), epochs[0][1:])
+
+
+def test_all_doors_log_the_epochs(dataset: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "niels_gpt.episodes")
+    loader = open_loader(dataset, batch_size=5)
+    steps = loader.steps_per_epoch()
+    for door in (loader.as_iterable(epochs=2), itertools.islice(loader.prefetch(), 2 * steps)):
+        caplog.clear()
+        assert sum(1 for _ in door) == 2 * steps
+        found = [record.getMessage() for record in caplog.records]
+        assert [line.split("epoch=")[1][0] for line in found] == ["0", "1"]
+
+
+def test_closing_from_another_thread_ends_the_waiting(dataset: Path) -> None:
+    prefetch = open_loader(dataset).prefetch()
+    slow = threading.Event()
+    feed = prefetch._feed
+    made = feed.batch
+
+    def stuck(place: Any) -> Any:
+        slow.wait()
+        return made(place)
+
+    feed.batch = stuck  # type: ignore[method-assign]
+    ended: list[str] = []
+
+    def consume() -> None:
+        for _ in prefetch:
+            pass
+        ended.append("ended")
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    threading.Timer(0.3, slow.set).start()
+    prefetch.close()
+    consumer.join(timeout=10)
+    assert ended == ["ended"]
 
 
 @pytest.mark.parametrize("workers", [0, 3])

@@ -413,3 +413,30 @@ def test_names_of_options(tmp_path: Path) -> None:
 def test_the_sentinels_are_where_the_ids_say(fake: FakeTokenizer) -> None:
     """The expected masks above count on these."""
     assert IDS == {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
+
+
+def test_a_renderer_that_cannot_be_told_from_others_is_never_already_built(tmp_path: Path) -> None:
+    """Its class name is all that is known of it, so the second build may well be of other ids."""
+    known: dict[str, Any] = {"source_config": {"file": "x"}, "val_frac": 0}
+    build_episodes([CHAT], tmp_path / "a", encoder=ByteChatML(), **known)
+    with pytest.raises(OutputExists):
+        build_episodes([CHAT], tmp_path / "a", encoder=ByteChatML(), **known)
+    named = RendererEncoder(ByteChatML(), fingerprints={"tokenizer_sha256": "1" * 64, "template_sha256": "2" * 64})
+    build_episodes([CHAT], tmp_path / "b", encoder=named, **known)
+    build_episodes([CHAT], tmp_path / "b", encoder=named, **known)
+    other = RendererEncoder(ByteChatML(), fingerprints={"tokenizer_sha256": "1" * 64, "template_sha256": "3" * 64})
+    with pytest.raises(Mismatch, match="template_sha256"):
+        build_episodes([CHAT], tmp_path / "b", encoder=other, **known)
+
+
+def test_what_would_be_written_wrong(tmp_path: Path) -> None:
+    weights = EpisodeWriter(tmp_path, "train", mask_dtype="float32")
+    with pytest.raises(UsageError, match=r"1e\+39"):
+        weights.write(np.array([5]), np.array([1]), np.array([1e39]))
+    with pytest.raises(UsageError, match="ids are float64"):
+        weights.write(np.array([1.7]), np.array([1]), np.array([1.0]))
+    weights.abandon()
+    facts = EpisodeWriter(str(tmp_path), "train", mask_dtype=None, with_metadata=True)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="2 episodes but 1 rows of metadata"):
+        facts.write(np.array([5, 6]), np.array([1, 1]), None, [{"type": "a"}])
+    facts.abandon()
