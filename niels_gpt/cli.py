@@ -89,6 +89,32 @@ def show(
         out().print(render(view, with_table=table))
 
 
+@app.command()
+def render(
+    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
+    tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer directory.")],
+    number: Annotated[int, typer.Argument(min=0, help="Which conversation.")] = 0,
+    template: Annotated[Path | None, typer.Option(help="Another chat template than the tokenizer's.")] = None,
+    date: Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")] = None,
+    table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
+) -> None:
+    """A conversation through a model's own chat template: sampled, body and scaffold in colour.
+
+    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
+    """
+    from niels_gpt.explorer.rendered import view_rendered
+    from niels_gpt.explorer.show import render as shown
+    from niels_gpt.renderers.template import open_renderer
+    from niels_gpt.sources.chat_file import nth_conversation
+
+    view = view_rendered(open_renderer(tokenizer, template=template, date=date), nth_conversation(file, number))
+    if as_json:
+        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+    else:
+        out().print(shown(view, with_table=table))
+
+
 @tokenizer_app.command("train")
 def train(
     inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],

@@ -17,6 +17,7 @@ from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
+    from niels_gpt.episodes.encoders import Encoder
     from niels_gpt.episodes.summary import SplitSummary
 
 app = typer.Typer(
@@ -35,9 +36,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def build(
     file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
-    tokenizer: Annotated[Path, typer.Option(help="A spm.model, or the directory that holds one.")] = Path(
-        DEFAULT_TOKENIZER_PATH
-    ),
+    tokenizer: Annotated[
+        Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory, for its chat template.")
+    ] = Path(DEFAULT_TOKENIZER_PATH),
+    template: Annotated[
+        Path | None, typer.Option(help="Another chat template than the Hugging Face tokenizer's.")
+    ] = None,
+    date: Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")] = None,
     val_frac: Annotated[float, typer.Option(help="Share of episodes for validation.")] = VAL_FRAC,
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = SEED,
     form: Annotated[
@@ -68,7 +73,6 @@ def build(
 
     Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
     """
-    from niels_gpt.episodes.encoders import SentinelEncoder
     from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
 
     source = ChatFile(file, form)
@@ -78,12 +82,7 @@ def build(
         build_episodes(
             source.iterate(),
             directory,
-            encoder=SentinelEncoder(
-                load_tokenizer(tokenizer),
-                default_system_text=default_system,
-                max_message_bytes=max_message_bytes,
-                num_threads=threads,
-            ),
+            encoder=_encoder(tokenizer, template, date, default_system, max_message_bytes, threads),
             val_frac=val_frac,
             seed=seed,
             mask_dtype=None if mask == "none" else mask,
@@ -214,6 +213,29 @@ def config(
         print_json(values)
     else:
         out().print(key_values(str(file), [(name, str(value)) for name, value in values.items()]))
+
+
+def _encoder(
+    tokenizer: Path,
+    template: Path | None,
+    date: str | None,
+    default_system: str,
+    max_message_bytes: int,
+    threads: int | None,
+) -> Encoder:
+    """The chat template of a Hugging Face tokenizer, or our own sentinels."""
+    from niels_gpt.episodes.encoders import SentinelEncoder, encoder_of
+
+    if template is not None or (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json":
+        from niels_gpt.renderers.template import open_renderer
+
+        return encoder_of(open_renderer(tokenizer, template=template, date=date))
+    return SentinelEncoder(
+        load_tokenizer(tokenizer),
+        default_system_text=default_system,
+        max_message_bytes=max_message_bytes,
+        num_threads=threads,
+    )
 
 
 def _counts(manifest: dict[str, Any]) -> Table:

@@ -145,6 +145,17 @@ class Renderer(Protocol):
     def render(self, messages: Any, *, tools: Any = None) -> Rendered: ...
 
 
+@runtime_checkable
+class KnownRenderer(Renderer, Protocol):
+    """A renderer that says which ids it makes and what from."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> Mapping[str, str | None]: ...
+
+
 @dataclass(frozen=True)
 class RendererEncoder:
     """Any renderer; what the model itself would emit is trained, times the `train` and `weight` of its message.
@@ -228,6 +239,8 @@ def encoder_of(given: Any) -> Encoder:
         return given
     if isinstance(given, CacheTokenizer):
         return SentinelEncoder(given)
+    if isinstance(given, KnownRenderer):
+        return RendererEncoder(given, vocab_size=given.vocab_size, fingerprints=given.fingerprints)
     if isinstance(given, Renderer):
         return RendererEncoder(given)
     raise UsageError(

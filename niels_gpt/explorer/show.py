@@ -48,10 +48,10 @@ def flow(view: ExampleView) -> Text:
         if before is not None and before.segment != token.segment:
             text.append("\n──\n", style=STYLES["padding"])
         shown = token.text if view.has_text else f"{token.id} "
-        if token.text == "<0x0A>":
-            text.append("⏎\n", style=STYLES[token.kind])
-        else:
-            text.append("".join(map(_printable, shown)), style=STYLES[token.kind])
+        shown = "\n" if token.text == "<0x0A>" else shown
+        for number, line in enumerate(shown.split("\n")):
+            text.append("⏎\n" if number else "", style=STYLES[token.kind])
+            text.append("".join(map(_printable, line)), style=STYLES[token.kind])
         if token.text == "<eot>":
             text.append("\n")
     if padding:

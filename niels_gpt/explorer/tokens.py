@@ -195,6 +195,8 @@ def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Callable[[int],
 
 def _pieces(cache: Path, meta: Meta, given: Path | None) -> Callable[[int], str] | None:
     """How ids are spelled; `None` if the cache's tokenizer is neither given nor near."""
+    if given is not None and (given / "tokenizer.json").is_file():
+        return _hf_spelling(cache, meta, given)
     if given is not None:
         tokenizer = load_tokenizer(given)
         if tokenizer_sha256(tokenizer) != meta["tokenizer_sha256"]:
@@ -207,6 +209,16 @@ def _pieces(cache: Path, meta: Meta, given: Path | None) -> Callable[[int], str]
             if tokenizer_sha256(tokenizer) == meta["tokenizer_sha256"]:
                 return _spelling(tokenizer, meta)
     return None
+
+
+def _hf_spelling(cache: Path, meta: Meta, given: Path) -> Callable[[int], str]:
+    """How a Hugging Face tokenizer spells its ids."""
+    from niels_gpt.tokenizer.encoder import Encoder
+
+    encoder = Encoder.load(given)
+    if encoder.fingerprints["tokenizer"] != meta["tokenizer_sha256"]:
+        raise Mismatch(f"{given}: not the tokenizer that {cache} was built with; pass that one")
+    return lambda token: encoder.decode([token])
 
 
 def _spelling(tokenizer: SentencePieceTokenizer, meta: Meta) -> Callable[[int], str]:

@@ -78,3 +78,17 @@ def _conversation(record: Record, dialect: str) -> Conversation | Rejected:
     used = {"messages", "tools", *DIALECTS[dialect][0]}
     metadata = {key: value for key, value in row.items() if key not in used}
     return Conversation(messages, where=where, tools=tools, metadata=metadata)
+
+
+def nth_conversation(path: Path, number: int) -> Conversation:
+    """Conversation `number` of a file, counted from 0.
+
+    Raises:
+        UsageError: there are fewer. MessageError: it cannot be used. InputError: the file cannot be read.
+    """
+    row = next(ChatFile(path).iterate(start=number), None)
+    if row is None:
+        raise UsageError(f"{path}: there is no conversation {number:,}; they are counted from 0")
+    if isinstance(row, Rejected):
+        raise MessageError(row.reason, row.detail)
+    return row

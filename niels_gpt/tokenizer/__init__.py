@@ -5,6 +5,8 @@
     sentinels.py      the four sentinels; encoding that can never produce one from text
     sentencepiece.py  our own tokenizer: load and use
     training.py       our own tokenizer: train from files, with provenance
+    hf.py             reads a Hugging Face tokenizer: its JSON, templates, special tokens
+    encoder.py        its ids in one pass, each with the piece that it came from
 """
 
 from niels_gpt.tokenizer.sentencepiece import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer

@@ -1,0 +1,253 @@
+"""Text that remembers where it came from while a template cuts, joins and trims it.
+
+A `Traced` is a `str` to everyone; beside its characters it keeps runs of (length, origin), where the origin is the
+index of the message that the characters came from, or `NOWHERE` for the template's own::
+
+    "<u>" + content.strip()        <u>hello      runs (3, NOWHERE) (5, message 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, SupportsIndex
+
+NOWHERE: Final = -1
+
+Run = tuple[int, int]
+
+
+class Traced(str):
+    """A string with runs of (length, origin), which add up to its length."""
+
+    __slots__ = ("runs",)
+
+    runs: tuple[Run, ...]
+
+    def __new__(cls, text: object = "", runs: tuple[Run, ...] | None = None) -> Traced:
+        """`text` with `runs`; without them all of it is from nowhere."""
+        self = super().__new__(cls, text)
+        self.runs = ((len(self), NOWHERE),) if runs is None else runs
+        return self
+
+    def __str__(self) -> str:
+        return self
+
+    def cut(self, start: int, stop: int) -> Traced:
+        """The characters from `start` up to `stop`, both inside; runs 3 5 cut from 2 to 6 leave 1 3."""
+        runs, at = [], 0
+        for length, origin in self.runs:
+            kept = min(stop, at + length) - max(start, at)
+            if kept > 0:
+                runs.append((kept, origin))
+            at += length
+        return Traced(str.__getitem__(self, slice(start, stop)), tuple(runs))
+
+    # ---- joining
+
+    def __add__(self, other: str) -> Traced:
+        if not isinstance(other, str):
+            return NotImplemented
+        return Traced(str.__add__(self, other), self.runs + runs_of(other))
+
+    def __radd__(self, other: str) -> Traced:
+        if not isinstance(other, str):
+            return NotImplemented
+        return Traced(str.__add__(other, self), runs_of(other) + self.runs)
+
+    def __mul__(self, times: SupportsIndex) -> Traced:
+        return Traced(str.__mul__(self, times), self.runs * max(0, times.__index__()))
+
+    __rmul__ = __mul__
+
+    def join(self, parts: Iterable[str]) -> Traced:
+        """As `str.join`."""
+        return joined(parts, self)
+
+    # ---- cutting
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Traced:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step == 1:
+                return self.cut(start, max(start, stop))
+            return joined(self.cut(at, at + 1) for at in range(start, stop, step))
+        at = range(len(self))[key.__index__()]  # raises IndexError as a string does
+        return self.cut(at, at + 1)
+
+    def __iter__(self) -> Any:
+        return (self.cut(at, at + 1) for at in range(len(self)))
+
+    def strip(self, characters: str | None = None) -> Traced:
+        """As `str.strip`."""
+        return self.lstrip(characters).rstrip(characters)
+
+    def lstrip(self, characters: str | None = None) -> Traced:
+        """As `str.lstrip`."""
+        return self.cut(len(self) - len(str.lstrip(self, characters)), len(self))
+
+    def rstrip(self, characters: str | None = None) -> Traced:
+        """As `str.rstrip`."""
+        return self.cut(0, len(str.rstrip(self, characters)))
+
+    def removeprefix(self, prefix: str) -> Traced:
+        """As `str.removeprefix`."""
+        return self.cut(len(prefix), len(self)) if prefix and self.startswith(prefix) else self
+
+    def removesuffix(self, suffix: str) -> Traced:
+        """As `str.removesuffix`."""
+        return self.cut(0, len(self) - len(suffix)) if suffix and self.endswith(suffix) else self
+
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """As `str.split`."""
+        return self._located(str.split(self, sep, maxsplit))
+
+    def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        """As `str.rsplit`."""
+        return self._located(str.rsplit(self, sep, maxsplit), first_at_start=sep is not None)
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """As `str.splitlines`."""
+        kept = str.splitlines(self, True)
+        plain = str.splitlines(self, keepends)
+        lines, at = [], 0
+        for whole, line in zip(kept, plain, strict=True):
+            lines.append(self.cut(at, at + len(line)))
+            at += len(whole)
+        return list(lines)
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        """As `str.partition`."""
+        return self._parted(str.find(self, sep), sep, missing=(self, self.cut(0, 0), self.cut(0, 0)))
+
+    def rpartition(self, sep: str) -> tuple[str, str, str]:
+        """As `str.rpartition`."""
+        return self._parted(str.rfind(self, sep), sep, missing=(self.cut(0, 0), self.cut(0, 0), self))
+
+    def _parted(self, at: int, sep: str, missing: tuple[Traced, Traced, Traced]) -> tuple[str, str, str]:
+        if at < 0:
+            return missing
+        end = at + len(sep)
+        return self.cut(0, at), self.cut(at, end), self.cut(end, len(self))
+
+    def _located(self, parts: list[str], *, first_at_start: bool = True) -> list[str]:
+        """The parts of a split, found again one after the other; separators never occur in what is skipped."""
+        found: list[str] = []
+        at = 0
+        for part in parts:
+            at = str.index(self, part, at)
+            found.append(self.cut(at, at + len(part)))
+            at += len(part)
+        return found
+
+    # ---- changing
+
+    def replace(self, old: str, new: str, count: SupportsIndex = -1) -> Traced:
+        """As `str.replace`; what is put in keeps the origin of `new`."""
+        left = count.__index__()
+        if old == "" or left == 0 or old not in self:
+            return self if left == 0 or old else self._changed(lambda text: str.replace(text, old, new, count))
+        parts: list[str] = []
+        at = 0
+        while left != 0 and (found := str.find(self, old, at)) >= 0:
+            parts += [self.cut(at, found), new]
+            at = found + len(old)
+            left -= 1
+        return joined([*parts, self.cut(at, len(self))])
+
+    def _changed(self, change: Callable[[str], str]) -> Traced:
+        """A change that keeps characters in place; where it does not, each run is changed on its own."""
+        changed = change(plain(self))
+        if len(changed) == len(self):
+            return Traced(changed, self.runs)
+        parts, at = [], 0
+        for length, origin in self.runs:
+            part = change(plain(self)[at : at + length])
+            parts.append(Traced(part, ((len(part), origin),)))
+            at += length
+        whole = joined(parts)
+        return whole if whole == changed else Traced(changed)
+
+    def lower(self) -> Traced:
+        """As `str.lower`."""
+        return self._changed(str.lower)
+
+    def upper(self) -> Traced:
+        """As `str.upper`."""
+        return self._changed(str.upper)
+
+    def capitalize(self) -> Traced:
+        """As `str.capitalize`."""
+        return self._changed(str.capitalize)
+
+    def title(self) -> Traced:
+        """As `str.title`."""
+        return self._changed(str.title)
+
+
+def plain(text: str) -> str:
+    """The same characters as an ordinary string."""
+    return str.__getitem__(text, slice(None))
+
+
+def runs_of(text: str) -> tuple[Run, ...]:
+    """The runs of any string; an ordinary one is from nowhere."""
+    return text.runs if isinstance(text, Traced) else ((len(text), NOWHERE),)
+
+
+def joined(parts: Iterable[str], separator: str = "") -> Traced:
+    """All parts as one, runs kept."""
+    texts: list[str] = []
+    runs: list[Run] = []
+    between = runs_of(separator) if separator else ()
+    for number, part in enumerate(parts):
+        if number and separator:
+            texts.append(separator)
+            runs += between
+        texts.append(part)
+        runs += runs_of(part)
+    return Traced(str.join("", texts), tuple(runs))
+
+
+def trace(value: Any, origin: int) -> Any:
+    """A value with every string in it traced to `origin`, at any depth; keys of mappings stay as they are."""
+    if isinstance(value, str):
+        return Traced(value, ((len(value), origin),))
+    if isinstance(value, Mapping):
+        return TracedDict({key: trace(held, origin) for key, held in value.items()}, origin)
+    if isinstance(value, list | tuple):
+        return TracedList([trace(held, origin) for held in value], origin)
+    return value
+
+
+class TracedDict(dict[str, Any]):
+    """A mapping from a message's data; its JSON is the message's."""
+
+    def __init__(self, held: Mapping[str, Any], origin: int) -> None:
+        super().__init__(held)
+        self.origin = origin
+
+
+class TracedList(list[Any]):
+    """A list from a message's data; its JSON is the message's."""
+
+    def __init__(self, held: Iterable[Any], origin: int) -> None:
+        super().__init__(held)
+        self.origin = origin
+
+
+class MessageDict(dict[str, Any]):
+    """A message as a template sees it: a mapping that knows which message it is."""
+
+    def __init__(self, held: Mapping[str, Any], index: int) -> None:
+        super().__init__(held)
+        self.index = index
+
+
+def origin_of(value: Any) -> int:
+    """Where a value came from: the message's index, if all of it came from one."""
+    if isinstance(value, TracedDict | TracedList):
+        return value.origin
+    if isinstance(value, Traced):
+        origins = {origin for length, origin in value.runs if length}
+        return origins.pop() if len(origins) == 1 else NOWHERE
+    return NOWHERE

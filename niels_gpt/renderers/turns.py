@@ -1,0 +1,120 @@
+"""Which part of an assistant's turn the model itself would emit: from behind the generation prompt to the stop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stretch of rendered text.
+
+    Attributes:
+        text: the characters.
+        owner: the message it belongs to, -1 for none.
+        origin: the message whose data it is, -1 where the template wrote it.
+    """
+
+    text: str
+    owner: int
+    origin: int
+
+
+class Controls:
+    """The control tokens of a tokenizer, by spelling."""
+
+    def __init__(self, spellings: Iterable[str], stops: Iterable[str]) -> None:
+        ordered = sorted(spellings, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+        self._stops = frozenset(stops)
+
+    def whole(self, text: str, end: int) -> int:
+        """`end`, moved back to the beginning of a control token that it would cut in two."""
+        for found in self._any.finditer(text):
+            if found.start() < end < found.end():
+                return found.start()
+        return end
+
+    def stop_after(self, text: str, start: int) -> int | None:
+        """Where the first stop token behind `start` ends, or else the first control token; `None` if there is none."""
+        first: int | None = None
+        for found in self._any.finditer(text, start):
+            if found.group() in self._stops:
+                return found.end()
+            first = found.end() if first is None else first
+        return first
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts have in common from their beginning, by halving."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def added_by(with_prompt: str, without: str, controls: Controls) -> str:
+    """The generation prompt: what is left of one rendering behind what it shares with the other.
+
+    Some templates end in an eos only where no prompt follows, so the shorter text need not be a prefix of the longer.
+    """
+    shared = controls.whole(with_prompt, _shared(with_prompt, without))
+    return with_prompt[shared:]
+
+
+def sampled_span(runs: Sequence[Run], prompt: str, controls: Controls) -> tuple[int, int, bool]:
+    """Where the sampled part of a turn starts and stops, in characters of its joined runs.
+
+    It starts behind what the turn shares with the generation prompt, which serving supplies. It stops with the stop
+    token behind the last character of the message's data, or with the turn where the format has none::
+
+        prompt   <a>\\n              turn   <a>\\nHi there<e>\\n
+        sampled                                .########|##.        (from H up to and with <e>)
+
+    Returns:
+        Start, stop, and whether the prompt was found: without it the message's first character of data starts.
+    """
+    text = "".join(run.text for run in runs)
+    first, last = _extent(runs)
+    shared = _supplied(text, prompt, first, controls)
+    found = shared > 0 or not prompt
+    if not found:  # white space between turns may belong to either side
+        lead = len(text) - len(text.lstrip())
+        more = _supplied(text[lead:], prompt.lstrip(), max(0, first - lead), controls)
+        found = more > 0
+        shared = lead + more if found else first
+    stop = controls.stop_after(text, max(last, shared))
+    return min(shared, len(text)), len(text) if stop is None else stop, found
+
+
+def _supplied(text: str, prompt: str, first: int, controls: Controls) -> int:
+    """How much of a turn serving supplies. Where the turn leaves the prompt, half a tag or token was not supplied.
+
+    ::
+
+        prompt  <a>\n<think>\n      turn  <a>\n<tool_call>      supplied  <a>\n      (not <a>\n<t)
+    """
+    shared = _shared(text, prompt)
+    if shared == len(prompt):
+        return shared
+    opened = text.rfind("<", 0, shared)
+    if opened > text.rfind(">", 0, shared):
+        shared = opened
+    return controls.whole(text, min(shared, first) if first else shared)
+
+
+def _extent(runs: Sequence[Run]) -> tuple[int, int]:
+    """From the first to behind the last character that is the message's data; the beginning if it has none."""
+    at, first, last = 0, None, 0
+    for run in runs:
+        if run.origin >= 0 and run.text:
+            first = at if first is None else first
+            last = at + len(run.text)
+        at += len(run.text)
+    return first or 0, last

@@ -1,0 +1,364 @@
+"""Pieces to ids with owners, against the official tokenizer and its offsets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import re
+from bisect import bisect_right
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.tokenizer.encoder import PROBE, Encoder
+from niels_gpt.tokenizer.hf import load_hf
+from tests.tokenizer import tiny
+from tests.tokenizer.tiny import CONTROLS, END, START, THINK
+
+pytest.importorskip("tokenizers")
+ASSETS = Path(os.environ.get("NGPT_ASSETS", "/work/shared/assets"))
+FOLDERS = sorted(path.parent for path in ASSETS.glob("*/tokenizer.json"))
+
+KINDS = {
+    "bytes": (tiny.byte_level,),
+    "nfc": (tiny.byte_level, ("form", "NFC")),
+    "nfkc": (tiny.byte_level, ("form", "NFKC")),
+    "unsplit": (tiny.byte_level, ("split", False)),
+    "prefix": (tiny.byte_level, ("prefix", True)),
+    "first": (tiny.metaspace, ("scheme", "first")),
+    "always": (tiny.metaspace, ("scheme", "always")),
+    "spaced": (tiny.spaced,),
+    "rstrip": (tiny.flagged, ("rstrip", True)),
+    "lstrip": (tiny.flagged, ("lstrip", True), ("rstrip", True)),
+    "word": (tiny.flagged, ("single_word", True)),
+}
+CUTTABLE = [kind for kind in KINDS if kind not in ("rstrip", "lstrip", "word")]
+Pieces = list[tuple[str, bool]]
+
+FRAGMENTS = [
+    *("user", "hello world", " the", "fox ", " ", "  ", "\n", "\n\n", "\r\n", "12345", "x+1", "", THINK, "</think>"),
+    *(
+        "<|im_",
+        "start|>",
+        "<",
+        "|>",
+        "<thi",
+        "nk>",
+        "é",
+        "e\u0301",
+        "\u0301",
+        "中文",
+        "👩‍👩‍👧",
+        "\u200d",
+        "\u1100",
+        "\u1161",
+    ),
+    *("ﬁ", "½", "\u2581", "हिन्दी", "\x00", "<0x0A>", "\u0958"),
+]
+body = st.lists(st.sampled_from(FRAGMENTS), max_size=5).map("".join) | st.text(max_size=6)
+scaffold = st.lists(st.sampled_from([*CONTROLS, *CONTROLS, *FRAGMENTS]), max_size=4).map("".join)
+pieces_of = st.lists(st.tuples(body, st.just(False)) | st.tuples(scaffold, st.just(True)), max_size=8)
+hostile = st.lists(
+    st.tuples(st.lists(st.sampled_from([*CONTROLS, *FRAGMENTS]), max_size=4).map("".join), st.booleans()), max_size=8
+)
+
+
+@cache
+def encoder(kind: str, engine: str = "auto") -> Encoder:
+    return Encoder.load(tiny.cached(*KINDS[kind]), engine=engine)
+
+
+def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
+    return [text for text, _ in pieces], [flag for _, flag in pieces]
+
+
+def spellings(pieces: Pieces) -> tuple[list[int], list[int]]:
+    """Slow: where control tokens stand in the joined string; in scaffold throughout, and otherwise."""
+    text = "".join(text for text, _ in pieces)
+    inside = [flag for text, flag in pieces for _ in text]
+    true, forged = [], []
+    for start in range(len(text)):
+        for control in CONTROLS:
+            if text.startswith(control, start):
+                (true if all(inside[start : start + len(control)]) else forged).append(start)
+    return true, forged
+
+
+def reference(kind: str, pieces: Pieces) -> tuple[list[int], list[int]]:
+    """Slow: the official tokenizer on the whole string, owners by the offsets of `tokenizers`."""
+    official = tiny.cached(*KINDS[kind])
+    bare = tiny.edited(official, lambda data: data.update(post_processor=None))  # which would trim offsets
+    text = "".join(text for text, _ in pieces)
+    encoding = bare.encode(text, add_special_tokens=False)
+    assert encoding.ids == official.encode(text, add_special_tokens=False).ids
+    ends = list(accumulate(len(text) for text, _ in pieces))
+    owners = []
+    for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+        covered = text[start:stop]
+        if official.id_to_token(token) in CONTROLS:  # lstrip makes it cover the space before its spelling
+            start += len(covered) - len(covered.lstrip())
+        owners.append(bisect_right(ends, start))
+    return encoding.ids, owners
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=120)
+@given(pieces=pieces_of)
+@example(pieces=[])
+@example(pieces=[("", True), ("", False)])
+@example(pieces=[("<|im_", True), ("", False), ("start|>us", True), ("er\n", True), ("hi", False), ("\n", False)])
+@example(pieces=[("hel", False), ("lo wor", False), ("ld", True)])
+@example(pieces=[("e", True), ("\u0301x", False)])
+@example(pieces=[("👩", False), ("\u200d👩", True), (END + " \n x", True), (" " + END, True)])
+def test_ids_and_owners_are_those_of_the_official_tokenizer(kind: str, pieces: Pieces) -> None:
+    if spellings(pieces)[1]:
+        return
+    ids, owner = encoder(kind).encode_pieces(*split(pieces))
+    assert ids.dtype == owner.dtype == np.int32
+    expected_ids, expected_owner = reference(kind, pieces)
+    assert ids.tolist() == expected_ids
+    assert owner.tolist() == expected_owner
+
+
+@pytest.mark.parametrize("kind", CUTTABLE)
+@settings(deadline=None, max_examples=80)
+@given(pieces=hostile)
+@example(pieces=[(START, False), ("<|im_", True), ("end|>", False), (END, True)])
+def test_control_ids_come_from_scaffold_alone(kind: str, pieces: Pieces) -> None:
+    made = encoder(kind)
+    ids, owner = made.encode_pieces(*split(pieces))
+    controls = np.isin(ids, list(made.control_ids.values()))
+    starts, _ = spellings(pieces)
+    text = "".join(text for text, _ in pieces)
+    assert [made.decode([token]) for token in ids[controls]] == [
+        next(control for control in CONTROLS if text.startswith(control, start)) for start in starts
+    ]
+    ends = list(accumulate(len(text) for text, _ in pieces))
+    assert owner[controls].tolist() == [bisect_right(ends, start) for start in starts]
+    assert (np.diff(owner) >= 0).all()
+
+
+@settings(deadline=None, max_examples=80)
+@given(pieces=hostile)
+def test_byte_level_text_comes_back(pieces: Pieces) -> None:
+    ids, _ = encoder("bytes").encode_pieces(*split(pieces))
+    assert encoder("bytes").decode(ids) == "".join(text for text, _ in pieces)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=40)
+@given(batch=st.lists(pieces_of, max_size=6), copies=st.sampled_from([1, 30]))
+def test_many_are_as_one_by_one(kind: str, batch: list[Pieces], copies: int) -> None:
+    """Thirty copies go through the engine's batch call, few texts through its single calls."""
+    batch = [pieces for pieces in batch if not spellings(pieces)[1]] * copies
+    ids, owner, lengths = encoder(kind).encode_many([split(pieces) for pieces in batch])
+    assert ids.dtype == owner.dtype == np.int32
+    assert lengths.dtype == np.int64
+    assert lengths.shape == (len(batch),)
+    assert ids.size == owner.size == lengths.sum()
+    edges = np.concatenate(([0], np.cumsum(lengths)))
+    for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
+        one_ids, one_owner = encoder(kind).encode_pieces(*split(pieces))
+        assert one_ids.tolist() == ids[a:b].tolist()
+        assert one_owner.tolist() == owner[a:b].tolist()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "nfc"])
+@settings(deadline=None, max_examples=60)
+@given(pieces=hostile)
+def test_engines_agree(kind: str, pieces: Pieces) -> None:
+    pytest.importorskip("gigatoken")
+    fast, slow = encoder(kind, "gigatoken"), encoder(kind, "tokenizers")
+    assert (fast.engine, slow.engine) == ("gigatoken", "tokenizers")
+    for a, b in zip(fast.encode_pieces(*split(pieces)), slow.encode_pieces(*split(pieces)), strict=True):
+        assert a.tolist() == b.tolist()
+
+
+def test_a_character_cut_over_tokens_and_a_token_over_pieces() -> None:
+    ids, owner = encoder("bytes").encode_pieces(["a", "\U0001f6f8", "b"], [False] * 3)
+    assert owner.tolist() == [0] + [1] * (ids.size - 2) + [2]
+    assert ids.size > 3
+    word = max(
+        (word for word in tiny.cached(*KINDS["bytes"]).get_vocab() if word.isascii() and word.isalpha()), key=len
+    )
+    ids, owner = encoder("bytes").encode_pieces([word[:2], word[2:], ""], [False] * 3)
+    assert (ids.size, owner.tolist()) == (1, [0])
+
+
+def test_added_tokens_that_are_not_control_tokens_keep_their_id() -> None:
+    made = encoder("bytes")
+    assert THINK not in made.control_ids
+    ids, _ = made.encode_pieces([THINK, "<th", "ink>"], [False] * 3)
+    official = tiny.cached(*KINDS["bytes"])
+    assert ids.tolist() == [official.token_to_id(THINK)] * 2
+    assert made.vocab_size == official.get_vocab_size(with_added_tokens=True)
+    assert made.control_ids == {control: official.token_to_id(control) for control in CONTROLS}
+
+
+def test_longer_and_overlapping_spellings_compete_as_in_the_official_tokenizer() -> None:
+    from tokenizers import AddedToken
+
+    official = tiny.byte_level()
+    official.add_special_tokens(["<|im_end|>!", "|><"])
+    official.add_tokens([AddedToken("x<|im_", normalized=False)])
+    made = Encoder.load(official)
+    for text in ("<|im_end|>!", "<|im_end|><|im_end|>", "x<|im_end|>", "|><|im_end|>", "x|><|im_start|>!"):
+        ids, _ = made.encode_pieces([text], [True])
+        assert ids.tolist() == official.encode(text, add_special_tokens=False).ids, text
+
+
+@pytest.mark.parametrize("kind", ["rstrip", "word"])
+def test_uncuttable_tokenizers_refuse_spellings_in_text(kind: str) -> None:
+    made = encoder(kind)
+    assert "<|im_end|>" in str(made.uncuttable)
+    with pytest.raises(TokenizerError, match=r"string 1 holds '<\|im_end\|>' outside scaffold"):
+        made.encode_many([(["a ", END], [False, True]), (["a ", END, " b"], [True, False, True])])
+
+
+def test_a_body_that_makes_a_control_id_is_refused() -> None:
+    """A vocabulary whose unknown token is a control token."""
+    official = tiny.edited(tiny.spaced(), lambda data: data["model"].update(byte_fallback=False, unk_token=START))
+    with pytest.raises(TokenizerError, match=r"text was encoded to the control token '<\|im_start\|>'"):
+        Encoder.load(official).encode_pieces(["\U0001f6f8"], [False])
+
+
+def test_bad_calls() -> None:
+    made = encoder("bytes")
+    with pytest.raises(UsageError, match="string 0: 2 texts and 1 scaffold flags"):
+        made.encode_pieces(["a", "b"], [True])
+    with pytest.raises(TokenizerError, match=r"text 1 of the batch has a lone surrogate \(U\+D800\) at character 1"):
+        made.encode_pieces(["a", "b\ud800"], [True, False])
+    with pytest.raises(TokenizerError, match="id 100000 is outside the vocabulary"):
+        made.decode([5, 100_000])
+    with pytest.raises(UsageError, match="engine is 'fast'"):
+        Encoder(made.parts, engine="fast")  # type: ignore[arg-type]
+
+
+def test_gigatoken_is_asked_for_but_not_equal() -> None:
+    pytest.importorskip("gigatoken")
+    with pytest.raises(TokenizerError, match="gigatoken cannot be used"):
+        Encoder.load(tiny.cached(*KINDS["first"]), engine="gigatoken")
+
+
+def _in_another_process(made: Encoder) -> list[int]:
+    return made.encode_pieces([START, PROBE.replace(END, "") * 3], [True, False])[0].tolist()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "first", "rstrip"])
+def test_pickles_and_works_in_other_processes(kind: str) -> None:
+    made = encoder(kind)
+    again = pickle.loads(pickle.dumps(made))
+    assert (again.engine, again.fingerprints, again.vocab_size) == (made.engine, made.fingerprints, made.vocab_size)
+    expected = _in_another_process(made)
+    assert _in_another_process(again) == expected
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_in_another_process, (made,)) == expected
+
+
+# Loading
+
+
+def test_a_directory_gives_templates_tokens_and_stops(tmp_path: Path) -> None:
+    official = tiny.byte_level()
+    folder = tiny.save(
+        official,
+        tmp_path / "model",
+        eos_token={"content": END},
+        bos_token=None,
+        add_bos_token=False,
+        chat_template=[{"name": "default", "template": "D"}, {"name": "rag", "template": "R"}],
+    )
+    parts = load_hf(folder)
+    assert (parts.template, dict(parts.templates)) == ("D", {"default": "D", "rag": "R"})
+    assert parts.special_tokens == {"eos_token": END}
+    assert parts.stop_ids == (official.token_to_id(END),)
+    data = (folder / "tokenizer.json").read_bytes()
+    assert parts.fingerprints == {
+        "tokenizer": hashlib.sha256(data).hexdigest(),
+        "template": hashlib.sha256(b"D").hexdigest(),
+    }
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, official.token_to_id(END)]}))
+    (folder / "chat_template.jinja").write_text("beside")
+    parts = load_hf(folder / "tokenizer.json")
+    assert parts.template == "beside"
+    assert parts.stop_ids == tuple(sorted([7, official.token_to_id(END)]))
+
+
+def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    official = tiny.byte_level()
+    folder = tiny.save(official, tmp_path, eos_token=END, chat_template="T", tokenizer_class="PreTrainedTokenizerFast")
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    for source in (official, fast):
+        made = Encoder.load(source)
+        assert made.encode_pieces([START, "héllo"], [True, False])[0].tolist() == official.encode(START + "héllo").ids
+    parts = load_hf(fast)
+    assert (parts.template, parts.special_tokens["eos_token"]) == ("T", END)
+    assert parts.stop_ids == (official.token_to_id(END),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "{", "not JSON"),
+        ("tokenizer.json", "[]", "found a JSON list; expected an object"),
+        ("tokenizer.json", "{}", "no 'model'"),
+        ("tokenizer_config.json", "no", "not JSON"),
+        ("tokenizer_config.json", '{"eos_token": "</s>"}', "eos_token is '</s>', which is no added token"),
+        ("tokenizer_config.json", '{"chat_template": 3}', "chat_template is a int"),
+    ],
+)
+def test_broken_directories(tmp_path: Path, name: str, content: str, message: str) -> None:
+    folder = tiny.save(tiny.cached(*KINDS["bytes"]), tmp_path)
+    (folder / name).write_text(content)
+    with pytest.raises(TokenizerError, match=message):
+        load_hf(folder)
+
+
+def test_nothing_there_and_nothing_usable(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("a")
+    with pytest.raises(TokenizerError, match=r"found vocab\.txt; expected tokenizer\.json"):
+        load_hf(tmp_path)
+    with pytest.raises(TokenizerError, match="found nothing"):
+        load_hf(tmp_path / "absent")
+    with pytest.raises(TokenizerError, match="found a int"):
+        load_hf(3)  # type: ignore[arg-type]
+    random = tiny.edited(tiny.byte_level(), lambda data: data["model"].update(dropout=0.1))
+    with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1"):
+        Encoder.load(random)
+    unloadable = tmp_path / "tokenizer.json"
+    unloadable.write_text(json.dumps({"model": {"type": "new"}, "normalizer": None, "pre_tokenizer": None}))
+    with pytest.raises(TokenizerError, match="tokenizers cannot load it"):
+        Encoder.load(unloadable)
+
+
+# Real tokenizers
+
+
+@pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_real_tokenizers(folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    official, made = Tokenizer.from_file(str(folder / "tokenizer.json")), Encoder.load(folder)
+    start, end = list(made.control_ids)[:2]
+    sample = re.sub("|".join(map(re.escape, made.control_ids)), "", PROBE)
+    turns = [(start, True), ("user\n", True), (sample, False), (end, True), ("\n", True), (sample[::-1], False)]
+    texts, flags = split(turns * 2)
+    text = "".join(texts)
+    ids, owner = made.encode_pieces(texts, flags)
+    assert ids.tolist() == official.encode(text, add_special_tokens=False).ids
+    bare = tiny.edited(official, lambda data: data.update(post_processor=None))  # which would trim offsets
+    ends = list(accumulate(map(len, texts)))
+    assert owner.tolist() == [bisect_right(ends, a) for a, _ in bare.encode(text, add_special_tokens=False).offsets]
+    forged, _ = made.encode_pieces([PROBE, *made.control_ids], [False] * (1 + len(made.control_ids)))
+    assert not np.isin(forged, list(made.control_ids.values())).any()
