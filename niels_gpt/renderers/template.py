@@ -172,16 +172,19 @@ class TemplateRenderer:
         key = (messages[index - 1]["role"] if index else None, bool(tools))
         if key not in self._prompts:
             try:
-                self._prompts[key] = self._prompt_after(messages[:index] or messages, tools, before)
-            except MessageError:  # the template wants a whole conversation
-                self._prompts[key] = self._prompt_after(messages, tools, before)
+                self._prompts[key] = self._prompt_after(messages[:index], tools, before)
+            except MessageError:  # the template wants a whole conversation, or one that nobody has begun
+                self._prompts[key] = self._prompt_after(messages, tools, None)
         return self._prompts[key]
 
-    def _prompt_after(self, messages: list[Message], tools: Any, before: str) -> str:
+    def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
+        """The generation prompt behind these messages; `before` is their text as history, `None` if that is not it."""
         served, without = ("".join(chunk.text for chunk in self._chunks(messages, tools, gen)) for gen in (True, False))
         # Where history renders as it was served, the prompt is simply what follows; it may hold more than
         # add_generation_prompt adds (DeepSeek closes its tool outputs there).
-        return served[len(before) :] if served.startswith(before) else added_by(served, without, self._controls)
+        if before is not None and served.startswith(before):
+            return served[len(before) :]
+        return added_by(served, without, self._controls)
 
     def __getstate__(self) -> dict[str, Any]:
         """Templates are compiled again where they arrive."""
@@ -294,8 +297,13 @@ def _untraced(messages: Sequence[Message], runs: list[Run]) -> str:
         if run.origin >= 0:
             traced[run.origin] += len(run.text)
     for index, message in enumerate(messages):
-        content = message["content"]
-        text = content.strip() if isinstance(content, str) else ""
-        if len(text) > traced[index] and any(text in run.text for run in runs if run.origin < 0):
-            return f"the content of message {index} lost its origin in the template"
+        for text in _texts(message["content"]):
+            if len(text) > traced[index] and any(text in run.text for run in runs if run.origin < 0):
+                return f"the content of message {index} lost its origin in the template"
     return ""
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    """The texts of a content, in parts or not."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+    return [part.strip() for part in parts if isinstance(part, str)]

@@ -8,6 +8,7 @@ index of the message that the characters came from, or `NOWHERE` for the templat
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, SupportsIndex
 
@@ -71,7 +72,7 @@ class Traced(str):
             if step == 1:
                 return self.cut(start, max(start, stop))
             return joined(self.cut(at, at + 1) for at in range(start, stop, step))
-        at = range(len(self))[key.__index__()]  # raises IndexError as a string does
+        at = range(len(self))[operator.index(key)]  # raises TypeError and IndexError as a string does
         return self.cut(at, at + 1)
 
     def __iter__(self) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 import pickle
 import re
 from bisect import bisect_right
@@ -21,12 +20,11 @@ from hypothesis import strategies as st
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.encoder import PROBE, Encoder
 from niels_gpt.tokenizer.hf import load_hf
+from tests.assets import FOLDERS, needs_assets
 from tests.tokenizer import tiny
 from tests.tokenizer.tiny import CONTROLS, END, START, THINK
 
 pytest.importorskip("tokenizers")
-ASSETS = Path(os.environ.get("NGPT_ASSETS", "/work/shared/assets"))
-FOLDERS = sorted(path.parent for path in ASSETS.glob("*/tokenizer.json"))
 
 KINDS = {
     "bytes": (tiny.byte_level,),
@@ -344,7 +342,7 @@ def test_nothing_there_and_nothing_usable(tmp_path: Path) -> None:
 # Real tokenizers
 
 
-@pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
+@needs_assets
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_real_tokenizers(folder: Path) -> None:
     from tokenizers import Tokenizer

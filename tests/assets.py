@@ -1,0 +1,16 @@
+"""Official tokenizers and templates, where they are at hand: $NGPT_ASSETS, or `shared/assets` beside the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+_PLACES = (os.environ.get("NGPT_ASSETS"), REPOSITORY.parent / "shared" / "assets", "/work/shared/assets")
+ASSETS = next((Path(place) for place in _PLACES if place and Path(place).is_dir()), Path("shared/assets"))
+FOLDERS = sorted(path.parent for path in ASSETS.glob("*/tokenizer.json"))
+TEMPLATES = sorted((ASSETS / "templates").glob("*.jinja"))
+needs_assets = pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
