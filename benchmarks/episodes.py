@@ -13,7 +13,6 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import EveryRow
-from niels_gpt.format.attention import block_diagonal_mask
 
 EPISODES = 100_000
 MANY_EPISODES = 10_000_000
@@ -66,8 +65,6 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
         return loop.rows([plan.items[plan.offsets[row] : plan.offsets[row + 1]].tolist() for row in drawn.tolist()])
 
     made = [np.zeros((B, T), dtype=kind) for kind in (np.int64, np.int64, np.float32, np.int32, np.int64)]
-    segments = ours.next_batch().segment_ids
-    assert segments is not None
     return measure(
         "episodes",
         f"packed, B {B} T {T}, {1 - plan.utilisation:.1%} padding",
@@ -75,10 +72,8 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
             "next_batch": ours.next_batch,
             "memory copy, one core": lambda: [array.copy() for array in made],
             "loop and stack": rows,
-            "block_diagonal_mask alone": lambda: block_diagonal_mask(segments),
         },
         amounts={"tokens": B * T},
-        rounds=20,
     )
 
 
