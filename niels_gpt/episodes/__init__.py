@@ -2,20 +2,25 @@
 
 ::
 
-    writer.py    conversations + a tokenizer or renderer -> a dataset               (needs what renders)
+    writer.py    conversations -> a dataset, whole or absent                       (needs what renders)
+    encoders.py  conversations -> ids and weights: sentinels, or any renderer
+    shards.py    the files of one split, as they are written
     cli.py       niels-gpt episodes build | info | verify | show | config
+    summary.py   a dataset in numbers            verify.py   what is wrong with one
     ---------------------------------------------------------------------------------------------------
-    loader.py    GPTEpisodeDataLoader: what a training script opens                 (numpy and torch alone)
+    loader.py    GPTEpisodeDataLoader: what a training script opens                (numpy and torch alone)
     stream.py    GPTDataLoader: random windows of a token stream; make_data_loader chooses
+    settings.py  config, keywords, tokenizer -> settings       ranks.py  which rank of how many
     views.py     the same batches for torch's DataLoader, and from a background thread
     opening.py   directories and settings -> a feed
     feed.py      place -> batch and next place, a pure function
-    batch.py     what a batch carries
+    batch.py     what a batch carries            state.py    a place as a checkpoint keeps it
+    reading.py   pieces of episodes -> rows of ids, weights and texts, checked
     schedule.py  which row comes at which position: every row, random, by group, by weight
     plans.py     packing plans, kept beside the dataset
     metadata.py  type, source and weight of each episode
     gather.py    pieces of files -> rows of an array
-    dataset.py   one split, opened, checked and filtered
+    dataset.py   one split, opened, checked      kept.py     and filtered
     format.py    names, records, manifest
 """
 

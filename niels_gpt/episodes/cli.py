@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from niels_gpt.cache.cli import Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
 from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
@@ -29,7 +30,6 @@ app = typer.Typer(
 )
 
 Dataset = Annotated[Path, typer.Argument(help="The directory that holds train/ and val/.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @app.command()
@@ -44,7 +44,7 @@ def build(
     ] = None,
     date: Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")] = None,
     val_frac: Annotated[float, typer.Option(help="Share of episodes for validation.")] = VAL_FRAC,
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = SEED,
+    seed: Seed = SEED,
     form: Annotated[
         str | None,
         typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
@@ -59,13 +59,11 @@ def build(
     metadata: Annotated[
         bool, typer.Option("--metadata", help="Keep each row's type, source and weight, to sample by (needs pyarrow).")
     ] = False,
-    max_bad_rows: Annotated[
-        int, typer.Option(help="Unusable rows to leave out (into rejected.jsonl) before giving up.")
-    ] = 0,
+    max_bad_rows: MaxBadRows = 0,
     max_message_bytes: Annotated[
         int, typer.Option(help="A longer message makes its row unusable.")
     ] = MAX_MESSAGE_BYTES,
-    threads: Annotated[int | None, typer.Option(help="Threads for encoding; the result does not depend on it.")] = None,
+    threads: Threads = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
     as_json: Json = False,
 ) -> None:

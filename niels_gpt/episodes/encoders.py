@@ -12,6 +12,7 @@ import numpy.typing as npt
 from niels_gpt.builds import CacheTokenizer, check_cache_tokenizer, check_ids
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES
 from niels_gpt.cache.meta import tokenizer_sha256
+from niels_gpt.episodes.format import MOST_WEIGHT
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, conversation_of, usable_chats
@@ -22,7 +23,6 @@ from niels_gpt.sources.rejections import Rejections
 
 Rows = Iterable[Sequence[Message] | Conversation | Rejected]
 BATCH_TOKENS = 1_000_000
-MOST_WEIGHT = float(np.finfo(np.float32).max)  # more would be infinite in a mask
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.gather import Int64s, Pieces
 from niels_gpt.episodes.reading import PieceReader, Texts
 from niels_gpt.episodes.schedule import EMPTY, EveryRow, Place, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.settings import flag
 from niels_gpt.episodes.state import place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.format.collate import inputs_and_targets
@@ -187,10 +188,10 @@ class EpisodeFeed:
             epoch,
             len(self.split),
             self.steps_per_epoch(),
-            _yes(o.shuffle),
-            _yes(o.drop_last),
+            flag(o.shuffle),
+            flag(o.drop_last),
             o.pad_id,
-            _yes(self.uses_mask),
+            flag(self.uses_mask),
         )
 
     def state(self, place: Place) -> dict[str, Any]:
@@ -214,10 +215,6 @@ class EpisodeFeed:
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _yes(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _sums(weights: npt.NDArray[Any]) -> tuple[int, float]:

@@ -42,6 +42,7 @@ TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
 SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4"}
 RECORD_BYTES: Final = 16
+MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a mask
 SAMPLE_BLOCKS: Final = 64
 SAMPLE_VALUES: Final = 1024
 

@@ -17,7 +17,7 @@ from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.opening import Sampling, open_feed, open_split
 from niels_gpt.episodes.ranks import ranks
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, known_vocab_size, resolve
+from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, flag, known_vocab_size, resolve
 from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
@@ -292,12 +292,8 @@ class GPTEpisodeDataLoader:
                 split.too_short,
                 split.too_long,
                 split.n_tokens,
-                _yes(split.has_mask and self.config.use_loss_mask is not False),
+                flag(split.has_mask and self.config.use_loss_mask is not False),
             )
-
-
-def _yes(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _datasets(given: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:

@@ -58,6 +58,11 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def flag(value: bool) -> str:
+    """As the log lines of document 002 write it."""
+    return "true" if value else "false"
+
+
 def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
     """The first that is known of: the argument, the config's, the tokenizer's, the dataset's."""
     told = config if isinstance(config, Mapping) else _Attributes(config)

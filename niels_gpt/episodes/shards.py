@@ -16,6 +16,7 @@ from niels_gpt.episodes.format import (
     MASK_DTYPES,
     MASK_NAME,
     METADATA_NAME,
+    MOST_WEIGHT,
     TOKEN_DTYPE,
     TOKENS_NAME,
     shard_name,
@@ -23,7 +24,6 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import MissingExtra, UsageError, storage_errors
 from niels_gpt.files import HashedWriter
 
-MOST_WEIGHT = float(np.finfo(np.float32).max)
 Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 

@@ -21,7 +21,7 @@ import jinja2.sandbox
 from jinja2.compiler import CodeGenerator, Frame
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, joined, origin_of, runs_of
+from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, joined, origin_of
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
 
@@ -238,8 +238,3 @@ def run_template(template: jinja2.Template, variables: dict[str, Any]) -> Iterat
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
         where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
         raise MessageError("template_failed", f"{where}the chat template fails on it: {error}") from error
-
-
-def lengths_and_origins(chunk: Chunk) -> tuple[tuple[int, int], ...]:
-    """The runs of a chunk."""
-    return runs_of(chunk.text)

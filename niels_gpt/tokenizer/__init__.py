@@ -7,6 +7,8 @@
     training.py       our own tokenizer: train from files, with provenance
     hf.py             reads a Hugging Face tokenizer: its JSON, templates, special tokens
     encoder.py        its ids in one pass, each with the piece that it came from
+    pieces.py         pieces of many strings laid end to end, control tokens found in scaffold
+    engines.py        gigatoken where it is proven to give the same ids, else `tokenizers`
 """
 
 from niels_gpt.tokenizer.sentencepiece import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer

@@ -18,7 +18,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.tokenizer.encoder import PROBE, Encoder
+from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import load_hf
 from tests.assets import FOLDERS, needs_assets
 from tests.tokenizer import tiny

@@ -1,0 +1,170 @@
+"""What encodes runs of text that hold no control tokens: gigatoken where it is proven, `tokenizers` elsewhere."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from itertools import chain, repeat
+from typing import Any, Literal
+
+import numpy as np
+
+from niels_gpt.errors import MissingExtra, TokenizerError
+from niels_gpt.tokenizer.hf import Description
+from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
+
+EngineName = Literal["auto", "gigatoken", "tokenizers"]
+
+# What an engine must encode as `tokenizers` does before it is used, as a whole and line by line.
+PROBE = (
+    "The quick brown fox's 3 jumps; they'LL see it's 12345678 + 0.5e-3 = x_1?\n\n\nuser\nassistant\n"
+    "<think>\n\n</think>\n\ndef f(x: int) -> str:\n    if x != 0:\n\t\treturn f'{x}'  # ok...\n        \n\r\n \t m\t\n"
+    '{"a": [1, -2.5, null], "b": "\\u00e9\\n"}</tool_call>\n<|im_end|> [INST] <s> https://example.org/?q=a%20b&c=d\n'
+    "Größe, naïve café, Ελληνικά, Русский текст, العربية ١٢٣, עברית, हिन्दी में, ไทย, 中文字符，日本語のテキスト、한국어\n"
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \U0001f916\U0001f3fd ½ ² Ⅷ ﬁ … “quotes” — "
+    "e\u0301 A\u030a \u1100\u1161 \u00a0\u2003\u200b\u3000\ufeff end\u2028x \x00\x1b[0m\n   leading, trailing   \n"
+    " \n  \n   \n\n    \nCamelCaseWORDS HTTPServer's 'S 'll a1b2 ١٢٣٤ 1,000,000.00 $5 €7 !!!???---===\n"
+)
+# gigatoken's batches cost some 200 microseconds before the first text; so many texts are worth it.
+_BATCH = 64
+_BETWEEN = b"\xff"  # never in UTF-8
+NO_POSITIONS: Positions = np.zeros(0, np.int64)
+NO_IDS: Ids = np.zeros(0, np.int32)
+
+
+class Body:
+    """A tokenizer without control tokens: runs of text to ids and where each token starts."""
+
+    def __init__(self, name: str, data: bytes, about: Description, asked: EngineName) -> None:
+        self._name = name
+        self._lengths, self._form = about.byte_lengths, about.form
+        self._tokenizer = load_tokenizers(data, name)
+        self._gigatoken: Any = None
+        self.reason = "asked for"
+        _check_added_ids(self._tokenizer, data, name)
+        if asked != "tokenizers":
+            self._gigatoken, self.reason = _proven_gigatoken(data, self._tokenizer)
+            if asked == "gigatoken" and self._gigatoken is None:
+                raise TokenizerError(f"{name}: gigatoken cannot be used: {self.reason}. Use engine='auto'")
+        self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
+
+    def encode(self, runs: list[bytes]) -> tuple[Ids, Positions, Positions]:
+        """`(ids, starts, counts)`: all tokens, the byte within its run at which each starts, the tokens of each run."""
+        if self._lengths is None:
+            return self._joined([self._by_offsets(run) for run in runs])
+        ids, counts = self._flat(runs)
+        # Runs of 5 and 4 bytes, token lengths 2 3 | 1 3: ends 0 2 5 6 9, of which the runs' edges are 0 5 9. Lengths of
+        # runs 5 4 are as they should be; starts are ends without the last, less the run's edge: 0 2 | 0 1.
+        ends, token_edges = edges_of(self._lengths[ids]), edges_of(counts)
+        edges = ends[token_edges]
+        starts = ends[:-1] - edges[:-1].repeat(counts)
+        proven = edges[1:] - edges[:-1] == np.fromiter(map(len, runs), np.int64, len(runs))
+        if self._form:
+            proven &= np.fromiter(map(_is_normal, runs, repeat(self._form)), np.bool_, len(runs))
+        if proven.all():
+            return ids, starts, counts
+        bounds = zip(proven.tolist(), runs, token_edges[:-1].tolist(), token_edges[1:].tolist(), strict=True)
+        return self._joined([(ids[a:b], starts[a:b]) if ok else self._by_offsets(run) for ok, run, a, b in bounds])
+
+    def _flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
+        encoded: list[Any]
+        if self._gigatoken is not None and len(runs) >= _BATCH:
+            return self._one_call(runs)
+        if self._gigatoken is not None:
+            encoded = list(map(self._gigatoken.encode, runs))
+            counts = np.fromiter(map(len, encoded), np.int64, len(runs))
+            return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
+        encoded = [
+            e.ids for e in self._tokenizer.encode_batch_fast([run.decode() for run in runs], add_special_tokens=False)
+        ]
+        counts = np.fromiter(map(len, encoded), np.int64, len(runs))
+        return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
+
+    def _one_call(self, runs: list[bytes]) -> tuple[Ids, Positions]:
+        """All runs in one call, as one buffer where possible: runs one by one take three times as long."""
+        import gigatoken
+
+        source: Any = runs
+        if isinstance(self._gigatoken, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
+            source = gigatoken.BytesSource([_BETWEEN.join(runs)], separator=_BETWEEN)
+        layout = gigatoken.Tokenizer(self._gigatoken).encode_batch(source).layout
+        offsets: Positions = np.asarray(layout.offsets.data, np.int64)
+        if offsets.size != len(runs) + 1:
+            raise TokenizerError(
+                f"{self._name}: gigatoken gave {offsets.size - 1} texts for {len(runs)}; expected one each. "
+                "Use engine='tokenizers'"
+            )
+        ids = np.asarray(layout.content.data)[offsets[0] : offsets[-1]]
+        return ids.astype(np.int32), offsets[1:] - offsets[:-1]
+
+    def _by_offsets(self, run: bytes) -> tuple[Ids, Positions]:
+        text = run.decode()
+        return from_offsets(self._tokenizer.encode(text, add_special_tokens=False), text, self._name)
+
+    @staticmethod
+    def _joined(parts: list[tuple[Ids, Positions]]) -> tuple[Ids, Positions, Positions]:
+        counts = np.fromiter((len(ids) for ids, _ in parts), np.int64, len(parts))
+        ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
+        return ids, np.concatenate([NO_POSITIONS, *(starts for _, starts in parts)]), counts
+
+
+def _is_normal(run: bytes, form: Any) -> bool:
+    return run.isascii() or unicodedata.is_normalized(form, run.decode())
+
+
+def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
+    """Ids and the byte at which each token starts, from offsets in characters of `text`."""
+    ids = np.array(encoding.ids, np.int32)
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    starts, stops = offsets[:, 0], offsets[:, 1]
+    # Offsets that go back, leave the text, or stay at nothing while there are tokens are not about this text.
+    sound = len(offsets) == ids.size and bool((starts <= stops).all() and (np.diff(starts) >= 0).all())
+    if not sound or (ids.size and not 0 < stops.max() <= len(text)):
+        raise TokenizerError(
+            f"{name}: the offsets of {text[:40]!r} are {encoding.offsets[:6]}...; expected ascending positions in the "
+            "text, without which no token can be given to a piece. Use a tokenizer.json with another normalizer"
+        )
+    sizes = np.fromiter(map(len, map(str.encode, text)), np.int64, len(text))
+    return ids, np.concatenate(([0], np.cumsum(sizes)))[starts]
+
+
+def load_tokenizers(data: bytes, name: str) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise MissingExtra("tokenizers") from error
+    try:
+        return Tokenizer.from_str(data.decode())
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"{name}: tokenizers cannot load it ({error}); expected a tokenizer.json") from error
+
+
+def _check_added_ids(tokenizer: Any, data: bytes, name: str) -> None:
+    """`tokenizers` numbers added tokens as it likes where the vocabulary does not hold them."""
+    for token in json.loads(data)["added_tokens"]:
+        found = tokenizer.token_to_id(token["content"])
+        if found != token["id"]:
+            raise TokenizerError(
+                f"{name}: without its control tokens, tokenizers gives {token['content']!r} the id {found}; expected "
+                f"{token['id']}. Put the tokens that are not special before the special ones"
+            )
+
+
+def _proven_gigatoken(data: bytes, reference: Any) -> tuple[Any, str]:
+    """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason."""
+    try:
+        import gigatoken
+    except ImportError:
+        return None, "gigatoken is not installed"
+    try:
+        fast = gigatoken.Tokenizer.from_json(data).backend
+        added = " ".join(token["content"] for token in json.loads(data)["added_tokens"][:300])
+        texts = [PROBE, added, *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
+        given = [fast.encode(text.encode()).tolist() for text in texts]
+    except (ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
+        return None, f"gigatoken cannot load or run it ({error})"
+    expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    wrong = next((text for text, a, b in zip(texts, given, expected, strict=True) if a != b), None)
+    if wrong is not None:
+        return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"
+    return fast, "its ids equal those of tokenizers on the probe text"
