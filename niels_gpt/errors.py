@@ -114,9 +114,12 @@ class StorageError(DataError, OSError):
     """The file system refused: disk full, file too large, read-only, no permission, i/o error."""
 
 
-EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub", "pyarrow": "hub"} | dict.fromkeys(
-    ("jinja2", "tokenizers"), "hf"
-)
+EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub", "pyarrow": "hub"} | {
+    "jinja2": "hf",
+    "tokenizers": "hf",
+    "transformers": "hf",
+    "httpx": "client",
+}
 
 STORAGE_REMEDIES = {
     errno.ENOSPC: "free some space or choose another place, then run the same command again",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, NotRequired, Required
+from typing import Any, Final, Literal, NotRequired, Required
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -90,9 +90,32 @@ class Conversation:
 
 
 @cache
-def _adapter() -> TypeAdapter[list[Message]]:
+def _adapter() -> TypeAdapter[Message]:
     """Built on first use, so that importing this module costs nothing."""
-    return TypeAdapter(list[Message])
+    return TypeAdapter(Message)
+
+
+MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+
+
+def reasoning_of(message: Message) -> str | None:
+    """The reasoning that a message keeps apart, under any of the names in use; `None` if it has none."""
+    if len(message) == 2:  # a role and a content: most messages
+        return None
+    return next((held for name in REASONING_FIELDS if isinstance(held := message.get(name), str)), None)
+
+
+def weight_of(message: Message) -> float:
+    """How much a message counts where it is trained: its `weight`, or 0 with `train: false`.
+
+    Raises:
+        MessageError: a weight that is negative or not a number.
+    """
+    weight = message.get("weight", 1.0)
+    if not 0 <= weight <= MOST_WEIGHT:
+        raise MessageError("wrong_weight", f"weight is {weight}; expected a number of 0 or more")
+    return 0.0 if message.get("train") is False else float(weight)
 
 
 def normalise(messages: object) -> list[Message]:
@@ -116,10 +139,33 @@ def normalise(messages: object) -> list[Message]:
         raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
     if not messages:
         raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
+    return [
+        {"role": message["role"], "content": message["content"]} if _is_plain(message) else _normal(message, index)
+        for index, message in enumerate(messages)
+    ]
+
+
+def _is_plain(message: Any) -> bool:
+    """A role and a text, as most messages are: they must cost nothing."""
+    if type(message) is not dict or len(message) != 2 or "role" not in message or "content" not in message:
+        return False
+    role, content = message["role"], message["content"]
+    return type(role) is str and type(content) is str and role.isascii() and (content.isascii() or _encodes(content))
+
+
+def _normal(message: Any, index: int) -> Message:
     try:
-        return _adapter().validate_python([_tidy(message, index) for index, message in enumerate(messages)])
+        return _adapter().validate_python(_tidy(message, index))
     except ValidationError as error:
-        raise _explained(error) from error
+        raise _explained(error, index) from error
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _tidy(message: object, index: int) -> dict[str, Any]:
@@ -190,10 +236,10 @@ def check_text(text: str) -> None:
         ) from error
 
 
-def _explained(error: ValidationError) -> MessageError:
+def _explained(error: ValidationError, index: int) -> MessageError:
     """The first of pydantic's findings in our words: message index, field, found, expected."""
     first = error.errors()[0]
-    index, *path = [part for part in first["loc"] if not _is_union_branch(part)]
+    path = [part for part in first["loc"] if not _is_union_branch(part)]
     where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
     if first["type"] == "missing":
         return MessageError("missing_field", f"{where} is missing; add it or drop the row")

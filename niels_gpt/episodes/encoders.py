@@ -12,13 +12,12 @@ import numpy.typing as npt
 from niels_gpt.builds import CacheTokenizer, check_cache_tokenizer, check_ids
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES
 from niels_gpt.cache.meta import tokenizer_sha256
-from niels_gpt.episodes.format import MOST_WEIGHT
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, conversation_of, usable_chats
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.inputs import Rejected
-from niels_gpt.messages import Conversation, Message
+from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.sources.rejections import Rejections
 
 Rows = Iterable[Sequence[Message] | Conversation | Rejected]
@@ -215,18 +214,6 @@ class RendererEncoder:
         if not weights.any():
             raise MessageError("nothing_trained", "no token of this conversation is trained; drop the row")
         return weights
-
-
-def weight_of(message: Message) -> float:
-    """How much a message counts where it is trained: its `weight`, or 0 with `train: false`.
-
-    Raises:
-        MessageError: a weight that is negative or not a number.
-    """
-    weight = message.get("weight", 1.0)
-    if not 0 <= weight <= MOST_WEIGHT:
-        raise MessageError("wrong_weight", f"weight is {weight}; expected a number of 0 or more")
-    return 0.0 if message.get("train") is False else float(weight)
 
 
 def encoder_of(given: Any) -> Encoder:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.builds import Build, already_built
-from niels_gpt.episodes.encoders import Encoded, Rows, encoder_of, weight_of
+from niels_gpt.episodes.encoders import Encoded, Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.errors import DataError, MessageError
 from niels_gpt.format.rows import conversation_of
 from niels_gpt.inputs import Rejected
-from niels_gpt.messages import Conversation
+from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.splits import ValidationSplit
 

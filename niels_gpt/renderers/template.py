@@ -10,19 +10,23 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from niels_gpt.errors import MessageError, TemplateError, UsageError
-from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.base import Piece, RenderedTokens
+from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_of
+from niels_gpt.renderers.batch import encoded_batch, render_batch
+from niels_gpt.renderers.bridge import bridge_by_rendering
+from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
-from niels_gpt.renderers.traced import NOWHERE, MessageDict, runs_of, trace
+from niels_gpt.renderers.ownership import invented_turn, owned, turns, untraced
+from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
+from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
+from niels_gpt.renderers.rendered import Piece, RenderedBatch, RenderedTokens
+from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.traced import MessageDict, trace
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
-BODY_FIELDS = ("content", "reasoning_content", "thinking", "reasoning", "tool_calls")
-REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
 
 
 def no_clock(form: str) -> str:
@@ -41,10 +45,11 @@ class TemplateRenderer:
     """Renders conversations through a chat template, exactly as serving does, and says of every token where it is from.
 
     Args:
-        tokenizer: a Hugging Face tokenizer directory or file, a tokenizer object, or an `Encoder`.
+        tokenizer: whatever `open_encoder` takes: a hub name, a directory, a tokenizer object, an encoder.
         template: the template's text; default the tokenizer's own.
         clock: what `strftime_now(format)` returns; a renderer never reads the real clock.
         stops: spellings that end a turn beside the tokenizer's eos, for formats whose stop is ordinary text.
+        tool_parser, reasoning_parser: names of `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
         variables: more variables of the template, such as `enable_thinking=False`.
 
     Raises:
@@ -58,18 +63,24 @@ class TemplateRenderer:
         template: str | None = None,
         clock: Callable[[str], str] = no_clock,
         stops: Sequence[str] = (),
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
         **variables: Any,
     ) -> None:
-        self.encoder = tokenizer if isinstance(tokenizer, Encoder) else Encoder.load(tokenizer)
-        parts = self.encoder.parts
-        source = parts.template if template is None else template
+        self.encoder = open_encoder(tokenizer)
+        source = self.encoder.template if template is None else template
         if source is None:
-            raise TemplateError(f"{parts.name}: no chat template; pass template=, the text of a Jinja chat template")
+            name = self.encoder.name
+            raise TemplateError(f"{name}: no chat template; pass template=, the text of a Jinja chat template")
         self.source, self._clock = source, clock
-        self._variables = {**parts.special_tokens, **variables}
+        self._variables = {**self.encoder.special_tokens, **variables}
         self._template = compile_template(source, clock)
-        eos = [text for text, token in self.encoder.control_ids.items() if token in parts.stop_ids]
+        eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self._controls = Controls([*self.encoder.control_ids, *stops], [*eos, *stops])
+        self._tool_parser = None if tool_parser is None else get_tool_parser(tool_parser, self.encoder)
+        self._reasoning_parser = (
+            None if reasoning_parser is None else get_reasoning_parser(reasoning_parser, self.encoder)
+        )
         self._prompts: dict[tuple[str | None, bool], str] = {}
 
     @property
@@ -89,7 +100,7 @@ class TemplateRenderer:
 
     def get_stop_token_ids(self) -> list[int]:
         """The ids at which serving stops: eos, and what the generation config adds."""
-        return list(self.encoder.parts.stop_ids)
+        return list(self.encoder.stop_ids)
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
@@ -108,18 +119,25 @@ class TemplateRenderer:
             TemplateError: the template misbehaves.
         """
         given = normalise(messages)
-        pieces, lost = self._pieces(given, tools, add_generation_prompt)
-        ids, owner = self.encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
-        facts = np.array([piece[1:4] for piece in pieces], dtype=np.int64).reshape(-1, 3)
-        of_token = facts[owner]
-        return RenderedTokens(
-            token_ids=ids.tolist(),
-            message_indices=of_token[:, 0].tolist(),
-            sampled_mask=of_token[:, 1].astype(np.bool_).tolist(),
-            is_content=of_token[:, 2].astype(np.bool_).tolist(),
-            message_roles=[message["role"] for message in given],
-            attribution=f"partial: {lost}" if lost else "full",
-        )
+        out, told = self._written(given, tools, add_generation_prompt)
+        return next(iter(encoded_batch(self.encoder, [out], [given], [told])))
+
+    def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
+        """Pieces as ids, with the facts that they have."""
+        return next(iter(encoded_batch(self.encoder, [Script.of(pieces)], [messages], ["full"])))
+
+    def render_many(
+        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
+    ) -> RenderedBatch:
+        """Many conversations at once, each exactly as `render` gives it.
+
+        Args:
+            tools: of each conversation; default none.
+
+        Raises:
+            MessageError: of the first conversation that cannot be rendered, with its index in front.
+        """
+        return render_batch(self.encoder, self._written, conversations, tools)
 
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """What the template writes."""
@@ -132,6 +150,32 @@ class TemplateRenderer:
         """The rendering before it becomes ids."""
         return self._pieces(normalise(messages), tools, add_generation_prompt)[0]
 
+    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
+        """What the model said, as far as the parsers given know its format; see `Renderer`."""
+        said = Completion(self.encoder, token_ids, self.encoder.stop_ids)
+        content_ids: list[int] = said.ids
+        calls: list[ParsedToolCall] = []
+        if self._tool_parser is not None:
+            content_ids, calls = self._tool_parser.extract(said.ids, tools=tools)
+        text = Completion(self.encoder, content_ids, ()).told()
+        reasoning, content = (None, text) if self._reasoning_parser is None else self._reasoning_parser.extract(text)
+        return ParsedResponse(content, reasoning, calls)
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """The next prompt, where rendering proves that the template only adds to what it wrote; see `bridge.py`."""
+        return bridge_by_rendering(self, previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
+
+    def _written(self, messages: list[Message], tools: Any, gen: bool = False) -> tuple[Script, str]:
+        pieces, lost = self._pieces(messages, tools, gen)
+        return Script.of(pieces), f"partial: {lost}" if lost else "full"
+
     def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
         seen = [_as_seen(message, index) for index, message in enumerate(messages)]
         variables = {"messages": seen, "tools": tools, "documents": None, "add_generation_prompt": gen}
@@ -139,20 +183,46 @@ class TemplateRenderer:
 
     def _pieces(self, messages: list[Message], tools: Any, gen: bool) -> tuple[list[Piece], str]:
         """The pieces, and what of the messages' content was not traced (empty if all was)."""
-        runs = _owned(list(self._chunks(messages, tools, gen)))
-        lost = _untraced(messages, runs)
+        self._check_labels(messages, tools)
+        runs = owned(list(self._chunks(messages, tools, gen)))
+        lost = untraced(messages, runs)
         pieces: list[Piece] = []
         before = ""  # all text in front of the turn
-        for index, turn in _turns(runs):
+        for index, turn in turns(runs):
             if index >= 0 and messages[index]["role"] == "assistant":
                 prompt = self._prompt(messages, index, tools, before)
                 made, found = self._assistant(turn, index, prompt)
                 pieces += made
                 lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
             else:
-                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin < 0) for run in turn]
+                first = index >= 0 and all(piece.msg < 0 for piece in pieces)
+                invented = invented_turn(turn, self._controls) if first else 0
+                pieces += [Piece(run.text, -1) for run in turn[:invented]]
+                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin < 0) for run in turn[invented:]]
             before += "".join(run.text for run in turn)
         return pieces, lost
+
+    def _check_labels(self, messages: Sequence[Message], tools: Any) -> None:
+        """Refuse control tokens in what templates write into their own text: roles, names, ids, tools.
+
+        Raises:
+            MessageError: `control_token_in_label`.
+        """
+        labels = [
+            (f"message {index}: {key}", value)
+            for index, message in enumerate(messages)
+            for key, value in message.items()
+            if isinstance(value, str) and key not in BODY_FIELDS
+        ]
+        if tools:
+            labels.append(("tools", json.dumps(tools, ensure_ascii=False, default=str)))
+        for where, text in labels:
+            found = self._controls.first(text)
+            if found:
+                raise MessageError(
+                    "control_token_in_label",
+                    f"{where} spells the control token {found!r}, which the template would write as one; remove it",
+                )
 
     def _assistant(self, turn: list[Run], index: int, prompt: str) -> tuple[list[Piece], bool]:
         start, stop, found = sampled_span(turn, prompt, self._controls)
@@ -227,7 +297,7 @@ def load_template(path: str | Path) -> str:
 def _as_seen(message: Message, index: int) -> MessageDict:
     """A message as Transformers hands it to templates, its body traced."""
     held: dict[str, Any] = dict(message)
-    reasoning = next((held[name] for name in REASONING_FIELDS if held.get(name) is not None), None)
+    reasoning = reasoning_of(message)
     if reasoning is not None:
         held = {"thinking": reasoning, **held, "reasoning_content": reasoning}
     return MessageDict(
@@ -235,75 +305,7 @@ def _as_seen(message: Message, index: int) -> MessageDict:
     )
 
 
-def _owned(chunks: list[Chunk]) -> list[Run]:
-    """Every run with its message.
-
-    Inside a loop over messages scaffold belongs to the message of that turn. Outside, a stretch that carries the text
-    of a message belongs to it (a system block written before the loop); a stretch without any belongs to none.
-    """
-    runs: list[Run] = []
-    outside: list[Run] = []
-    for chunk in chunks:
-        made = [Run(text, origin if origin != NOWHERE else chunk.owner, origin) for text, origin in _split(chunk.text)]
-        if chunk.owner == NOWHERE:
-            outside += made
-            continue
-        runs += _adopted(outside)
-        runs += made
-        outside = []
-    return runs + _adopted(outside)
-
-
-def _split(text: str) -> Iterator[tuple[str, int]]:
-    at = 0
-    for length, origin in runs_of(text):
-        if length:
-            yield str.__getitem__(text, slice(at, at + length)), origin
-        at += length
-
-
-def _adopted(outside: list[Run]) -> list[Run]:
-    """Scaffold outside of loops goes to the message before it in the stretch, else to the one behind it."""
-    origins = [run.origin for run in outside if run.origin != NOWHERE]
-    if not origins:
-        return outside
-    owner, adopted = origins[0], []
-    for run in outside:
-        owner = run.origin if run.origin != NOWHERE else owner
-        adopted.append(Run(run.text, owner, run.origin))
-    return adopted
-
-
-def _turns(runs: list[Run]) -> list[tuple[int, list[Run]]]:
-    """Neighbouring runs of one message."""
-    turns: list[tuple[int, list[Run]]] = []
-    for run in runs:
-        if not turns or turns[-1][0] != run.owner:
-            turns.append((run.owner, []))
-        turns[-1][1].append(run)
-    return turns
-
-
 def _cut(start: int, stop: int, places: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """`start` to `stop`, cut at the places inside: 0 to 6 at 2 and 9 gives 0-2, 2-6."""
     edges = [start, *sorted({place for place in places if start < place < stop}), stop]
     return ((lo, hi) for lo, hi in pairwise(edges) if lo < hi)
-
-
-def _untraced(messages: Sequence[Message], runs: list[Run]) -> str:
-    """The first message whose content is in the output without being known as its own; empty if there is none."""
-    traced = [0] * len(messages)
-    for run in runs:
-        if run.origin >= 0:
-            traced[run.origin] += len(run.text)
-    for index, message in enumerate(messages):
-        for text in _texts(message["content"]):
-            if len(text) > traced[index] and any(text in run.text for run in runs if run.origin < 0):
-                return f"the content of message {index} lost its origin in the template"
-    return ""
-
-
-def _texts(content: str | list[dict[str, Any]]) -> list[str]:
-    """The texts of a content, in parts or not."""
-    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
-    return [part.strip() for part in parts if isinstance(part, str)]

@@ -30,6 +30,15 @@ class Controls:
         self._any = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
         self._stops = frozenset(stops)
 
+    def first(self, text: str) -> str:
+        """The first control token in a text, empty if there is none."""
+        found = self._any.search(text)
+        return found.group() if found else ""
+
+    def last_stop(self, text: str) -> int:
+        """Where the last stop token in a text ends, 0 if there is none."""
+        return max((found.end() for found in self._any.finditer(text) if found.group() in self._stops), default=0)
+
     def whole(self, text: str, end: int) -> int:
         """`end`, moved back to the beginning of a control token that it would cut in two."""
         for found in self._any.finditer(text):

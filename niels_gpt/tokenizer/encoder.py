@@ -15,9 +15,19 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.tokenizer.description import read_description
 from niels_gpt.tokenizer.engines import NO_IDS, NO_POSITIONS, Body, EngineName, from_offsets, load_tokenizers
-from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf, read_description
-from niels_gpt.tokenizer.pieces import ControlFinder, Ids, LaidOut, Positions, laid_out
+from niels_gpt.tokenizer.flat import FlatEncoder
+from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
+from niels_gpt.tokenizer.pieces import (
+    ControlFinder,
+    Ids,
+    LaidOut,
+    Positions,
+    edges_of,
+    in_one_list,
+    laid_end_to_end,
+)
 
 _OFFSETS_NEEDED = "this tokenizer's ids do not tell how much text they stand for, and only tokenizers has offsets"
 
@@ -29,7 +39,7 @@ class Encoder:
         parts: what was loaded (templates, named special tokens, stop ids, bytes).
         engine: "gigatoken" or "tokenizers", which encodes; `engine_reason` says why.
         vocab_size: largest id + 1, added tokens included.
-        control_ids: spelling -> id of the control tokens.
+        control_ids: spelling -> id of the control tokens; `added_ids`: of all added tokens.
         uncuttable: why strings are encoded whole, with offsets, or `None` (see `encode_pieces`).
 
     Instances pickle: they are loaded again from the same bytes.
@@ -46,7 +56,8 @@ class Encoder:
         self._asked = engine
         about = self._about = read_description(parts)
         self.vocab_size = about.vocab_size
-        self.control_ids: Mapping[str, int] = dict(about.control_ids)
+        self.control_ids: Mapping[str, int] = about.control_ids
+        self.added_ids: Mapping[str, int] = about.added_ids
         self.uncuttable = about.uncuttable
         self._finder = ControlFinder(about)
         self._is_control = np.zeros(about.vocab_size, np.bool_)
@@ -64,11 +75,35 @@ class Encoder:
         if engine != self._asked:
             self.engine_reason = _OFFSETS_NEEDED
         self._whole_tokenizer: Any = None
+        self._flat = None
+        if self.engine == "gigatoken":
+            self._flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole())
+        self._added_bytes: dict[int, bytes] | None = None
 
     @classmethod
     def load(cls, source: str | Path | RustTokenizer | FastTokenizer, *, engine: EngineName = "auto") -> Encoder:
         """An encoder for a directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer."""
         return cls(load_hf(source), engine=engine)
+
+    @property
+    def name(self) -> str:
+        """Where it was loaded from."""
+        return self.parts.name
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, or `None`."""
+        return self.parts.template
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The named special tokens (`eos_token`, `bos_token`, ...)."""
+        return self.parts.special_tokens
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """eos, and what the generation config adds."""
+        return self.parts.stop_ids
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -102,18 +137,41 @@ class Encoder:
             `(ids, owner, lengths)`: ids and owners of all strings one after the other, int32; owners count from 0 in
             each string; `lengths` is int64 of shape (len(batches),), the tokens of each string.
         """
-        pieces = laid_out(batches)
+        texts, scaffold, sizes = in_one_list(batches)
+        ids, counts, lengths = self.encode_flat(texts, scaffold, sizes)
+        index = np.arange(len(texts)) - edges_of(sizes)[:-1].repeat(sizes)
+        return ids, index.astype(np.int32).repeat(counts), lengths
+
+    def encode_flat(
+        self, texts: list[str], scaffold: list[bool], pieces: Positions
+    ) -> tuple[Ids, Positions, Positions]:
+        """`encode_many` for pieces that lie in one list.
+
+        Args:
+            texts, scaffold: the pieces of all strings, one after the other.
+            pieces: how many pieces each string has.
+
+        Returns:
+            `(ids, counts, lengths)`: the tokens of all strings, int32; how many tokens each piece owns, and how many
+            each string has, int64.
+        """
+        if self._flat is not None and pieces.size:
+            made = self._flat.encode(texts, scaffold, pieces)
+            if made is not None:
+                return made
+        return self._encode_laid(laid_end_to_end(texts, scaffold, pieces))
+
+    def _encode_laid(self, pieces: LaidOut) -> tuple[Ids, Positions, Positions]:
         if self.uncuttable:
             ids, starts = self._encode_whole(pieces)
         else:
             ids, starts = self._encode_cut(pieces)
         # Tokens stand in order, so a piece's tokens are those that start between its edges. Two strings of two pieces,
         # edges 0 3 5 | 5 5 9, tokens starting at 0 2 3 5 7: before the edges stand 0 2 3 3 5, so the pieces have
-        # 2 1 0 2 tokens and the owners are 0 0 1 1 1 (the third piece is empty).
+        # 2 1 0 2 tokens (the third piece is empty).
         before = starts.searchsorted(pieces.edges)
-        owner = pieces.index_within.repeat(before[1:] - before[:-1])
         edges = before[pieces.first]
-        return ids, owner, edges[1:] - edges[:-1]
+        return ids, before[1:] - before[:-1], edges[1:] - edges[:-1]
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, control tokens spelled out.
@@ -121,11 +179,25 @@ class Encoder:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
+        return str(self._whole().decode(self._checked(ids), skip_special_tokens=False))
+
+    def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
+        """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary.
+        """
+        if self._added_bytes is None:
+            self._added_bytes = {token: text.encode() for text, token in self.added_ids.items()}
+        added, word_of, spelt = self._added_bytes, self._whole().id_to_token, self._about.spelt
+        return [added[token] if token in added else spelt(word_of(token) or "") for token in self._checked(ids)]
+
+    def _checked(self, ids: Sequence[int] | Ids) -> list[int]:
         plain = [int(token) for token in ids]
         outside = [token for token in plain if not 0 <= token < self.vocab_size]
         if outside:
             raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
-        return str(self._whole().decode(plain, skip_special_tokens=False))
+        return plain
 
     def _encode_cut(self, pieces: LaidOut) -> tuple[Ids, Positions]:
         """`(ids, starts)`: all tokens and the byte at which each starts, controls cut out and put in by id."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from niels_gpt.errors import MissingExtra, TokenizerError
-from niels_gpt.tokenizer.hf import Description
+from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
 
 EngineName = Literal["auto", "gigatoken", "tokenizers"]
@@ -27,7 +27,7 @@ PROBE = (
 )
 # gigatoken's batches cost some 200 microseconds before the first text; so many texts are worth it.
 _BATCH = 64
-_BETWEEN = b"\xff"  # never in UTF-8
+BETWEEN = b"\xff"  # never in UTF-8
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 NO_IDS: Ids = np.zeros(0, np.int32)
 
@@ -43,7 +43,7 @@ class Body:
         self.reason = "asked for"
         _check_added_ids(self._tokenizer, data, name)
         if asked != "tokenizers":
-            self._gigatoken, self.reason = _proven_gigatoken(data, self._tokenizer)
+            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer)
             if asked == "gigatoken" and self._gigatoken is None:
                 raise TokenizerError(f"{name}: gigatoken cannot be used: {self.reason}. Use engine='auto'")
         self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
@@ -86,7 +86,7 @@ class Body:
 
         source: Any = runs
         if isinstance(self._gigatoken, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
-            source = gigatoken.BytesSource([_BETWEEN.join(runs)], separator=_BETWEEN)
+            source = gigatoken.BytesSource([BETWEEN.join(runs)], separator=BETWEEN)
         layout = gigatoken.Tokenizer(self._gigatoken).encode_batch(source).layout
         offsets: Positions = np.asarray(layout.offsets.data, np.int64)
         if offsets.size != len(runs) + 1:
@@ -150,7 +150,7 @@ def _check_added_ids(tokenizer: Any, data: bytes, name: str) -> None:
             )
 
 
-def _proven_gigatoken(data: bytes, reference: Any) -> tuple[Any, str]:
+def proven_gigatoken(data: bytes, reference: Any) -> tuple[Any, str]:
     """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason."""
     try:
         import gigatoken

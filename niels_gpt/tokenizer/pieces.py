@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.tokenizer.hf import Description
+from niels_gpt.tokenizer.description import Description
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
@@ -43,17 +43,31 @@ class LaidOut:
 
 
 def laid_out(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> LaidOut:
+    return laid_end_to_end(*in_one_list(batches))
+
+
+def in_one_list(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[list[str], list[bool], Positions]:
+    """`(texts, scaffold, pieces)` of all strings, and how many pieces each has.
+
+    Raises:
+        UsageError: not as many flags as texts.
+    """
     texts = list(chain.from_iterable(texts for texts, _ in batches))
-    flags = np.fromiter(chain.from_iterable(scaffold for _, scaffold in batches), np.bool_)
+    flags = list(chain.from_iterable(scaffold for _, scaffold in batches))
     counts = np.fromiter((len(texts) for texts, _ in batches), np.int64, len(batches))
     given = np.fromiter((len(scaffold) for _, scaffold in batches), np.int64, len(batches))
     if (counts != given).any():
         row = int(np.flatnonzero(counts != given)[0])
         raise UsageError(f"string {row}: {counts[row]} texts and {given[row]} scaffold flags; expected one flag a text")
+    return texts, flags, counts
+
+
+def laid_end_to_end(texts: list[str], scaffold: Sequence[bool], counts: Positions) -> LaidOut:
     encoded = _utf8(texts)
+    flags = np.array(scaffold, np.bool_)
     edges = edges_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     first = edges_of(counts)
-    string = np.arange(len(batches)).repeat(counts)
+    string = np.arange(counts.size).repeat(counts)
     within = (np.arange(len(texts)) - first[string]).astype(np.int32)
     # Stretches: neighbours (empty pieces aside) with the same string and flag. Flags 1 1 0 1 | 1 of five one-byte
     # pieces: keys 1 1 0 1 | 3, so stretches start at 0 2 3 4 and those of scaffold (odd keys) are 0..2, 3..4, 4..5.
@@ -65,6 +79,26 @@ def laid_out(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> LaidOut
     bounds = np.append(edges[full[new]], edges[-1])
     begin, end = bounds[:-1], bounds[1:]
     return LaidOut(b"".join(encoded), edges, first, edges[first], within, begin[odd], end[odd])
+
+
+Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]
+
+
+def flat_of(
+    encode_many: Callable[[Batches], tuple[Ids, Ids, Positions]],
+    texts: list[str],
+    scaffold: list[bool],
+    pieces: Positions,
+) -> tuple[Ids, Positions, Positions]:
+    """`encode_flat` of an encoder that takes strings one by one.
+
+    Strings of 2 and 3 pieces whose tokens have the owners 0 1 1 | 0 2: pieces own 1 2 1 0 1 tokens.
+    """
+    first = edges_of(pieces)
+    batches = [(texts[a:b], scaffold[a:b]) for a, b in pairwise(first.tolist())]
+    ids, owner, lengths = encode_many(batches)
+    counts: Positions = np.bincount(owner + first[:-1].repeat(lengths), minlength=len(texts))
+    return ids, counts, lengths
 
 
 def edges_of(lengths: Positions) -> Positions:
@@ -101,12 +135,13 @@ class ControlFinder:
             text = pieces.joined[start:stop]
             hits = self._seen.get(text)
             if hits is None:
-                hits = self._hits(text)
+                hits = self.hits(text)
             found.extend([(start + a, start + b, token) for a, b, token in hits])
         table = np.array(found, np.int64).reshape(-1, 3)
         return table[:, 0], table[:, 1], table[:, 2].astype(np.int32)
 
-    def _hits(self, text: bytes) -> list[tuple[int, int, int]]:
+    def hits(self, text: bytes) -> list[tuple[int, int, int]]:
+        """`(begin, end, id)` of the control tokens of one stretch, in bytes."""
         matches = self._search(text) if self._search else ()
         hits = [(*match.span(), self._ids[match[0]]) for match in matches if match[0] in self._ids]
         if len(text) <= _CACHED_BYTES and len(self._seen) < _CACHED_TEXTS:

@@ -123,7 +123,7 @@ def test_training_samples() -> None:
     assert mask == renderer.render(CHAT).sampled_mask
     _, more = build_training_sample(renderer, CHAT, role_to_mask=lambda message: False, content_sft_roles={"user"})
     assert spans(renderer, renderer.render(CHAT), more) == ["hello", "x"]
-    with pytest.raises(UsageError, match="without message_indices"):
+    with pytest.raises(UsageError, match="No mask can be built"):
         build_training_sample(Bare(), CHAT, role_to_mask=lambda message: True)
 
 

@@ -1,0 +1,231 @@
+"""Tool-call dialects: each writes a call and reads calls back, side by side (document 003).
+
+Reading never raises: every attempt is recorded with its status, its text and its place in the ids.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from niels_gpt.renderers.chat import Call, to_json
+from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.parsing import ParsedToolCall
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.script import Script
+
+_SPACE = re.compile(r"\s*")
+Schemas = Mapping[str, Mapping[str, Any]]  # tool -> argument -> JSON schema
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of a completion that is no content: `call` is what it says, `None` for markup around calls."""
+
+    start: int
+    stop: int
+    call: ParsedToolCall | None = None
+
+
+class CallForm(Protocol):
+    """How a family writes its tool calls."""
+
+    def write(self, call: Call, out: Script, msg: int) -> None:
+        """Write one call.
+
+        Raises:
+            MessageError: its arguments cannot be written.
+        """
+
+    def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """The blocks behind `start`, in order."""
+
+
+def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:
+    """The JSON schemas of each tool's arguments, by name."""
+    schemas = {}
+    for tool in tools or ():
+        function = tool["function"]
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        schemas[function["name"]] = properties if isinstance(properties, Mapping) else {}
+    return schemas
+
+
+@dataclass(frozen=True)
+class HermesJSON:
+    """`<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>`: one JSON object a call."""
+
+    opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+
+    def write(self, call: Call, out: Script, msg: int) -> None:
+        """See `CallForm`."""
+        out.marks(self.opening, msg)
+        out.says(f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n', msg)
+        out.marks(self.closing, msg)
+
+    def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallForm`."""
+        at = said.find(self.opening, start)
+        while at >= 0:
+            inner = at + len(self.opening)
+            block = self._whole(said, at, inner) or self._damaged(said, at, inner)
+            yield block
+            at = said.find(self.opening, block.stop)
+
+    def _whole(self, said: Completion, at: int, inner: int) -> Block | None:
+        """The block if it is JSON up to its closing tag. JSON knows its own end, so texts in it may hold any tag."""
+        text = said.text
+        first = _behind_space(text, inner)
+        try:
+            held, end = json.JSONDecoder().raw_decode(text, first)
+        except (ValueError, RecursionError):
+            return None
+        close = _behind_space(text, end)
+        if not text.startswith(self.closing, close):
+            return None
+        stop = close + len(self.closing)
+        name, arguments, status = _named(held)
+        return Block(at, stop, ParsedToolCall(said.told(inner, close), name, arguments, said.span(at, stop), status))
+
+    def _damaged(self, said: Completion, at: int, inner: int) -> Block:
+        close, following = said.find(self.closing, inner), said.find(self.opening, inner)
+        if close < 0 or 0 <= following < close:
+            stop = following if following >= 0 else len(said.text)
+            call = ParsedToolCall(said.told(inner, stop), None, None, said.span(at, stop), Status.UNCLOSED_BLOCK)
+            return Block(at, stop, call)
+        stop = close + len(self.closing)
+        call = ParsedToolCall(said.told(inner, close), None, None, said.span(at, stop), Status.INVALID_JSON)
+        return Block(at, stop, call)
+
+
+def _behind_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _named(held: Any) -> tuple[str | None, dict[str, Any] | str | None, Status]:
+    """Name, arguments and status of a call that is a JSON value."""
+    if not isinstance(held, dict):
+        return None, None, Status.MALFORMED_STRUCTURE
+    name, arguments = held.get("name"), held.get("arguments", {})
+    if not isinstance(name, str) or not name:
+        return None, arguments if isinstance(arguments, dict | str) else None, Status.MISSING_NAME
+    if not isinstance(arguments, dict | str):
+        return name, to_json(arguments), Status.MALFORMED_STRUCTURE
+    return name, arguments, Status.OK
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
+
+    A text stands bare, everything else as JSON; reading takes a value's type from the tool's schema where there is one.
+
+    Attributes:
+        glue: what stands behind the name, behind each key, and behind each value.
+    """
+
+    opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+    key: tuple[str, str] = ("<arg_key>", "</arg_key>")
+    value: tuple[str, str] = ("<arg_value>", "</arg_value>")
+    glue: tuple[str, str, str] = ("", "", "")
+
+    def write(self, call: Call, out: Script, msg: int) -> None:
+        """See `CallForm`."""
+        behind_name, behind_key, behind_value = self.glue
+        out.marks(self.opening, msg)
+        out.says(call.name, msg)
+        before = behind_name
+        for key, value in call.items.items():
+            out.marks(before + self.key[0], msg)
+            out.says(key, msg)
+            out.marks(self.key[1] + behind_key + self.value[0], msg)
+            out.says(value if isinstance(value, str) else to_json(value), msg)
+            out.marks(self.value[1], msg)
+            before = behind_value
+        out.marks(before + self.closing, msg)
+
+    def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallForm`."""
+        at = said.find(self.opening, start)
+        while at >= 0:
+            inner = at + len(self.opening)
+            close = said.find(self.closing, inner)
+            following = said.find(self.opening, inner)
+            cut = close < 0 or 0 <= following < close
+            end = (following if following >= 0 else len(said.text)) if cut else close
+            stop = end if cut else end + len(self.closing)
+            name, arguments, status = self._inner(said, inner, end, schemas)
+            status = Status.UNCLOSED_BLOCK if cut else status
+            yield Block(at, stop, ParsedToolCall(said.told(inner, end), name, arguments, said.span(at, stop), status))
+            at = said.find(self.opening, stop)
+
+    def _inner(
+        self, said: Completion, start: int, stop: int, schemas: Schemas
+    ) -> tuple[str | None, dict[str, Any], Status]:
+        first = said.find(self.key[0], start, stop)
+        name = said.told(start, stop if first < 0 else first).strip() or None
+        schema = schemas.get(name or "", {})
+        arguments: dict[str, Any] = {}
+        status, at = Status.OK if name else Status.MISSING_NAME, first
+        while at >= 0:
+            places = self._pair(said, at, stop)
+            if places is None:
+                return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
+            key = said.told(*places[:2]).strip()
+            arguments[key], fits = typed_value(said.told(*places[2:4]), schema.get(key))
+            status = status if fits else Status.INVALID_JSON
+            at = said.find(self.key[0], places[4], stop)
+        return name, arguments, status
+
+    def _pair(self, said: Completion, at: int, stop: int) -> tuple[int, int, int, int, int] | None:
+        """Where the key of the pair at `at` starts and stops, where its value does, and where the pair ends."""
+        key = at + len(self.key[0])
+        key_end = said.find(self.key[1], key, stop)
+        opened = said.find(self.value[0], key_end, stop) if key_end >= 0 else -1
+        value = opened + len(self.value[0])
+        value_end = said.find(self.value[1], value, stop) if opened >= 0 else -1
+        if value_end < 0:
+            return None
+        return key, key_end, value, value_end, value_end + len(self.value[1])
+
+
+def typed_value(text: str, schema: Any) -> tuple[Any, bool]:
+    """A bare value in the type that its JSON schema names, and whether it fits; without a schema, JSON or else text."""
+    types = _types(schema)
+    if types == {"string"}:
+        return text, True
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text, not types or "string" in types
+    if "string" in types and _type_of(value) not in types:
+        return text, True
+    return value, True
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types that a schema allows; none if it does not say, or is no schema."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type")
+    found = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
+    for branches in (schema.get("anyOf"), schema.get("oneOf")):
+        for branch in branches if isinstance(branches, list) else ():
+            found |= _types(branch)
+    if not found and isinstance(schema.get("enum"), list):
+        found = {_type_of(value) for value in schema["enum"]}
+    return found | ({"integer"} if "number" in found else set())
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names = {str: "string", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
+    return names.get(type(value), "")

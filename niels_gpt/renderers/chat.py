@@ -1,0 +1,227 @@
+"""A conversation as grammars read it: normalised, checked, with the questions that formats ask of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import Message, reasoning_of
+
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none)."""
+
+    name: str
+    arguments: str | dict[str, Any]
+    id: str = ""
+    where: str = ""
+
+    @property
+    def json(self) -> str:
+        """The arguments as JSON text; given text stays as it is.
+
+        Raises:
+            MessageError: the text is not JSON (`wrong_arguments`).
+        """
+        if isinstance(self.arguments, str):
+            self._loaded(self.arguments)
+            return self.arguments
+        return to_json(self.arguments)
+
+    @property
+    def items(self) -> Mapping[str, Any]:
+        """The arguments as an object.
+
+        Raises:
+            MessageError: they are text that is not a JSON object (`wrong_arguments`).
+        """
+        held = self._loaded(self.arguments) if isinstance(self.arguments, str) else self.arguments
+        if not isinstance(held, dict):
+            raise self._wrong(f"JSON {type(held).__name__}", "an object")
+        return held
+
+    def _loaded(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
+
+    def _wrong(self, found: str, expected: str) -> MessageError:
+        return MessageError(
+            "wrong_arguments", f"{self.where}.arguments is {found}; expected {expected}. Repair the call"
+        )
+
+
+class Chat:
+    """Messages that `normalise` returned, the tools of the turn, and what lies where.
+
+    Attributes:
+        roles: of each message.
+        tools: in the shape of the OpenAI chat format, `None` if there are none.
+    """
+
+    def __init__(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
+        self.messages = messages
+        self.roles = [message["role"] for message in messages]
+        self.tools = tools
+        self._last: dict[str, int] = {}
+
+    def text(self, index: int) -> str:
+        """The content as one text.
+
+        Raises:
+            MessageError: a part is not text (`unsupported_content`).
+        """
+        content = self.messages[index]["content"]
+        return content if isinstance(content, str) else self._joined(content, index)
+
+    def reasoning(self, index: int) -> str | None:
+        """What an assistant message keeps apart as its reasoning; `None` if it has none."""
+        return reasoning_of(self.messages[index])
+
+    def calls(self, index: int) -> list[Call]:
+        """The tool calls of an assistant message."""
+        calls = self.messages[index].get("tool_calls")
+        if not calls:
+            return []
+        return [
+            Call(
+                call["function"]["name"],
+                call["function"]["arguments"],
+                call.get("id", ""),
+                f"message {index}: tool_calls.{number}.function",
+            )
+            for number, call in enumerate(calls)
+        ]
+
+    def calls_before(self, index: int) -> int:
+        """How many calls earlier messages make."""
+        return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
+
+    def last(self, role: str) -> int:
+        """The index of the last message with a role, -1 if there is none."""
+        if role not in self._last:
+            self._last[role] = max((i for i, found in enumerate(self.roles) if found == role), default=-1)
+        return self._last[role]
+
+    @property
+    def last_query(self) -> int:
+        """The last user message that is no tool result in a user's clothes; the last message if there is none."""
+        if "?" not in self._last:
+            asked = (
+                i for i in range(len(self.roles) - 1, -1, -1) if self.roles[i] == "user" and not self._is_result(i)
+            )
+            self._last["?"] = next(asked, len(self.roles) - 1)
+        return self._last["?"]
+
+    def _is_result(self, index: int) -> bool:
+        text = self.text(index)
+        return text.startswith("<tool_response>") and text.endswith("</tool_response>")
+
+    def begins_run(self, index: int) -> bool:
+        """No message with the same role stands right before this one."""
+        return index == 0 or self.roles[index - 1] != self.roles[index]
+
+    def ends_run(self, index: int) -> bool:
+        """No message with the same role stands right behind this one."""
+        return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
+
+    @staticmethod
+    def _joined(parts: list[dict[str, Any]], index: int) -> str:
+        for number, part in enumerate(parts):
+            if part.get("type") not in TEXT_PARTS or not isinstance(part.get("text"), str):
+                raise MessageError(
+                    "unsupported_content",
+                    f"message {index}: content.{number} is of type {part.get('type')!r}; expected text parts "
+                    "{'type': 'text', 'text': ...}, which is all that this renderer takes",
+                )
+        return "".join(part["text"] for part in parts)
+
+
+def to_json(value: Any) -> str:
+    """JSON as templates' `tojson` writes it in Transformers: not escaped, in the order given."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def check_roles(
+    messages: Sequence[Message], roles: Collection[str], *, format_name: str, after_call: bool = False
+) -> None:
+    """Check that a format has a place for every message.
+
+    Args:
+        after_call: the messages follow an assistant's turn that is not among them and may have called tools.
+
+    Raises:
+        MessageError: naming message and field. Reasons: `unknown_role`, `unsupported_field` (tool calls or reasoning of
+            a message that is not the assistant's), `tool_without_call`.
+    """
+    # The ids of the calls that wait for results, "" for one that has none; `None`: no call has been made.
+    asked: set[str] | None = {""} if after_call else None
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if len(message) == 2 and role != "tool" and role in roles:  # nothing but a text
+            asked = None
+            continue
+        if role not in roles:
+            raise MessageError(
+                "unknown_role", f"message {index}: role is {role!r}; expected one of {', '.join(roles)} ({format_name})"
+            )
+        if role == "assistant":
+            calls = message.get("tool_calls")
+            asked = {call.get("id", "") for call in calls} if calls else None
+        elif message.get("tool_calls"):
+            raise MessageError(
+                "unsupported_field", f"message {index}: tool_calls in a {role} message; only the assistant calls tools"
+            )
+        elif role == "tool":
+            _check_answer(message, index, asked)
+        else:
+            asked = None
+
+
+def _check_answer(message: Message, index: int, asked: set[str] | None) -> None:
+    if asked is None:
+        raise MessageError(
+            "tool_without_call",
+            f"message {index}: a tool result, but the assistant turn before it calls no tool; add its tool_calls or "
+            "drop the row",
+        )
+    given = message.get("tool_call_id")
+    if given is not None and "" not in asked and given not in asked:
+        raise MessageError(
+            "tool_without_call",
+            f"message {index}: tool_call_id is {given!r}; expected one of the calls before it: {sorted(asked)}",
+        )
+
+
+def tools_of(tools: Any) -> list[dict[str, Any]] | None:
+    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
+
+    Raises:
+        UsageError: naming the tool: not a list of objects with a function that has a name.
+    """
+    if not tools:
+        return None
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        raise UsageError(
+            f"tools is a {type(tools).__name__}; expected a list of {{'type': 'function', 'function': ...}}"
+        )
+    return [_tool(tool, index) for index, tool in enumerate(tools)]
+
+
+def _tool(tool: Any, index: int) -> dict[str, Any]:
+    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
+        tool = {"type": "function", "function": dict(tool)}
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise UsageError(
+            f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
+            "'description', 'parameters'}}"
+        )
+    return dict(tool)

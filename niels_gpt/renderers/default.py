@@ -1,0 +1,35 @@
+"""DefaultRenderer: the tokenizer's own chat template, for every model without a family (document 003)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from niels_gpt.renderers.configs import DefaultRendererConfig
+from niels_gpt.renderers.template import TemplateRenderer, no_clock
+
+
+class DefaultRenderer(TemplateRenderer):
+    """A `TemplateRenderer` made from a config: its parsers, and its other fields as variables of the template.
+
+    Raises:
+        TemplateError: the tokenizer has no template. TokenizerError: it cannot be used. UsageError: no such parser.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: DefaultRendererConfig | None = None,
+        *,
+        template: str | None = None,
+        clock: Callable[[str], str] = no_clock,
+    ) -> None:
+        self.config = DefaultRendererConfig() if config is None else config
+        super().__init__(
+            tokenizer,
+            template=template,
+            clock=clock,
+            tool_parser=self.config.tool_parser,
+            reasoning_parser=self.config.reasoning_parser,
+            **self.config.variables,
+        )

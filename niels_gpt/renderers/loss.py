@@ -1,0 +1,176 @@
+"""Which tokens count in the loss, read off the three facts of a rendering (documents 003 and 004, DESIGN 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import MessageError, UsageError, did_you_mean
+from niels_gpt.messages import Message, weight_of
+from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens, extract_message_tool_names
+
+Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
+Weights = npt.NDArray[np.float32]
+Worth = tuple[float, float, float]  # what a token of a message counts: the template's, the model's, of the body
+
+
+@dataclass(frozen=True)
+class LossOn:
+    """Which tokens count in the loss. A message's `train: false` and `weight` apply on top.
+
+    Attributes:
+        preset: `all_assistant_turns`: all that the model itself would emit. `last_assistant_turn`: of that, what lies
+            behind the last user message. `last_message`: of that, the last message. `all_tokens`: everything, scaffold
+            too, as in pretraining.
+        bodies_of_roles: roles whose bodies count too, without the scaffold around them (document 003).
+        bodies_of_tools: functions whose results' bodies count too.
+
+    Raises:
+        UsageError: no such preset; a text where a set of names belongs.
+    """
+
+    preset: Preset = "all_assistant_turns"
+    bodies_of_roles: frozenset[str] = frozenset()
+    bodies_of_tools: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.preset not in get_args(Preset):
+            known = get_args(Preset)
+            raise UsageError(
+                f"the loss preset is {self.preset!r}; expected one of {', '.join(known)}"
+                + did_you_mean(self.preset, known)
+            )
+        for name in ("bodies_of_roles", "bodies_of_tools"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise UsageError(f"{name} is the text {given!r}; expected a set of names: {{{given!r}}}")
+            object.__setattr__(self, name, frozenset(given))
+
+    def messages(self, messages: Sequence[Message]) -> list[bool]:
+        """Of each message whether what the model emits there counts."""
+        roles = [message["role"] for message in messages]
+        if self.preset == "last_message":
+            first = len(roles) - 1
+        elif self.preset == "last_assistant_turn":
+            first = 1 + max((i for i, role in enumerate(roles) if role == "user"), default=-1)
+        else:
+            first = 0
+        return [index >= first and role == "assistant" for index, role in enumerate(roles)]
+
+    def weights(
+        self,
+        message_indices: npt.NDArray[np.integer[Any]],
+        sampled: npt.NDArray[np.bool_],
+        is_content: npt.NDArray[np.bool_],
+        messages: Sequence[Message],
+    ) -> Weights:
+        """The weight of every token of a rendering, 0 where it does not count.
+
+        ::
+
+            message   U       A(weight .5)   T(tool f)
+            sampled   . . .   . # #          . . .
+            is_content. # .   . # #          . # .
+            weights   0 0 0   0 h h          0 1 0      (h: 0.5; with bodies_of_tools={"f"})
+
+        Raises:
+            MessageError: a weight that is negative or not a number, with the index of its message.
+        """
+        return _looked_up(self._worth(messages), message_indices + 1, sampled, is_content)
+
+    def _worth(self, messages: Sequence[Message]) -> list[Worth]:
+        """What tokens count: first those of no message, then message by message."""
+        bodies = self._bodies(messages)
+        everything = self.preset == "all_tokens"
+        worth: list[Worth] = [(1.0, 1.0, 1.0) if everything else (0.0, 0.0, 0.0)]
+        before = 0.0
+        for index, (message, counts) in enumerate(zip(messages, self.messages(messages), strict=True)):
+            weight = weight_at(message, index)
+            spoken = weight if counts else 0.0
+            # An opener that ends the turn before it is sampled by the assistant, although it belongs to this message.
+            emitted = spoken if message["role"] == "assistant" else before
+            worth.append((weight,) * 3 if everything else (0.0, emitted, weight if bodies[index] else 0.0))
+            before = spoken
+        return worth
+
+    def _bodies(self, messages: Sequence[Message]) -> list[bool]:
+        names = extract_message_tool_names(messages) if self.bodies_of_tools else [None] * len(messages)
+        return [
+            message["role"] in self.bodies_of_roles or name in self.bodies_of_tools
+            for message, name in zip(messages, names, strict=True)
+        ]
+
+
+def _looked_up(
+    worth: Sequence[Worth],
+    rows: npt.NDArray[np.integer[Any]],
+    sampled: npt.NDArray[np.bool_],
+    is_content: npt.NDArray[np.bool_],
+) -> Weights:
+    table = np.array(worth, dtype=np.float32).reshape(-1, 3)
+    found: Weights = table[rows, np.where(sampled, 1, is_content * 2)]
+    return found
+
+
+def weight_at(message: Message, index: int) -> float:
+    """`weight_of`, whose error names the message."""
+    try:
+        return weight_of(message)
+    except MessageError as error:
+        raise MessageError(error.reason, f"message {index}: {error}") from error
+
+
+def check_attribution(rendered: RenderedTokens) -> None:
+    """Refuse ids without facts.
+
+    Raises:
+        UsageError: the facts are not one per token.
+    """
+    n = len(rendered.token_ids)
+    if not len(rendered.message_indices) == len(rendered.sampled_mask) == len(rendered.is_content) == n:
+        raise UsageError(
+            f"{n} ids with {len(rendered.message_indices)} message_indices, {len(rendered.sampled_mask)} in "
+            f"sampled_mask and {len(rendered.is_content)} in is_content; expected one of each per id. No mask can be "
+            "built without them: use a renderer with attribution"
+        )
+
+
+def loss_weights(rendered: RenderedTokens, messages: Sequence[Message], on: LossOn) -> Weights:
+    """The weight of every token of one rendering; see `LossOn.weights`.
+
+    Args:
+        messages: those that were rendered, normalised.
+
+    Raises:
+        UsageError: the rendering has no attribution, or is not of these messages. MessageError: as `LossOn.weights`.
+    """
+    check_attribution(rendered)
+    roles = [message["role"] for message in messages]
+    if rendered.message_roles != roles:
+        raise UsageError(f"the rendering is of messages by {rendered.message_roles}; expected those given: {roles}")
+    indices = np.asarray(rendered.message_indices, dtype=np.int64)
+    sampled, body = (np.asarray(fact, dtype=np.bool_) for fact in (rendered.sampled_mask, rendered.is_content))
+    return on.weights(indices, sampled, body, messages)
+
+
+def batch_weights(batch: RenderedBatch, on: LossOn) -> Weights:
+    """The weight of every token of many renderings, as `loss_weights` gives it for each: float32 of shape (tokens,).
+
+    Raises:
+        MessageError: as `LossOn.weights`, with the index of the conversation in front.
+    """
+    worth: list[Worth] = []
+    first: list[int] = []
+    for number, messages in enumerate(batch.messages):
+        first.append(len(worth))
+        try:
+            worth += on._worth(messages)
+        except MessageError as error:
+            raise MessageError(error.reason, f"conversation {number}: {error}") from error
+    # Conversations of 2 and 1 messages have the rows 0..3 and 3..5; the first of each is that of no message.
+    rows = np.repeat(np.array(first, dtype=np.int64), batch.lengths) + batch.message_indices + 1
+    return _looked_up(worth, rows, batch.sampled, batch.is_content)

@@ -1,0 +1,92 @@
+"""Which message every character of a rendered template belongs to (DESIGN 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from niels_gpt.messages import Message
+from niels_gpt.renderers.jinja import Chunk
+from niels_gpt.renderers.traced import NOWHERE, runs_of
+from niels_gpt.renderers.turns import Controls, Run
+
+
+def owned(chunks: list[Chunk]) -> list[Run]:
+    """Every run with its message.
+
+    Inside a loop over messages scaffold belongs to the message of that turn. Outside, a stretch that carries the text
+    of a message belongs to it (a system block written before the loop); a stretch without any belongs to none.
+    """
+    runs: list[Run] = []
+    outside: list[Run] = []
+    for chunk in chunks:
+        made = [Run(text, origin if origin != NOWHERE else chunk.owner, origin) for text, origin in _split(chunk.text)]
+        if chunk.owner == NOWHERE:
+            outside += made
+            continue
+        runs += _adopted(outside)
+        runs += made
+        outside = []
+    return runs + _adopted(outside)
+
+
+def _split(text: str) -> Iterator[tuple[str, int]]:
+    at = 0
+    for length, origin in runs_of(text):
+        if length:
+            yield str.__getitem__(text, slice(at, at + length)), origin
+        at += length
+
+
+def _adopted(outside: list[Run]) -> list[Run]:
+    """Scaffold outside of loops goes to the message before it in the stretch, else to the one behind it."""
+    origins = [run.origin for run in outside if run.origin != NOWHERE]
+    if not origins:
+        return outside
+    owner, adopted = origins[0], []
+    for run in outside:
+        owner = run.origin if run.origin != NOWHERE else owner
+        adopted.append(Run(run.text, owner, run.origin))
+    return adopted
+
+
+def turns(runs: list[Run]) -> list[tuple[int, list[Run]]]:
+    """Neighbouring runs of one message."""
+    turns: list[tuple[int, list[Run]]] = []
+    for run in runs:
+        if not turns or turns[-1][0] != run.owner:
+            turns.append((run.owner, []))
+        turns[-1][1].append(run)
+    return turns
+
+
+def invented_turn(turn: Sequence[Run], controls: Controls) -> int:
+    """How many runs of the first message's turn are a turn before it that the template made up (a default system).
+
+    Such a turn has its own stop, in front of the first character of the message's data; where that has none, in front
+    of the message's own stop.
+    """
+    leading = 0
+    while leading < len(turn) and turn[leading].origin < 0:
+        leading += 1
+    stops = [at + 1 for at in range(leading) if controls.last_stop(turn[at].text)]
+    return max(stops[:-1] if leading == len(turn) else stops, default=0)
+
+
+def untraced(messages: Sequence[Message], runs: list[Run]) -> str:
+    """The first message whose content is in the output without being known as its own; empty if there is none."""
+    traced = [0] * len(messages)
+    for run in runs:
+        if run.origin >= 0:
+            traced[run.origin] += len(run.text)
+    for index, message in enumerate(messages):
+        for text in _texts(message["content"]):
+            if len(text) > traced[index] and any(text in run.text for run in runs if run.origin < 0):
+                return f"the content of message {index} lost its origin in the template"
+    return ""
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    """The texts of a content, in parts or not."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+    return [part.strip() for part in parts if isinstance(part, str)]

@@ -1,0 +1,247 @@
+"""Which renderer for which model: by exact hub name, by the name of a renderer, by a typed config (document 003)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from niels_gpt.errors import MissingExtra, TokenizerError, UsageError, did_you_mean
+from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, FamilyConfig, RendererConfig
+from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
+from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.ngpt import NgptRenderer
+from niels_gpt.renderers.pool import RendererPool
+from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.tokenizer.hub import load_tokenizer
+from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.tokenizer.protocol import PieceEncoder
+
+FAMILIES: dict[str, type[Family]] = {
+    "qwen3": Qwen3Renderer,
+    "glm-5": GLM5Renderer,
+    "glm-5.1": GLM51Renderer,
+    "kimi-k2": KimiK2Renderer,
+    "ngpt": NgptRenderer,
+}
+
+# Exact names only: a model of the same architecture may have another template, and a fine-tune often does.
+MODEL_RENDERER_MAP: dict[str, str] = {
+    "Qwen/Qwen3-0.6B": "qwen3",
+    "Qwen/Qwen3-1.7B": "qwen3",
+    "Qwen/Qwen3-4B": "qwen3",
+    "Qwen/Qwen3-8B": "qwen3",
+    "Qwen/Qwen3-14B": "qwen3",
+    "Qwen/Qwen3-32B": "qwen3",
+    "Qwen/Qwen3-30B-A3B": "qwen3",
+    "Qwen/Qwen3-235B-A22B": "qwen3",
+    "zai-org/GLM-5": "glm-5",
+    "zai-org/GLM-5-FP8": "glm-5",
+    "zai-org/GLM-4.7-Flash": "glm-5",
+    "zai-org/GLM-5.1": "glm-5.1",
+    "moonshotai/Kimi-K2-Instruct": "kimi-k2",
+}
+
+# Models with images that a family here takes, by modality.
+MULTIMODAL_MODELS: dict[str, frozenset[str]] = {}
+
+# What a model's config.json has if it takes images.
+_VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
+
+
+def config_from_name(name: str) -> FamilyConfig | DefaultRendererConfig:
+    """The config of a renderer's name, all defaults.
+
+    Raises:
+        UsageError: no such renderer.
+    """
+    return config_of({"name": name})
+
+
+def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig:
+    """A config from its fields, told by `name`.
+
+    Raises:
+        UsageError: no such renderer, or a field that it does not have.
+    """
+    name, known = fields.get("name"), ["auto", "default", "template", *FAMILIES]
+    if name not in known:
+        near = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
+    try:
+        made: FamilyConfig | DefaultRendererConfig = TypeAdapter(RendererConfig).validate_python(dict(fields))
+    except ValidationError as error:
+        raise _explained(error, config_from_name(name)) from error
+    return made
+
+
+def _explained(error: ValidationError, defaults: BaseModel) -> UsageError:
+    """The first of pydantic's findings in our words."""
+    first = error.errors()[0]
+    name, *path = (str(part) for part in first["loc"])
+    field, options = ".".join(path), [option for option in type(defaults).model_fields if option != "name"]
+    if first["type"] == "extra_forbidden":
+        near = did_you_mean(field, options)
+        return UsageError(f"renderer {name}: no option {field!r}; expected one of {', '.join(options)}{near}")
+    expected = first["msg"].removeprefix("Value error, ")
+    return UsageError(f"renderer {name}: {field} is {first['input']!r}: {expected}" if field else f"{name}: {expected}")
+
+
+def create_renderer(
+    tokenizer: Any,
+    renderer: str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig = "auto",
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    preserve_all_thinking: bool = False,
+    preserve_thinking_between_tool_calls: bool = False,
+) -> Family | DefaultRenderer:
+    """A renderer for a tokenizer (document 003).
+
+    Args:
+        tokenizer: whatever `open_encoder` takes: a hub name, a directory, a tokenizer object, an encoder.
+        renderer: "auto": the family of the tokenizer's exact hub name, else its own chat template; the name of a
+            family; "template" (or "default"); or a config, or its fields.
+        tool_parser, reasoning_parser: how completions are read, for renderers by template.
+        preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
+
+    Raises:
+        UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for
+            them. TokenizerError, TemplateError: the tokenizer cannot be used.
+    """
+    config = _config(renderer)
+    encoder = open_encoder(tokenizer)
+    kept = {
+        "preserve_all_thinking": preserve_all_thinking,
+        "preserve_thinking_between_tool_calls": preserve_thinking_between_tool_calls,
+    }
+    asked = {name: True for name, wanted in kept.items() if wanted}
+    if isinstance(config, AutoRendererConfig):
+        config = _resolved(config, encoder)
+    if isinstance(config, DefaultRendererConfig):
+        if asked:
+            raise UsageError(
+                f"{next(iter(asked))} needs a renderer by family; a chat template keeps what it keeps. Name a family "
+                f"({', '.join(FAMILIES)}) if the model is one"
+            )
+        parsers = {"tool_parser": tool_parser, "reasoning_parser": reasoning_parser}
+        given = {name: parser for name, parser in parsers.items() if parser is not None}
+        return DefaultRenderer(encoder, config.model_copy(update=given))
+    if tool_parser or reasoning_parser:
+        raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
+    return FAMILIES[config.name](encoder, config.model_copy(update=asked))
+
+
+def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
+    """The config that a caller named, gave, or spelled out.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if isinstance(renderer, str):
+        return config_from_name(renderer)
+    if isinstance(renderer, Mapping):
+        return config_of(renderer)
+    if isinstance(renderer, AutoRendererConfig | DefaultRendererConfig):
+        return renderer
+    if isinstance(renderer, FamilyConfig) and renderer.name in FAMILIES:
+        return renderer
+    raise UsageError(f"renderer is {renderer!r}; expected a name ({', '.join(FAMILIES)}, auto, template) or a config")
+
+
+def _resolved(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConfig | DefaultRendererConfig:
+    """The config that "auto" stands for.
+
+    Raises:
+        UsageError: the model takes images, which its chat template alone cannot render.
+    """
+    name = "ngpt" if encoder.engine == "sentencepiece" else MODEL_RENDERER_MAP.get(encoder.name)
+    if name != "ngpt" and Path(encoder.name).exists():
+        name = None  # a local directory that is called like a model may hold another template
+    fields = auto.model_dump(exclude={"name"}, exclude_defaults=True)
+    if name is not None:
+        return config_of({"name": name, **fields})
+    if fields:
+        raise UsageError(
+            f"{encoder.name}: no family is registered for this name, and a chat template has no {next(iter(fields))}; "
+            "name a family"
+        )
+    if takes_images(encoder.name):
+        raise UsageError(
+            f"{encoder.name} takes images, and no renderer is registered for it; its template alone would lose them. "
+            "Name a family that fits, or renderer='template' for conversations without images"
+        )
+    return DefaultRendererConfig()
+
+
+def takes_images(name: str) -> bool:
+    """A model's config.json says that it takes images; a name that is neither a path nor on the hub does not.
+
+    Raises:
+        UsageError: the name is on the hub, and its config cannot be read.
+    """
+    path = Path(name)
+    folder = path.parent if path.is_file() else path
+    if not folder.is_dir():
+        return _takes_images_on_hub(name)
+    file = folder / "config.json"
+    return file.is_file() and _says_vision(file)
+
+
+def _says_vision(file: Path) -> bool:
+    try:
+        held = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
+    return isinstance(held, dict) and any(held.get(key) is not None for key in _VISION_KEYS)
+
+
+def _takes_images_on_hub(name: str) -> bool:
+    if name.count("/") != 1 or name.startswith(("/", ".")):
+        return False  # an object without a name, or one that was made in this process
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+    except ImportError as error:
+        raise MissingExtra("huggingface_hub") from error
+    try:
+        return _says_vision(Path(hf_hub_download(name, "config.json")))
+    except EntryNotFoundError:
+        return False
+    except Exception as error:  # whatever the network does: httpx, requests and OS errors alike
+        raise UsageError(
+            f"{name}: whether this model takes images cannot be told ({type(error).__name__}: {error}); name the "
+            "renderer: a family, or 'template' for conversations without images"
+        ) from error
+
+
+def create_renderer_pool(
+    name_or_path: str,
+    renderer: str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig = "auto",
+    size: int = 16,
+    *,
+    tool_parser: str | None = None,
+    reasoning_parser: str | None = None,
+    preserve_all_thinking: bool = False,
+    preserve_thinking_between_tool_calls: bool = False,
+) -> RendererPool:
+    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`."""
+
+    def factory() -> Renderer:
+        source: Any = name_or_path if Path(name_or_path).exists() else load_tokenizer(name_or_path)
+        return create_renderer(
+            source,
+            renderer,
+            tool_parser=tool_parser,
+            reasoning_parser=reasoning_parser,
+            preserve_all_thinking=preserve_all_thinking,
+            preserve_thinking_between_tool_calls=preserve_thinking_between_tool_calls,
+        )
+
+    return RendererPool(factory, size)

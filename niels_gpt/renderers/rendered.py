@@ -1,0 +1,175 @@
+"""What a renderer returns: ids, and of every token where it came from (documents 003 and 004, DESIGN 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.messages import Message
+
+
+class Piece(NamedTuple):
+    """A run of characters with one origin.
+
+    Attributes:
+        text: the characters.
+        msg: index into the caller's messages, -1 for none.
+        sampled: the model itself would emit it.
+        body: it came from the caller's or the model's data; on assistant text the same as `sampled`.
+        scaffold: the template wrote it, so that control tokens in it are control tokens.
+    """
+
+    text: str
+    msg: int = -1
+    sampled: bool = False
+    body: bool = False
+    scaffold: bool = True
+
+
+@dataclass(frozen=True)
+class PlaceholderRange:
+    """Where the placeholder tokens of one image stand: `token_ids[offset : offset + length]`."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class MultiModalData:
+    """What a model's processor made of the images, by modality ("image"), in order of appearance."""
+
+    mm_hashes: dict[str, list[str]] = field(default_factory=dict)
+    mm_placeholders: dict[str, list[PlaceholderRange]] = field(default_factory=dict)
+    mm_items: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def is_empty(self) -> bool:
+        """There is no medium at all."""
+        return not (self.mm_hashes or self.mm_placeholders or self.mm_items)
+
+
+@dataclass(frozen=True)
+class RenderedTokens:
+    """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
+
+    Attributes:
+        message_indices: into the caller's messages; -1 belongs to none.
+        sampled_mask: the model itself would emit this token: reply, tool calls, end of turn.
+        is_content: it came from a message's body, or, on assistant messages, is sampled.
+        message_roles: the role of each of the caller's messages.
+        multi_modal_data: of renderers with images, `None` elsewhere.
+        message_tool_names: of each tool message the function that answers, as far as known.
+        attribution: "full", or "partial: " and what could not be traced to its message.
+    """
+
+    token_ids: list[int]
+    message_indices: list[int] = field(default_factory=list)
+    sampled_mask: list[bool] = field(default_factory=list)
+    is_content: list[bool] = field(default_factory=list)
+    message_roles: list[str] = field(default_factory=list)
+    multi_modal_data: MultiModalData | None = None
+    message_tool_names: list[str | None] = field(default_factory=list)
+    attribution: str = "full"
+
+    def tokens_per_message(self, n_messages: int | None = None, *, sampled_only: bool = False) -> list[int]:
+        """How many tokens each of the first `n_messages` has (default: of all); only sampled ones on request."""
+        owners = np.asarray(self.message_indices, dtype=np.int64)
+        counted = owners >= 0
+        if sampled_only:
+            counted &= np.asarray(self.sampled_mask, dtype=np.bool_)
+        counts: list[int] = np.bincount(owners[counted], minlength=len(self.message_roles)).tolist()
+        return counts[: len(self.message_roles) if n_messages is None else n_messages]
+
+    def message_token_spans(self) -> list[tuple[int, int] | None]:
+        """Of each message its first token and the one after its last; `None` where it has no tokens."""
+        owners = np.asarray(self.message_indices, dtype=np.int64)
+        found = [np.flatnonzero(owners == index) for index in range(len(self.message_roles))]
+        return [(int(at[0]), int(at[-1]) + 1) if at.size else None for at in found]
+
+    def role_token_spans(self) -> dict[str, list[tuple[int, int]]]:
+        """The spans of messages by role."""
+        spans: dict[str, list[tuple[int, int]]] = {role: [] for role in self.message_roles}
+        for role, span in zip(self.message_roles, self.message_token_spans(), strict=True):
+            if span is not None:
+                spans[role].append(span)
+        return spans
+
+    def tokens_by_role(self, *, sampled_only: bool = False) -> dict[str, int]:
+        """How many tokens each role has."""
+        counts = dict.fromkeys(self.message_roles, 0)
+        for role, number in zip(self.message_roles, self.tokens_per_message(sampled_only=sampled_only), strict=True):
+            counts[role] += number
+        return counts
+
+    def content_mask_for_roles(self, roles: Collection[str]) -> list[bool]:
+        """True on body tokens of messages with one of these roles."""
+        wanted = np.array([role in roles for role in self.message_roles] + [False], dtype=np.bool_)
+        owners = np.asarray(self.message_indices, dtype=np.int64)
+        mask: list[bool] = (wanted[owners] & np.asarray(self.is_content, dtype=np.bool_)).tolist()
+        return mask
+
+    def content_token_spans_by_role(self) -> dict[str, list[tuple[int, int]]]:
+        """The runs of body tokens of each role, message by message."""
+        spans: dict[str, list[tuple[int, int]]] = {}
+        owners = np.asarray(self.message_indices, dtype=np.int64)
+        body = np.asarray(self.is_content, dtype=np.bool_)
+        for index, role in enumerate(self.message_roles):
+            inside = np.concatenate([[False], (owners == index) & body, [False]])
+            edges = np.flatnonzero(inside[1:] != inside[:-1]).reshape(-1, 2)
+            spans.setdefault(role, []).extend((int(start), int(stop)) for start, stop in edges)
+        return spans
+
+
+@dataclass(frozen=True)
+class RenderedBatch:
+    """Many conversations as ids, one after the other, with the three facts of every token (DESIGN 2.1).
+
+    Attributes:
+        ids: int32 of shape (tokens,).
+        lengths: int64 of shape (conversations,), the tokens of each.
+        message_indices: int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none.
+        sampled, is_content: bool of shape (tokens,), as in `RenderedTokens`.
+        messages: the conversations as they were rendered, normalised.
+        attribution: of each conversation, as in `RenderedTokens`.
+    """
+
+    ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int64]
+    message_indices: npt.NDArray[np.int32]
+    sampled: npt.NDArray[np.bool_]
+    is_content: npt.NDArray[np.bool_]
+    messages: Sequence[Sequence[Message]]
+    attribution: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[RenderedTokens]:
+        """Each conversation as `render` returns it."""
+        stop = 0
+        for messages, length, attribution in zip(self.messages, self.lengths.tolist(), self.attribution, strict=True):
+            start, stop = stop, stop + length
+            yield RenderedTokens(
+                token_ids=self.ids[start:stop].tolist(),
+                message_indices=self.message_indices[start:stop].tolist(),
+                sampled_mask=self.sampled[start:stop].tolist(),
+                is_content=self.is_content[start:stop].tolist(),
+                message_roles=[message["role"] for message in messages],
+                message_tool_names=extract_message_tool_names(messages),
+                attribution=attribution,
+            )
+
+
+def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
+    """Of each tool message the function it answers: its own `name`, or that of the earlier call with its id."""
+    asked: dict[str, str] = {}
+    names: list[str | None] = []
+    for message in messages:
+        role = message["role"]
+        if role == "assistant":
+            asked |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or () if "id" in call}
+        names.append((message.get("name") or asked.get(message.get("tool_call_id", ""))) if role == "tool" else None)
+    return names

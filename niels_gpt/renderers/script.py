@@ -1,0 +1,141 @@
+"""What grammars write on: pieces of one conversation, collected cheaply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.renderers.rendered import Piece
+
+# A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
+SAMPLED, BODY, SCAFFOLD = 1, 2, 4
+_FRAME, _BODY, _SAYS, _MARKS = SCAFFOLD, BODY, SAMPLED | BODY, SAMPLED | BODY | SCAFFOLD
+
+
+class Script:
+    """Adjacent pieces with their facts.
+
+    Four words say nearly everything: `frame` is the template's, `body` the caller's, `says` the model's own data and
+    `marks` the model's own markup. Control tokens are recognised in frames and marks alone.
+
+    Attributes:
+        texts: the characters of each piece.
+        facts: of each piece `(msg << 3) | bits`.
+        supplied: what of the text to come serving supplies; it is frame although the assistant's turn says it.
+    """
+
+    __slots__ = ("_body", "_says", "facts", "supplied", "texts")
+
+    def __init__(self, *, parses_bodies: bool = False) -> None:
+        self.texts: list[str] = []
+        self.facts: list[int] = []
+        self.supplied = ""
+        known = SCAFFOLD if parses_bodies else 0
+        self._body, self._says = _BODY | known, _SAYS | known
+
+    def frame(self, text: str, msg: int = -1) -> None:
+        """The template's own text."""
+        self.texts.append(text)
+        self.facts.append(msg << 3 | _FRAME)
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Script:
+        """A script of ready pieces."""
+        out = cls()
+        out.texts = [piece.text for piece in pieces]
+        out.facts = [
+            piece.msg << 3 | piece.sampled * SAMPLED | piece.body * BODY | piece.scaffold * SCAFFOLD for piece in pieces
+        ]
+        return out
+
+    def turn(self, header: str, text: str, footer: str, msg: int) -> None:
+        """A frame, a body, a frame: a whole turn of someone who is not the model."""
+        own = msg << 3
+        self.texts += (header, text, footer)
+        self.facts += (own | _FRAME, own | self._body, own | _FRAME)
+
+    def reply(self, text: str, stop: str, tail: str, msg: int) -> None:
+        """What the model says, its stop, and what the template writes behind that: the end of its turn."""
+        if self.supplied:
+            text = self._behind_prompt(text, msg)
+        own = msg << 3
+        self.texts += (text, stop, tail)
+        self.facts += (own | self._says, own | _MARKS, own | _FRAME)
+
+    def label(self, text: str, msg: int) -> None:
+        """A name or an id that the caller gave and the template puts into its own text: not body, and never control."""
+        self.texts.append(text)
+        self.facts.append(msg << 3)
+
+    def body(self, text: str, msg: int) -> None:
+        """Text of a message that the model reads."""
+        self.texts.append(text)
+        self.facts.append(msg << 3 | self._body)
+
+    def says(self, text: str, msg: int) -> None:
+        """Text of a message that the model writes."""
+        if self.supplied:
+            text = self._behind_prompt(text, msg)
+        self.texts.append(text)
+        self.facts.append(msg << 3 | self._says)
+
+    def marks(self, text: str, msg: int) -> None:
+        """Markup that the model writes: tags, stops."""
+        if self.supplied:
+            text = self._behind_prompt(text, msg)
+        self.texts.append(text)
+        self.facts.append(msg << 3 | _MARKS)
+
+    def opens(self, msg: int) -> None:
+        """The model's next words open a token that belongs to the next message: sampled, but not its content."""
+        self.facts[-1] = msg << 3 | SCAFFOLD | SAMPLED
+
+    def _behind_prompt(self, text: str, msg: int) -> str:
+        """What is left of a text behind what serving supplies.
+
+        ::
+
+            supplied  <think>\\n      text  <think>\\n          frame  <think>\\n   left  nothing
+            supplied  <think>\\n      text  <think>\\n\\n</th    frame  <think>\\n   left  \\n</th
+            supplied  <think>        text  </think>           frame  nothing      left  </think>
+        """
+        prompt, self.supplied = self.supplied, ""
+        if text.startswith(prompt):
+            shared = len(prompt)
+        elif prompt.startswith(text):
+            shared, self.supplied = len(text), prompt[len(text) :]
+        else:
+            shared = next(at for at, (one, other) in enumerate(zip(text, prompt, strict=False)) if one != other)
+            opened = text.rfind("<", 0, shared)
+            shared = opened if opened > text.rfind(">", 0, shared) else shared
+        if shared:
+            self.frame(text[:shared], msg)
+        return text[shared:]
+
+    @property
+    def scaffold(self) -> list[bool]:
+        """Of each piece whether control tokens are recognised in it."""
+        return [bool(fact & SCAFFOLD) for fact in self.facts]
+
+    def pieces(self) -> list[Piece]:
+        """The pieces, for people and tests."""
+        return [
+            Piece(text, fact >> 3, bool(fact & SAMPLED), bool(fact & BODY), bool(fact & SCAFFOLD))
+            for text, fact in zip(self.texts, self.facts, strict=True)
+        ]
+
+
+def is_scaffold(facts: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+    """Of each piece whether control tokens are recognised in it."""
+    known: npt.NDArray[np.bool_] = facts & SCAFFOLD != 0
+    return known
+
+
+Facts = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+
+
+def unpacked(facts: npt.NDArray[np.int32]) -> Facts:
+    """`(message_indices, sampled, is_content)` of tokens with these facts."""
+    return facts >> 3, facts & SAMPLED != 0, facts & BODY != 0

@@ -1,0 +1,218 @@
+"""What a tokenizer.json means for encoding pieces (DESIGN §2.1)."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import TokenizerError
+from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, parsed
+
+_SPACE_MARK = "\u2581"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+# Flags with which a control token depends on, or swallows, the text around it.
+_FLAGS = ("lstrip", "rstrip", "single_word")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a tokenizer.json means for encoding pieces.
+
+    Attributes:
+        vocab_size: largest id + 1.
+        control_ids: spelling -> id of the added tokens with special: true.
+        added_ids: spelling -> id of all added tokens.
+        competitors: other added tokens whose spelling overlaps a control token's, so that they compete for characters.
+        body: the JSON without control tokens, for a text at the very beginning of the string.
+        rest: the same for texts further on; other bytes than `body` only where Metaspace's prepend_scheme is "first".
+        whole: the JSON with control tokens, as the official tokenizer without post-processor, truncation and padding.
+        uncuttable: why cutting at control tokens would change ids, or `None`.
+        byte_lengths: int64 (vocab_size,), bytes of text a token stands for, or `None` where ids do not tell.
+        spelt: a word of the vocabulary as the bytes of text that it stands for.
+        form: the Unicode form to which the normalizer brings text, or `None`; lengths count for such text only.
+    """
+
+    vocab_size: int
+    control_ids: dict[str, int]
+    added_ids: dict[str, int]
+    competitors: tuple[str, ...]
+    body: bytes
+    rest: bytes
+    whole: bytes
+    uncuttable: str | None
+    byte_lengths: npt.NDArray[np.int64] | None
+    spelt: Callable[[str], bytes]
+    form: str | None
+
+
+def read_description(parts: HFTokenizer) -> Description:
+    """Read what the JSON says.
+
+    Raises:
+        TokenizerError: the model drops merges at random, or is not one that `tokenizers` writes.
+    """
+    data = parsed(parts.json_bytes, parts.name)
+    added = added_tokens(data, parts.name)
+    if data["model"].get("dropout"):
+        raise TokenizerError(
+            f"{parts.name}: model.dropout is {data['model']['dropout']}, so ids are random; expected null. Remove it"
+        )
+    # The post-processor adds bos and trims offsets; neither belongs to the text. Truncation would lose text.
+    data |= {"post_processor": None, "truncation": None, "padding": None}
+    whole = _dumped(data)
+    controls = [token for token in added if token.get("special")]
+    others = [token for token in added if not token.get("special")]
+    body = {**data, "added_tokens": others, "model": _with_words(data["model"], others)}
+    vocab = _words(data["model"])
+    return Description(
+        vocab_size=1 + max([*vocab.values(), *(int(token["id"]) for token in added)], default=-1),
+        control_ids={token["content"]: int(token["id"]) for token in controls},
+        added_ids={token["content"]: int(token["id"]) for token in added},
+        competitors=_competitors([t["content"] for t in controls], [t["content"] for t in others]),
+        body=_dumped(body),
+        rest=_dumped(_never_prepending(body)),
+        whole=whole,
+        uncuttable=_uncuttable(data, controls, others),
+        byte_lengths=_byte_lengths(data, vocab, others),
+        spelt=from_byte_alphabet
+        if any(step["type"] == "ByteLevel" for step in _steps(data["pre_tokenizer"]))
+        else from_spaced,
+        form=_form(data["normalizer"])[1],
+    )
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _words(model: Mapping[str, Any]) -> dict[str, int]:
+    vocab = model.get("vocab", {})
+    return vocab if isinstance(vocab, dict) else {str(entry[0]): index for index, entry in enumerate(vocab)}
+
+
+def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """The model with the remaining added tokens in its vocabulary.
+
+    `tokenizers` gives added tokens that are not in the vocabulary the next free ids, whatever their "id" says: without
+    the control tokens before them, Qwen3's `<think>` would get a control token's id. Merges never reach these words.
+    """
+    if not isinstance(model.get("vocab"), dict):
+        return model
+    return {**model, "vocab": {**model["vocab"], **{token["content"]: int(token["id"]) for token in others}}}
+
+
+def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
+    heads = {text[:stop] for text in controls for stop in range(1, len(text) + 1)}
+    tails = {text[start:] for text in controls for start in range(len(text))}
+    inside = {tail[:stop] for tail in tails for stop in range(1, len(tail) + 1)}
+    for text in others:
+        ends = any(text[start:] in heads for start in range(len(text)))
+        starts = any(text[:stop] in tails for stop in range(1, len(text) + 1))
+        if ends or starts or text in inside or any(control in text for control in controls):
+            return tuple(others)  # one overlap brings them all in, for they compete with each other too
+    return ()
+
+
+def _never_prepending(value: Any) -> Any:
+    """A copy in which Metaspace's prepend_scheme "first" is "never"."""
+    data = {key: copy.deepcopy(value[key]) for key in ("pre_tokenizer", "normalizer")}
+    for step in (step for part in data.values() for step in _steps(part)):
+        if step.get("prepend_scheme") == "first":
+            step["prepend_scheme"] = "never"
+    return {**value, **data}
+
+
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """The steps of a normalizer or pre-tokenizer, sequences unfolded."""
+    if part is None:
+        return []
+    if part["type"] == "Sequence":
+        inner: Iterable[Any] = part.get("normalizers") or part.get("pretokenizers") or []
+        return [step for entry in inner for step in _steps(entry)]
+    return [part]
+
+
+def _uncuttable(data: dict[str, Any], controls: list[dict[str, Any]], others: list[dict[str, Any]]) -> str | None:
+    for token in controls:
+        flags = [flag for flag in _FLAGS if token.get(flag)]
+        if token.get("normalized") and _steps(data["normalizer"]):
+            flags.append("normalized")  # such a token is searched in the normalized text
+        if flags:
+            return f"the control token {token['content']!r} has {' and '.join(flags)} set"
+    for token in others:
+        if token.get("single_word"):
+            return f"the added token {token['content']!r} has single_word set"
+    return None
+
+
+def _form(normalizer: Any) -> tuple[str | None, str | None]:
+    """`(kind, form)`: kind is "plain" (text stays, or comes into the Unicode form), "spaces" or `None` (unknown)."""
+    steps = _steps(normalizer)
+    if not steps:
+        return "plain", None
+    if len(steps) == 1 and steps[0]["type"] in _FORMS:
+        return "plain", str(steps[0]["type"])
+    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+    return ("spaces", None) if steps == [replaced] else (None, None)
+
+
+def _byte_lengths(
+    data: dict[str, Any], vocab: Mapping[str, int], others: list[dict[str, Any]]
+) -> npt.NDArray[np.int64] | None:
+    """How many bytes of text each id stands for, never more than it really does.
+
+    No entry is too large (an unknown token counts 0), so lengths that add up to the text's bytes are all exact.
+    """
+    kind, _ = _form(data["normalizer"])
+    steps, model = _steps(data["pre_tokenizer"]), data["model"]
+    affixes = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+    steps_of_bytes = [step for step in steps if step["type"] == "ByteLevel"]
+    if model.get("type") != "BPE" or affixes or any(step["type"] == "Metaspace" for step in steps):
+        return None
+    if kind == "plain" and steps_of_bytes and not any(step.get("add_prefix_space", True) for step in steps_of_bytes):
+        spelt = from_byte_alphabet
+    elif kind == "spaces" and not steps_of_bytes and model.get("byte_fallback"):
+        spelt = from_spaced
+    else:
+        return None
+    words = {**{token["content"]: int(token["id"]) for token in others}, **vocab}
+    lengths = np.zeros(1 + max([*words.values(), *(int(token["id"]) for token in data["added_tokens"])]), np.int64)
+    lengths[np.fromiter(words.values(), np.int64, len(words))] = np.fromiter(
+        (len(spelt(word)) for word in words), np.int64, len(words)
+    )
+    if model.get("unk_token") in words:
+        lengths[words[model["unk_token"]]] = 0
+    return lengths
+
+
+def _byte_alphabet() -> dict[int, int]:
+    """GPT-2's characters that stand for one byte each: printable Latin-1 for itself, U+0100... for the others."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = sorted(set(range(256)) - set(printable))
+    return {**{byte: byte for byte in printable}, **{256 + at: byte for at, byte in enumerate(others)}}
+
+
+_BYTE_OF = _byte_alphabet()
+_ALPHABET = frozenset(map(chr, _BYTE_OF))
+
+
+def from_byte_alphabet(word: str) -> bytes:
+    """The bytes of a word in GPT-2's byte alphabet; words with any other character are spelled as they are."""
+    if _ALPHABET.issuperset(word):
+        return word.translate(_BYTE_OF).encode("latin-1")
+    return word.encode("utf-8", "surrogatepass")
+
+
+def from_spaced(word: str) -> bytes:
+    """The bytes of a word as SentencePiece writes it: spaces as U+2581, single bytes as `<0x0A>`."""
+    if len(word) == 6 and _BYTE.fullmatch(word):
+        return bytes([int(word[3:5], 16)])
+    return word.replace(_SPACE_MARK, " ").encode("utf-8", "surrogatepass")

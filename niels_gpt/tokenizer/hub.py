@@ -1,0 +1,156 @@
+"""Tokenizers on the Hugging Face hub: code from there runs for a few names at revisions that were read, for no other.
+
+Files are downloaded first, all of one commit, and transformers finds them in the local cache after that: it goes on
+without a file that it fails to download, which would silently give a tokenizer without its chat template.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from niels_gpt.errors import MissingExtra, SourceError, TokenizerError
+from niels_gpt.tokenizer.hf import CONFIG_NAME
+
+# The only names whose Python code is run, each at the one commit whose code is known.
+TRUSTED_REVISIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "moonshotai/Kimi-K2-Instruct": "fd1984e2b7a3350dbf7305fe73a4ede25c14de50",
+        "moonshotai/Kimi-K2.5": "4d01dfe0332d63057c186e0b262165819efb6611",
+        "moonshotai/Kimi-K2.6": "2755962d07cb42aa2d988a35bcb65cd4a9c2de82",
+    }
+)
+
+# Names for which the fastokens engine is known to give other ids than the official tokenizer.
+FASTOKENS_INCOMPATIBLE: Final[frozenset[str]] = frozenset(
+    {
+        "MiniMaxAI/MiniMax-M2",
+        "MiniMaxAI/MiniMax-M2.5",
+        "deepseek-ai/DeepSeek-V3",
+        "deepseek-ai/DeepSeek-V3-Base",
+    }
+)
+
+# What tokenizers are made of; weights are left where they are, and so is code unless it is trusted.
+_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken"]
+_NOT_FILES = ["*.index.json", "*/*/*"]
+TIMEOUT_SECONDS = 30.0
+
+
+def load_tokenizer(name_or_path: str | Path) -> Any:
+    """The transformers tokenizer of a hub name or a local directory; its `name_or_path` is what was asked for.
+
+    Python code of the repository is not run, except for the names in `TRUSTED_REVISIONS`, at that commit only. A local
+    directory's code is never run. Without a connection, what the local cache holds of the name is used.
+
+    Raises:
+        MissingExtra: transformers is not installed.
+        SourceError: the hub cannot be reached, or has no such repository, or does not give it to you.
+        TokenizerError: what is there is no tokenizer, is damaged, or needs code that is not trusted.
+    """
+    name = str(name_or_path)
+    if Path(name).is_dir():  # whatever its name, it is not the repository whose code is known
+        return _loaded(name, Path(name), trusted=False)
+    revision = TRUSTED_REVISIONS.get(name)
+    folder = _downloaded(name, revision)
+    # The snapshot's name is its commit: given that, transformers takes what is there and asks for no other commit. Code
+    # in a second repository would be looked for at this commit too, where it cannot be.
+    return _loaded(name, folder, trusted=revision is not None, revision=folder.name, code_revision=folder.name)
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    """The local directory with the tokenizer's files of one commit."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError as error:
+        raise MissingExtra("transformers") from error
+    wanted = [*_FILES, "*.py"] if revision is not None else _FILES
+    with _hub_errors(name):
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=wanted,
+            ignore_patterns=_NOT_FILES,
+            etag_timeout=TIMEOUT_SECONDS,
+        )
+    return Path(folder)
+
+
+@contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    """What huggingface_hub raises, in our words."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise TokenizerError(
+            f"{name!r}: neither a local directory nor a name on the hub ({error}); expected 'owner/name' or a path"
+        ) from error
+    except errors.GatedRepoError as error:
+        raise SourceError(
+            f"{name}: the hub gives it only to accounts that have accepted its terms; accept them at "
+            f"https://huggingface.co/{name}, then log in: hf auth login"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise SourceError(
+            f"{name}: found no local directory and no repository on the hub; expected 'owner/name'. Check the "
+            "spelling; for a private repository log in: hf auth login"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(
+            f"{name}: the hub no longer has commit {TRUSTED_REVISIONS.get(name, 'main')}, the only one whose code is "
+            "trusted; download it elsewhere and pass the tokenizer object"
+        ) from error
+    except Exception as error:  # also those of whichever HTTP library this version of huggingface_hub uses
+        raise SourceError(
+            f"{name}: no local directory, and the hub cannot be reached or broke off ({_shortened(error)}); check the "
+            "connection and HF_ENDPOINT, unset HF_HUB_OFFLINE, or give a local directory"
+        ) from error
+
+
+def _loaded(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        raise MissingExtra("transformers") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted, **where)
+    except Exception as error:  # tokenizers raises bare Exception, and trusted code may raise anything
+        raise _unloadable(name, folder, trusted, error) from error
+    if tokenizer.name_or_path != name:
+        raise TokenizerError(f"{name}: transformers calls the loaded tokenizer {tokenizer.name_or_path!r}; update it")
+    return tokenizer
+
+
+def _unloadable(name: str, folder: Path, trusted: bool, error: Exception) -> TokenizerError:
+    found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:12]) if folder.is_dir() else "nothing"
+    if not trusted and wants_code(folder):
+        names = ", ".join(TRUSTED_REVISIONS)
+        return TokenizerError(
+            f"{name}: this tokenizer is Python code of its own, which is not run; code is run only for pinned "
+            f"revisions of {names}. Read the code, load the tokenizer yourself with trust_remote_code=True, "
+            "and pass the object"
+        )
+    return TokenizerError(
+        f"{name}: transformers cannot load a tokenizer from it ({_shortened(error)}); found "
+        f"{found or 'nothing'}; expected what save_pretrained() writes. Download it again, or name another model"
+    )
+
+
+def wants_code(folder: Path) -> bool:
+    """Whether a tokenizer directory names Python code that must be run to load it."""
+    try:
+        config = json.loads((folder / CONFIG_NAME).read_bytes())
+    except (OSError, ValueError):  # then something else is wrong with it
+        return False
+    return isinstance(config, dict) and bool(config.get("auto_map"))
+
+
+def _shortened(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]

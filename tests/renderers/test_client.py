@@ -1,0 +1,655 @@
+"""generate: real clients against a real HTTP server on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import logging
+import pickle
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.errors import DataError, MissingExtra, UsageError
+from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
+from niels_gpt.renderers.client import OverlongPromptError, ServerError, generate
+from niels_gpt.renderers.parsing import ToolCallParseStatus
+from niels_gpt.renderers.qwen3 import Qwen3Renderer
+
+pytest.importorskip("tokenizers")
+from tests.renderers.test_template import TOOLS, tokenizer_folder
+
+httpx = pytest.importorskip("httpx")
+openai = pytest.importorskip("openai")
+
+CHAT: list[Any] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+KINDS = ("httpx", "openai")
+GENERATE, MODELS = "/inference/v1/generate", "/v1/models"
+GOOD_CALL = '<tool_call>\n{"name": "get", "arguments": {"city": "Köln"}}\n</tool_call>'
+BAD_CALL = '<tool_call>\n{"name": "get", "arguments": \n</tool_call>'
+_numbers = itertools.count()  # limits are kept per process: every server serves a model of its own
+
+
+@cache
+def renderer() -> Qwen3Renderer:
+    return Qwen3Renderer(tokenizer_folder())
+
+
+def ids_of(text: str) -> list[int]:
+    ids: list[int] = renderer().encoder.encode_pieces([text], [True])[0].tolist()
+    return ids
+
+
+def answer(text: str, **more: Any) -> dict[str, Any]:
+    """What vLLM answers; `more` goes into the choice."""
+    ids = ids_of(text)
+    entries = [{"token": f"token_id:{token}", "logprob": -at / 8} for at, token in enumerate(ids)]
+    choice = {"index": 0, "token_ids": ids, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    return {"request_id": "r7", "choices": [choice | more]}
+
+
+Reply = tuple[int, bytes]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers the two routes with what `on_generate` and `on_models` return, and remembers every request."""
+
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.model = f"model-{next(_numbers)}"
+        self.seen: list[tuple[str, dict[str, str], Any]] = []
+        self.on_generate: Callable[[], Reply] = lambda: (200, json.dumps(answer("hello world<|im_end|>")).encode())
+        self.on_models: Callable[[], Reply] = lambda: (200, self.card(4096))
+
+    def card(self, limit: object) -> bytes:
+        cards = [{"id": "other", "max_model_len": 1}, {"id": self.model, "max_model_len": limit}]
+        return json.dumps({"object": "list", "data": cards}).encode()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def paths(self) -> list[str]:
+        return [path for path, _, _ in self.seen]
+
+    def says(self, payload: Any) -> None:
+        self.on_generate = lambda: (200, payload if isinstance(payload, bytes) else json.dumps(payload).encode())
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.reply(None, self.server.on_models if self.path == MODELS else lambda: (404, b"no such route"))
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.reply(body, self.server.on_generate if self.path == GENERATE else lambda: (404, b"no such route"))
+
+    def reply(self, body: Any, make: Callable[[], Reply]) -> None:
+        self.server.seen.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
+        status, content = make()
+        try:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        except ConnectionError:
+            pass  # the client was cancelled
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@cache
+def no_certificates() -> ssl.SSLContext:
+    """Reading the system's certificates for every client would be most of the time that these tests take."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@asynccontextmanager
+async def opened(kind: str, url: str) -> AsyncIterator[Any]:
+    if kind == "httpx":
+        async with httpx.AsyncClient(base_url=url, timeout=10, verify=no_certificates()) as client:
+            yield client
+    else:
+        bare = openai.DefaultAsyncHttpxClient(verify=no_certificates())
+        async with openai.AsyncOpenAI(
+            base_url=url, api_key="key", max_retries=0, timeout=10, http_client=bare
+        ) as client:
+            yield client
+
+
+def ask(server: Server, kind: str = "httpx", **more: Any) -> dict[str, Any]:
+    """One call with a client of its own."""
+
+    async def run() -> dict[str, Any]:
+        async with opened(kind, server.url + "/v1") as client:
+            return await generate(**{**basics(server, client), **more})
+
+    return asyncio.run(run())
+
+
+def basics(server: Server, client: Any) -> dict[str, Any]:
+    return {"client": client, "renderer": renderer(), "messages": CHAT, "model": server.model}
+
+
+# ---- request and result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_request_and_the_result(server: Server, kind: str) -> None:
+    sampling = {"temperature": 0.3, "max_tokens": 7, "stop_token_ids": [5, 1], "logprobs": 5}
+    result = ask(server, kind, sampling_params=sampling, cache_salt="step-42", priority=0, extra_headers={"X-Id": "7"})
+    rendered = renderer().render(CHAT, add_generation_prompt=True)
+    stops = renderer().get_stop_token_ids()
+    assert server.paths() == [MODELS, GENERATE]
+    assert server.seen[1][2] == {
+        "model": server.model,
+        "token_ids": rendered.token_ids,
+        "sampling_params": {
+            "temperature": 0.3,
+            "max_tokens": 7,
+            "stop_token_ids": [5, 1, *[stop for stop in stops if stop not in (5, 1)]],
+            "logprobs": 1,
+            "skip_special_tokens": False,
+        },
+        "cache_salt": "step-42",
+        "priority": 0,
+    }
+    assert server.seen[1][1]["x-id"] == "7"
+    ids = ids_of("hello world<|im_end|>")
+    assert result == {
+        "request_id": "r7",
+        "prompt_ids": rendered.token_ids,
+        "completion_ids": ids,
+        "completion_logprobs": [-at / 8 for at in range(len(ids))],
+        "content": "hello world",
+        "reasoning_content": None,
+        "tool_calls": [],
+        "finish_reason": "stop",
+        "routed_experts": None,
+        "multi_modal_data": None,
+        "prompt_attribution": rendered,
+        "parsed": ParsedResponse("hello world"),
+    }
+    assert sampling == {"temperature": 0.3, "max_tokens": 7, "stop_token_ids": [5, 1], "logprobs": 5}
+
+
+def test_what_is_not_given_is_not_sent(server: Server) -> None:
+    ask(server)
+    sampling = {"stop_token_ids": renderer().get_stop_token_ids(), "logprobs": 1, "skip_special_tokens": False}
+    prompt = renderer().render_ids(CHAT, add_generation_prompt=True)
+    assert server.seen[1][2] == {"model": server.model, "token_ids": prompt, "sampling_params": sampling}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+def test_the_route_lies_at_the_root(server: Server, kind: str, end: str) -> None:
+    async def run() -> None:
+        async with opened(kind, server.url + end) as client:
+            await generate(**basics(server, client), max_prompt_len=100)
+
+    asyncio.run(run())
+    assert server.paths() == [GENERATE]
+
+
+def test_tools_are_rendered_and_typed(server: Server) -> None:
+    server.says(answer(f"ok\n{GOOD_CALL}<|im_end|>"))
+    result = ask(server, tools=TOOLS)
+    assert server.seen[1][2]["token_ids"] == renderer().render_ids(CHAT, tools=TOOLS, add_generation_prompt=True)
+    (call,) = result["tool_calls"]
+    assert call == {
+        "id": "call_r7_0",
+        "type": "function",
+        "function": {"name": "get", "arguments": '{"city": "Köln"}'},
+    }
+    assert (call.id, call.name, call.arguments) == ("call_r7_0", "get", {"city": "Köln"})
+    assert call.status is ToolCallParseStatus.OK
+    assert result["completion_ids"][slice(*call.token_span)] == ids_of(GOOD_CALL)
+    assert pickle.loads(pickle.dumps(call)).name == "get"
+    assert (result["content"], result["finish_reason"]) == ("ok", "tool_calls")
+    # The call goes back into the conversation as it is.
+    reply = {"role": "assistant", "content": result["content"], "tool_calls": result["tool_calls"]}
+    assert f"ok\n{GOOD_CALL}" in renderer().encoder.decode(renderer().render_ids([*CHAT, reply], tools=TOOLS))
+
+
+def test_a_cut_completion_stays_cut(server: Server) -> None:
+    server.says(answer(GOOD_CALL, finish_reason="length"))
+    result = ask(server, tools=TOOLS)
+    assert (len(result["tool_calls"]), result["finish_reason"]) == (1, "length")
+
+
+def test_malformed_calls_stay_visible(server: Server) -> None:
+    server.says(answer(f"{BAD_CALL}<|im_end|>"))
+    result = ask(server, tools=TOOLS)
+    assert (result["tool_calls"], result["finish_reason"]) == ([], "stop")
+    (attempt,) = result["parsed"].tool_calls
+    assert attempt.status is ToolCallParseStatus.INVALID_JSON
+    assert '{"name": "get", "arguments": ' in attempt.raw
+
+
+def test_good_calls_beside_malformed_ones(server: Server) -> None:
+    server.says(answer(f"{BAD_CALL}\n{GOOD_CALL}<|im_end|>"))
+    result = ask(server, tools=TOOLS)
+    assert ([call.name for call in result["tool_calls"]], result["finish_reason"]) == (["get"], "tool_calls")
+    assert len(result["parsed"].tool_calls) == 2
+
+
+def test_reasoning(server: Server) -> None:
+    server.says(answer("<think>\nhello\n</think>\n\nworld<|im_end|>"))
+    result = ask(server)
+    assert (result["reasoning_content"], result["content"]) == ("hello", "world")
+
+
+# ---- prompts that the caller brings
+
+
+def test_a_bridged_prompt_keeps_its_attribution(server: Server) -> None:
+    first = ask(server)
+    bridged = renderer().bridge_to_next_turn(
+        first["prompt_ids"], first["completion_ids"], [{"role": "user", "content": "x"}]
+    )
+    assert bridged is not None
+    result = ask(server, messages=[], prompt_ids=bridged.token_ids, prompt_attribution=bridged)
+    assert result["prompt_attribution"] is bridged
+    assert server.seen[-1][2]["token_ids"] == result["prompt_ids"] == bridged.token_ids
+
+
+def test_ids_alone_have_no_attribution(server: Server) -> None:
+    result = ask(server, prompt_ids=np.array([3, 4], dtype=np.int32), messages=[])
+    assert result["prompt_attribution"] is None
+    assert server.seen[-1][2]["token_ids"] == result["prompt_ids"] == [3, 4]
+
+
+IMAGES = MultiModalData({"image": ["h"]}, {"image": [PlaceholderRange(0, 1)]}, {"image": [{}]})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prompt_ids": [1, 2], "prompt_attribution": RenderedTokens([1, 2, 3])}, "of 3 tokens .* the 2 of prompt_ids"),
+        ({"prompt_ids": [1, 2], "prompt_attribution": RenderedTokens([1, 3])}, "differ"),
+        ({"prompt_attribution": RenderedTokens([1, 3])}, "expected prompt_ids with them"),
+        ({"multi_modal_data": MultiModalData()}, "expected prompt_ids with them"),
+        ({"prompt_ids": [1.5]}, "no integer"),
+        ({"prompt_ids": [1], "multi_modal_data": IMAGES}, "has image data; expected text only"),
+        (
+            {"prompt_ids": [1], "prompt_attribution": RenderedTokens([1], multi_modal_data=IMAGES)},
+            "has image data; expected text only",
+        ),
+        ({"sampling_params": {"n": 2}}, "n=2; expected 1"),
+    ],
+)
+def test_arguments_that_cannot_work(server: Server, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ask(server, **given)
+    assert server.seen == []
+
+
+def test_a_client_without_a_url() -> None:
+    async def run() -> None:
+        async with httpx.AsyncClient() as client:
+            await generate(client=client, renderer=renderer(), messages=CHAT, model="m")
+
+    with pytest.raises(UsageError, match="no base_url"):
+        asyncio.run(run())
+
+
+# ---- how long a prompt may be
+
+
+def test_longer_than_the_caller_allows(server: Server) -> None:
+    length = len(renderer().render_ids(CHAT, add_generation_prompt=True))
+    with pytest.raises(OverlongPromptError) as caught:
+        ask(server, max_prompt_len=length - 1)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.prompt_len, again.max_prompt_len, str(again)) == (length, length - 1, str(caught.value))
+    assert isinstance(again, DataError)
+    assert server.seen == []
+    ask(server, max_prompt_len=length)
+    assert server.paths() == [GENERATE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_longer_than_the_model_takes(server: Server, kind: str) -> None:
+    server.on_models = lambda: (200, server.card(4))
+    for _ in range(2):
+        with pytest.raises(OverlongPromptError, match="expected at most 4"):
+            ask(server, kind)
+    assert server.paths() == [MODELS]
+    ask(server, kind, prompt_ids=[1, 2, 3, 4], messages=[])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_question_for_many_calls(server: Server, kind: str) -> None:
+    """Twenty calls on two event loops; the answer comes when all of them wait for it."""
+    released = threading.Event()
+
+    def slow() -> Reply:
+        released.wait(10)
+        return 200, server.card(4)
+
+    server.on_models = slow
+    waiting = threading.Barrier(2, action=released.set)
+
+    async def run() -> list[Any]:
+        async with opened(kind, server.url + "/v1") as client:
+            calls = [asyncio.ensure_future(generate(**basics(server, client))) for _ in range(10)]
+            await asyncio.to_thread(waiting.wait, 10)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(run()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in found] == [OverlongPromptError] * 20
+    assert server.paths() == [MODELS]
+
+
+def test_who_waits_survives_who_asked(server: Server) -> None:
+    """The call that asks for the limit is cancelled, then one that waits; the third asks itself."""
+    asked, released = threading.Event(), threading.Event()
+
+    def slow() -> Reply:
+        asked.set()
+        released.wait(10)
+        return 200, server.card(4)
+
+    server.on_models = slow
+
+    async def run() -> None:
+        async with opened("httpx", server.url + "/v1") as client:
+            first = asyncio.ensure_future(generate(**basics(server, client)))
+            await asyncio.to_thread(asked.wait, 10)
+            others = [asyncio.ensure_future(generate(**basics(server, client))) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            others[0].cancel()
+            first.cancel()
+            released.set()
+            found = await asyncio.gather(first, *others, return_exceptions=True)
+            assert [type(error) for error in found] == [asyncio.CancelledError] * 2 + [OverlongPromptError]
+
+    asyncio.run(run())
+    assert server.paths() == [MODELS] * 2
+
+
+@pytest.mark.parametrize("body", [b'{"data": []}', b'{"data": [{"id": 3}, 4]}'])
+def test_a_server_that_does_not_tell_is_asked_once(server: Server, body: bytes) -> None:
+    server.on_models = lambda: (200, body)
+    ask(server)
+    ask(server)
+    assert server.paths() == [MODELS, GENERATE, GENERATE]
+
+
+@pytest.mark.parametrize("limit", [None, "4", 0, True, 1.5])
+def test_a_limit_that_is_none(server: Server, limit: object) -> None:
+    server.on_models = lambda: (200, server.card(limit))
+    assert ask(server)["content"] == "hello world"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reply", [(404, b"{}"), (500, b"oops"), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 1}')])
+def test_a_failed_question_is_said_and_asked_again(
+    server: Server, kind: str, reply: Reply, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.on_models = lambda: reply
+    with caplog.at_level(logging.WARNING, logger="niels_gpt"):
+        ask(server, kind)
+        ask(server, kind)
+    assert server.paths() == [MODELS, GENERATE] * 2
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert server.model in said
+    assert server.url in said
+    assert "not checked" in said
+    server.on_models = lambda: (200, server.card(4))
+    with pytest.raises(OverlongPromptError):
+        ask(server, kind)
+
+
+# ---- routed experts
+
+DATA = base64.b64encode(bytes(range(24))).decode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "written",
+    [
+        f'{{"data":"{DATA}","shape":[2,3,4],"start":5,"dtype":"uint8"}}',
+        f'{{ "dtype" : "uint8",\n "shape": [2, 3, 4], "start": 5 ,"data" :\t"{DATA}" }}',
+    ],
+)
+def test_routed_experts_in_any_order(server: Server, kind: str, written: str) -> None:
+    trap = '"routed_experts":{"data":"no"}'
+    payload = json.dumps({"note": trap, **answer("hello<|im_end|>", stop_reason=trap)})
+    payload = payload.replace('"index": 0', f'"routed_experts": {written}, "index": 0')
+    server.says(payload.encode())
+    result = ask(server, kind)
+    assert result["routed_experts"] == {"data": DATA, "shape": [2, 3, 4], "start": 5, "dtype": "uint8"}
+    assert result["content"] == "hello"
+
+
+# ---- servers that fail
+
+
+def broken(**more: Any) -> dict[str, Any]:
+    return answer("hello", **more)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "no JSON": (b"<html>busy</html>", r"no JSON .*busy"),
+    "deep": (b"[" * 100_000, "no JSON"),
+    "not UTF-8": (b'{"a": "\xff"}', "no JSON"),
+    "empty": (b"", "no JSON"),
+    "a list": ([], "no choice"),
+    "no choices": ({"error": "out of memory"}, "no choice.*out of memory"),
+    "empty choices": ({"choices": []}, "no choice"),
+    "null choice": ({"choices": [None]}, "no choice"),
+    "no ids": (broken(token_ids=None), "no ids, or none"),
+    "empty ids": (broken(token_ids=[], logprobs={"content": []}), "no ids, or none"),
+    "texts": (broken(token_ids=["1"]), "no ids, or none"),
+    "true": (broken(token_ids=[True]), "no ids, or none"),
+    "negative": (broken(token_ids=[-1]), "no ids, or none"),
+    "no logprobs": (broken(logprobs=None), r"found 0 logprobs for \d+ tokens"),
+    "few logprobs": (broken(token_ids=[1, 2], logprobs={"content": [{"logprob": 0}]}), "found 1 logprobs for 2 tokens"),
+    "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "no finite numbers"),
+    "nan": (broken(token_ids=[1], logprobs={"content": [{"logprob": float("nan")}]}), "no finite numbers"),
+    "no entries": (broken(token_ids=[1], logprobs={"content": [7]}), "no finite numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BROKEN)
+def test_answers_that_are_no_completion(server: Server, kind: str, name: str) -> None:
+    payload, said = BROKEN[name]
+    server.says(payload)
+    with pytest.raises(ServerError, match=said) as caught:
+        ask(server, kind)
+    assert str(caught.value).startswith(f"{server.url}{GENERATE}: status 200: found ")
+    assert len(str(caught.value)) < 600
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.url, again.status) == (str(caught.value), server.url + GENERATE, 200)
+
+
+@pytest.mark.parametrize("status", [307, 400, 404, 500, 503])
+def test_refusals_by_httpx(server: Server, status: int) -> None:
+    server.on_generate = lambda: (status, b'{"detail":\n "prompt too odd"}' + b"x" * 10_000)
+    with pytest.raises(ServerError, match=rf"{GENERATE}: status {status}: .*prompt too odd") as caught:
+        ask(server)
+    assert caught.value.status == status
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, "BadRequestError"), (500, "InternalServerError")])
+def test_refusals_by_openai_stay_its_own(server: Server, status: int, kind: str) -> None:
+    """Consumers catch openai's errors by kind; the url is a note on them."""
+    server.on_generate = lambda: (status, b'{"detail": "prompt too odd"}')
+    with pytest.raises(openai.APIStatusError, match=str(status)) as caught:
+        ask(server, "openai")
+    assert type(caught.value).__name__ == kind
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"{server.url}{GENERATE}: status {status}: ")
+    assert "prompt too odd" in note
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_listens(server: Server, kind: str) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+
+        async def run() -> None:
+            async with opened(kind, url) as client:
+                await generate(**basics(server, client))
+
+        expected: type[Exception] = ServerError if kind == "httpx" else openai.APIConnectionError
+        with pytest.raises(expected) as caught:
+            asyncio.run(run())
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert url.removesuffix("/v1") + GENERATE in told
+
+
+def test_a_client_without_patience(server: Server) -> None:
+    released = threading.Event()
+    server.on_generate = lambda: (200 if released.wait(10) else 500, b"")
+
+    async def run() -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=0.1) as client:
+            await generate(**basics(server, client), max_prompt_len=100)
+
+    with pytest.raises(ServerError, match=r"no answer: .*ReadTimeout.*longer timeout"):
+        asyncio.run(run())
+    released.set()
+
+
+# ---- the event loop
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_calls_at_once(server: Server, kind: str) -> None:
+    """The server answers nobody before all thirty-two are there."""
+    together = threading.Barrier(32)
+    content = server.on_generate()[1]
+    server.on_generate = lambda: (200 if together.wait(10) >= 0 else 500, content)
+
+    async def run() -> list[dict[str, Any]]:
+        async with opened(kind, server.url + "/v1") as client:
+            return await asyncio.gather(*(generate(**basics(server, client)) for _ in range(32)))
+
+    assert [result["content"] for result in asyncio.run(run())] == ["hello world"] * 32
+
+
+class Waiting(Qwen3Renderer):
+    """Renders and parses when the event loop lets it, which a loop that is blocked never does."""
+
+    def __init__(self) -> None:
+        super().__init__(tokenizer_folder())
+        self.reached, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait(self) -> None:
+        self.reached.release()
+        assert self.go_on.acquire(timeout=5), "the event loop was blocked"
+
+    def render(self, *args: Any, **more: Any) -> RenderedTokens:
+        self.wait()
+        return super().render(*args, **more)
+
+    def parse_response(self, *args: Any, **more: Any) -> ParsedResponse:
+        self.wait()
+        return super().parse_response(*args, **more)
+
+    def get_stop_token_ids(self) -> list[int]:
+        self.wait()
+        return super().get_stop_token_ids()
+
+
+def test_the_loop_stays_free(server: Server) -> None:
+    slow = Waiting()
+
+    async def run() -> str:
+        async with opened("httpx", server.url) as client:
+            call = asyncio.ensure_future(generate(**{**basics(server, client), "renderer": slow}))
+            for _ in range(3):
+                while not slow.reached.acquire(blocking=False):
+                    assert not call.done(), call
+                    await asyncio.sleep(0.001)
+                slow.go_on.release()
+            return str((await call)["content"])
+
+    assert asyncio.run(run()) == "hello world"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cancelling(server: Server, kind: str) -> None:
+    posted, released = threading.Event(), threading.Event()
+
+    def never() -> Reply:
+        posted.set()
+        released.wait(10)
+        return 500, b""
+
+    first, server.on_generate = server.on_generate, never
+
+    async def run() -> None:
+        async with opened(kind, server.url + "/v1") as client:
+            call = asyncio.ensure_future(generate(**basics(server, client)))
+            await asyncio.to_thread(posted.wait, 10)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            server.on_generate = first
+            assert (await generate(**basics(server, client)))["content"] == "hello world"
+
+    asyncio.run(run())
+    released.set()
+
+
+# ---- optional libraries
+
+
+def test_without_httpx(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with opened("openai", server.url) as client:
+            monkeypatch.setitem(sys.modules, "httpx", None)
+            try:
+                await generate(**basics(server, client))
+            finally:
+                monkeypatch.undo()
+
+    with pytest.raises(MissingExtra, match=r"pip install 'niels-gpt\[client\]'"):
+        asyncio.run(run())
+
+
+def test_importing_costs_nothing() -> None:
+    code = "import sys, niels_gpt.renderers.client; print([n for n in ('httpx', 'openai') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

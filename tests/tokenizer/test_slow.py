@@ -1,0 +1,274 @@
+"""Python tokenizers without offsets, against a slow count of bytes; tiny ones, and Kimi's where it is at hand."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import AutoTokenizer
+
+from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.tokenizer.cutting import proven_starts
+from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.engines import PROBE
+from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.tokenizer.slow import SlowEncoder
+from tests.assets import ASSETS, needs_assets
+from tests.tokenizer.python_tokenizers import (
+    BYTES,
+    CONTROLS,
+    END,
+    FRAGMENTS,
+    LONG,
+    START,
+    THINK,
+    Bytes,
+    Characters,
+    Leaky,
+    Lower,
+    PrefixOnce,
+    Spaced,
+    TikToken,
+    greedy,
+)
+
+Pieces = list[tuple[str, bool]]
+
+
+@cache
+def encoder(kind: type[Bytes]) -> SlowEncoder:
+    return SlowEncoder(kind())
+
+
+def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
+    return [text for text, _ in pieces], [flag for _, flag in pieces]
+
+
+def owner_of_bytes(pieces: Pieces) -> list[int]:
+    return [index for index, (text, _) in enumerate(pieces) for _ in text.encode()]
+
+
+def cut_slowly(pieces: Pieces) -> list[tuple[str, int, str | None]]:
+    """Slow: `(text, byte at which it starts, special token or None)`, character by character."""
+    text = "".join(text for text, _ in pieces)
+    inside = [flag for text, flag in pieces for _ in text]
+    at, taken = 0, {}
+    while at < len(text):  # in scaffold every spelling competes, in the rest only those that are no control tokens
+        here = [word for word in (*CONTROLS, THINK) if text.startswith(word, at) and all(inside[at : at + len(word)])]
+        word = max(here, key=len, default="")
+        taken |= {at: word} if word else {}
+        at += len(word) or 1
+    found: list[tuple[str, int, str | None]] = []
+    at = start = 0
+    while at <= len(text):
+        other = THINK if text.startswith(THINK, at) and not any(at < a < at + len(THINK) for a in taken) else None
+        word = taken.get(at, other)
+        if word or at == len(text):
+            found += [(text[start:at], len(text[:start].encode()), None)] if start < at else []
+            found += [(word, len(text[:at].encode()), word)] if word else []
+            start = at + len(word or "")
+        at += len(word or "") or 1
+    return found
+
+
+body = st.lists(st.sampled_from([*FRAGMENTS, *CONTROLS]), max_size=5).map("".join) | st.text(max_size=5)
+pieces_of = st.lists(st.tuples(body, st.booleans()), max_size=7)
+
+
+@pytest.mark.parametrize("kind", [Bytes, TikToken])
+@settings(deadline=None, max_examples=150)
+@given(pieces=pieces_of)
+@example(pieces=[])
+@example(pieces=[("", True), ("", False)])
+@example(pieces=[("<|im_", True), ("", False), ("end|>", True), ("!", True), ("<thi", False), ("nk>", True)])
+@example(pieces=[("<|im_end|>", True), ("!", False), (LONG, False)])
+@example(pieces=[("hel", False), ("lo\n", True), ("\ne", False), ("\u0301x", False)])
+def test_ids_and_owners_are_those_of_a_slow_count(kind: type[Bytes], pieces: Pieces) -> None:
+    made = encoder(kind)
+    expected_ids, expected_owner, owners = [], [], owner_of_bytes(pieces)
+    for text, at, special in cut_slowly(pieces):
+        for word in [text.encode()] if special else greedy(text.encode()):
+            expected_ids.append(made.added_ids[special] if special else BYTES.index(word))
+            expected_owner.append(owners[at])
+            at += len(word)
+    ids, owner = made.encode_pieces(*split(pieces))
+    assert ids.dtype == owner.dtype == np.int32
+    assert ids.tolist() == expected_ids
+    assert owner.tolist() == expected_owner
+    text = "".join(text for text, _ in pieces)
+    assert b"".join(made.token_bytes(ids)) == text.encode()
+    assert made.decode(ids) == text
+
+
+@settings(deadline=None, max_examples=100)
+@given(pieces=pieces_of)
+@example(pieces=[(" hello", False), (" hello", False), ("é", False)])
+@example(pieces=[("h", False), ("ello", False)])
+def test_a_space_before_each_run_belongs_to_its_first_character(pieces: Pieces) -> None:
+    made = encoder(Spaced)
+    if any("\u2581" in text for text, _ in pieces):
+        return  # it stands for a space, so the bytes do not come back
+    ids, owner = made.encode_pieces(*split(pieces))
+    owners, expected = owner_of_bytes(pieces), []
+    for text, at, special in cut_slowly(pieces):
+        if special:
+            expected.append(owners[at])
+            continue
+        place = -1  # of the space, which is not in the text
+        for word in made.token_bytes(made.encode_pieces([text], [False])[0]):
+            expected.append(owners[at + max(place, 0)])
+            place += len(word)
+        assert place == len(text.encode())
+    assert owner.tolist() == expected
+    assert ids.size == owner.size
+
+
+@pytest.mark.parametrize("kind", [Bytes, TikToken])
+@settings(deadline=None, max_examples=30)
+@given(batch=st.lists(pieces_of, max_size=5))
+def test_many_are_as_one_by_one(kind: type[Bytes], batch: list[Pieces]) -> None:
+    ids, owner, lengths = encoder(kind).encode_many([split(pieces) for pieces in batch])
+    assert (lengths.dtype, lengths.shape, int(lengths.sum())) == (np.int64, (len(batch),), ids.size)
+    flat = encoder(kind).encode_flat(
+        [text for pieces in batch for text, _ in pieces],
+        [flag for pieces in batch for _, flag in pieces],
+        np.array([len(pieces) for pieces in batch], np.int64),
+    )
+    assert (flat[0].tolist(), flat[2].tolist()) == (ids.tolist(), lengths.tolist())
+    within = [index for pieces in batch for index in range(len(pieces))]
+    assert np.repeat(within, flat[1]).tolist() == owner.tolist()
+    edges = [0, *np.cumsum(lengths).tolist()]
+    for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
+        one_ids, one_owner = encoder(kind).encode_pieces(*split(pieces))
+        assert (one_ids.tolist(), one_owner.tolist()) == (ids[a:b].tolist(), owner[a:b].tolist())
+
+
+@settings(deadline=None, max_examples=100)
+@given(words=st.lists(st.binary(max_size=3), max_size=5), extra=st.booleans())
+def test_starts_are_proven_or_none(words: list[bytes], extra: bool) -> None:
+    joined = b"".join(words)
+    starts = proven_starts(words, joined)
+    if b"" in words:
+        assert starts is None
+        return
+    assert starts is not None
+    assert starts.tolist() == [len(b"".join(words[:k])) for k in range(len(words))]
+    moved = proven_starts([b" ", *words], joined)
+    assert moved is not None
+    assert moved.tolist() == [0, *starts.tolist()]
+    assert proven_starts([*words, b"?"], joined) is None
+
+
+def test_text_that_does_not_come_back_needs_runs_of_one_piece() -> None:
+    made = encoder(Lower)
+    ids, owner = made.encode_pieces(
+        [START, "", "HELLO", "", END, "X" + THINK, "Y"], [True, False, False, *[True] * 2] + [False] * 2
+    )
+    assert owner.tolist() == [0, 2, 4, 5, 5, 6]
+    assert made.decode(ids[[0, 2, 4]]) == START + END + THINK
+    with pytest.raises(
+        TokenizerError, match=r"string 1, pieces 1 to 3: 'HELLO' became ids that stand for unknown bytes"
+    ):
+        made.encode_many([([START, "A"], [True, False]), ([START, "HE", "", "LLO"], [True] + [False] * 3)])
+    with pytest.raises(TokenizerError, match="its ids do not tell which bytes they stand for"):
+        made.token_bytes([5])
+
+
+@settings(deadline=None, max_examples=20)
+@given(pieces=pieces_of)
+def test_bytes_from_decoding_each_id(pieces: Pieces) -> None:
+    """A tokenizer of characters, whose words tell nothing."""
+    made = encoder(Characters)
+    text = "".join(text for text, _ in pieces)
+    if not {*text} <= {*PROBE, *"".join(FRAGMENTS)}:
+        return
+    ids, owner = made.encode_pieces(*split(pieces))
+    assert made.decode(ids) == text
+    owners = owner_of_bytes(pieces)
+    assert owner.tolist() == [
+        owners[at + len(text[:k].encode())]
+        for text, at, special in cut_slowly(pieces)
+        for k in range(1 if special else len(text))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Leaky, {}, r"text cannot be kept from becoming special tokens.*still makes a special token of '<\|im_start"),
+        (PrefixOnce, {}, "gives other ids than whole"),
+        (
+            Bytes,
+            {"added_tokens_decoder": {300: AddedToken(END, special=True, rstrip=True, normalized=False)}},
+            r"'<\|im_end\|>' has rstrip set",
+        ),
+    ],
+)
+def test_refused(kind: type[Bytes], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        SlowEncoder(kind(**options))
+
+
+def test_what_it_says_of_itself() -> None:
+    made, tiktoken = SlowEncoder(Bytes(name_or_path="me/model")), encoder(TikToken)
+    assert isinstance(made, PieceEncoder)
+    assert (made.name, made.engine, made.vocab_size, made.stop_ids) == ("me/model", "python", 311, (301,))
+    assert made.control_ids == {START: 300, END: 301, LONG: 302}
+    assert made.added_ids == {**made.control_ids, THINK: 310}
+    assert (made.template, made.special_tokens["eos_token"]) == ("T", END)
+    assert made.parts.stop_ids == made.stop_ids
+    again, other = SlowEncoder(Bytes(name_or_path="you/model")), SlowEncoder(Bytes(chat_template=None))
+    assert again.fingerprints == made.fingerprints
+    assert other.fingerprints == {"tokenizer": made.fingerprints["tokenizer"]}
+    assert tiktoken.fingerprints["tokenizer"] != made.fingerprints["tokenizer"]
+
+
+def test_bad_calls() -> None:
+    made = encoder(Bytes)
+    with pytest.raises(UsageError, match="string 0: 2 texts and 1 scaffold flags"):
+        made.encode_pieces(["a", "b"], [True])
+    with pytest.raises(TokenizerError, match="lone surrogate"):
+        made.encode_pieces(["\ud800"], [True])
+    with pytest.raises(TokenizerError, match="id 311 is outside the vocabulary of 311 ids"):
+        made.decode([311])
+    with pytest.raises(TokenizerError, match="id -1 is outside"):
+        made.token_bytes([-1])
+
+
+def _in_another_process(made: SlowEncoder) -> list[int]:
+    return made.encode_pieces([START, "hello " + END], [True, False])[0].tolist()
+
+
+def test_pickles_and_works_in_other_processes() -> None:
+    made = encoder(Bytes)
+    assert _in_another_process(pickle.loads(pickle.dumps(made))) == _in_another_process(made)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_in_another_process, (made,)) == _in_another_process(made)
+
+
+@needs_assets
+@pytest.mark.parametrize("folder", ["kimi-k2-slow", "kimi-k2.5-slow"])
+def test_kimi(folder: str) -> None:
+    pytest.importorskip("tiktoken", reason="Kimi's tokenizer runs on tiktoken")
+    official = AutoTokenizer.from_pretrained(ASSETS / folder, trust_remote_code=True)
+    made, fast = SlowEncoder(official), Encoder.load(ASSETS / folder.removesuffix("-slow"))
+    texts = ["<|im_user|>", "user", "<|im_middle|>", PROBE, *made.added_ids, "<think>", "é\u0301 ", "<|im_end|>"]
+    flags = [True, False, True, False, *[False] * len(made.added_ids), False, False, True]
+    ids, owner = made.encode_pieces(texts, flags)
+    assert np.isin(ids, list(made.control_ids.values())).sum() == 3
+    assert b"".join(made.token_bytes(ids)) == "".join(texts).encode()
+    scaffold = [True] * len(texts)
+    assert made.encode_pieces(texts, scaffold)[0].tolist() == official.encode("".join(texts), add_special_tokens=False)
+    assert made.control_ids.items() >= {text: made.added_ids[text] for text in ("<|im_end|>", "[EOS]")}.items()
+    assert made.decode(ids) == "".join(texts)
+    # The same vocabulary with a tokenizer.json, whose offsets are known.
+    expected_ids, expected_owner = fast.encode_pieces(texts, flags)
+    assert ids.tolist() == expected_ids.tolist()
+    assert owner.tolist() == expected_owner.tolist()
