@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import collate, conversations, episodes, memory, opening, order, packing, tokenizer, windows
+from benchmarks import collate, conversations, episodes, memory, opening, order, packing, renderers, tokenizer, windows
 from benchmarks.pairs import Result
 
 BENCHES: dict[str, Callable[[Path], list[Result]]] = {
@@ -33,6 +33,7 @@ BENCHES: dict[str, Callable[[Path], list[Result]]] = {
     "order": order.run,
     "packing": packing.run,
     "tokenizer": tokenizer.run,
+    "renderers": renderers.run,
 }
 
 

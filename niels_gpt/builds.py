@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,19 @@ class CacheTokenizer(ChatTokenizer, Protocol):
     def vocab_size(self) -> int: ...
 
 
+@runtime_checkable
+class IdentifiedRenderer(Protocol):
+    """A renderer, as far as a cache records it."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> Mapping[str, str | None]: ...
+
+    def get_stop_token_ids(self) -> list[int]: ...
+
+
 class Writer(Protocol):
     """Writes some of a cache's files."""
 
@@ -46,7 +59,7 @@ AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 def recipe(
     kind: str,
-    tokenizer: CacheTokenizer,
+    tokenizer: Any,
     *,
     seed: int,
     token_dtype: str,
@@ -63,7 +76,7 @@ def recipe(
         UsageError: the tokenizer lacks a method, or `token_dtype` cannot hold its vocabulary.
         TokenizerError: special ids are missing, shared or outside the vocabulary.
     """
-    special = check_cache_tokenizer(tokenizer)
+    special, sha256 = _identity(tokenizer)
     return {
         "format_version": FORMAT_VERSION,
         "kind": kind,
@@ -72,11 +85,23 @@ def recipe(
         "streaming": bool(streaming),
         "seed": seed,
         "token_dtype": dtype_for(token_dtype, tokenizer.vocab_size),
-        "tokenizer_sha256": tokenizer_sha256(tokenizer),
+        "tokenizer_sha256": sha256,
         "vocab_size": tokenizer.vocab_size,
         "special_token_ids": special,
         **options,
     }
+
+
+def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
+    """The special ids that readers need, and the sha256 of the tokenizer."""
+    if isinstance(tokenizer, IdentifiedRenderer):
+        stops = tokenizer.get_stop_token_ids()
+        if not stops:
+            raise UsageError(
+                "the renderer's tokenizer names no eos token; a cache needs one to pad with. Set eos_token"
+            )
+        return {"eot": stops[0]}, str(tokenizer.fingerprints["tokenizer_sha256"])
+    return check_cache_tokenizer(tokenizer), tokenizer_sha256(tokenizer)
 
 
 def check_cache_tokenizer(tokenizer: CacheTokenizer) -> dict[str, int]:

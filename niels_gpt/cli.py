@@ -11,6 +11,7 @@ from niels_gpt import __version__
 from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
 from niels_gpt.episodes.cli import app as episodes_app
+from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.terminal import ShownProgress, out, print_json, run
 
 app = typer.Typer(
@@ -92,23 +93,26 @@ def show(
 @app.command()
 def render(
     file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
-    tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer directory.")],
+    tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer directory or hub name, or a spm.model.")],
     number: Annotated[int, typer.Argument(min=0, help="Which conversation.")] = 0,
-    template: Annotated[Path | None, typer.Option(help="Another chat template than the tokenizer's.")] = None,
-    date: Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")] = None,
+    renderer: RendererName = None,
+    template: Template = None,
+    date: Date = None,
+    loss_on: LossPreset = None,
+    tool_bodies: ToolBodies = None,
     table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
 ) -> None:
-    """A conversation through a model's own chat template: sampled, body and scaffold in colour.
+    """A conversation in a model's own format: trained, sampled, body and scaffold in colour.
 
-    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
+    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B --renderer qwen3
     """
     from niels_gpt.explorer.rendered import view_rendered
     from niels_gpt.explorer.show import render as shown
-    from niels_gpt.renderers.template import open_renderer
     from niels_gpt.sources.chat_file import nth_conversation
 
-    view = view_rendered(open_renderer(tokenizer, template=template, date=date), nth_conversation(file, number))
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
+    view = view_rendered(rendering.renderer(tokenizer), nth_conversation(file, number), rendering.loss_on)
     if as_json:
         print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
     else:

@@ -243,6 +243,9 @@ def _explained(error: ValidationError, index: int) -> MessageError:
     where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
     if first["type"] == "missing":
         return MessageError("missing_field", f"{where} is missing; add it or drop the row")
+    if path and path[-1] == "arguments":
+        raise_as = f"{where} is {_shown(first['input'])}; expected JSON text or an object"
+        return MessageError("wrong_type", raise_as)
     expected = {"string_type": "a string", "list_type": "a list", "bool_type": "true or false"}
     wanted = expected.get(first["type"], first["msg"].removeprefix("Input should be "))
     return MessageError("wrong_type", f"{where} is {_shown(first['input'])}; expected {wanted}")

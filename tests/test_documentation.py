@@ -1,4 +1,4 @@
-"""The code of `docs/episodes.md` and what the README says of episodes, run as they stand."""
+"""The code of `docs/episodes.md` and `docs/renderers.md`, run as it stands."""
 
 from __future__ import annotations
 
@@ -36,3 +36,19 @@ def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: 
     names: dict[str, object] = {}
     for number, block in enumerate(found):
         exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
+
+
+def test_the_page_on_renderers() -> None:
+    """All blocks in order, with a tiny tokenizer of the family in the place of the model."""
+    pytest.importorskip("tokenizers")
+    from tests.renderers.small import CHATML
+    from tests.renderers.tiny_families import folder_of
+
+    model = folder_of("qwen3")
+    (model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    found = blocks(REPOSITORY / "docs" / "renderers.md")
+    assert len(found) >= 7
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        code = block.replace("~/models/Qwen3-8B", str(model))
+        exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)

@@ -27,14 +27,15 @@ from niels_gpt.cache.formats import (
     ExampleWriter,
     ShardWriter,
 )
+from niels_gpt.encoders import Encoder, SentinelEncoder, encoder_of
 from niels_gpt.errors import DataError, MessageError, UsageError
-from niels_gpt.format.masks import assistant_mask
-from niels_gpt.format.rows import batches, characters, usable_chats, usable_documents
-from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
+from niels_gpt.format.rows import batches, usable_documents
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.renderers.loss import LossOn
 from niels_gpt.splits import ValidationSplit, shuffled
 from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentinel_ids
 
@@ -143,9 +144,10 @@ def build_sft_cache(
     examples: Iterable[Sequence[Message] | Conversation | Rejected],
     out_dir: str,
     *,
-    tokenizer: CacheTokenizer,
+    tokenizer: Any,
     val_frac: float,
     seed: int,
+    loss_on: LossOn | None = None,
     default_system_text: str = DEFAULT_SYSTEM_TEXT,
     token_dtype: str = "uint16",
     source_name: str | None = None,
@@ -160,11 +162,14 @@ def build_sft_cache(
 ) -> None:
     """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
 
-    They are serialised as document 000 says. Examples keep their order within a split; whole examples go to train or
-    val.
+    Examples keep their order within a split; whole examples go to train or val. With a tokenizer they are serialised as
+    document 000 says, and sentinels tell what is trained. With a renderer `{train,val}_mask.bin` says so, one byte a
+    token: its format has no sentinels to read a mask from.
 
     Args:
         examples: lists of messages, in order; consumed once, never held.
+        tokenizer: one with the four sentinels, or a renderer.
+        loss_on: which tokens of a renderer's are trained; default what the model itself would emit.
         val_frac: share of examples for val, 0 or more and below 1. Conversations of one group stay together.
         seed: of the split.
         default_system_text: the system turn of conversations that have none.
@@ -178,6 +183,7 @@ def build_sft_cache(
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
     _check_chat_options(max_message_bytes, default_system_text)
+    encoder = _sft_encoder(tokenizer, loss_on, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
     meta = recipe(
         "sft",
@@ -189,32 +195,28 @@ def build_sft_cache(
         streaming=streaming,
         split_rule=_split_rule(val_frac, "examples"),
         val_frac=val_frac,
-        default_system_text=default_system_text,
-        max_message_bytes=max_message_bytes,
+        **_sft_options(encoder),
     )
-    sentinels = {f"{name}_id": token for name, token in meta["special_token_ids"].items()}
     out = Path(out_dir)
     if not overwrite and already_built(out, meta, progress):
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {
-            name: build.add(ExampleWriter(build.path, name, TOKEN_DTYPES[meta["token_dtype"]])) for name in SPLITS
+            name: build.add(
+                ExampleWriter(build.path, name, TOKEN_DTYPES[meta["token_dtype"]], masked="mask_dtype" in meta)
+            )
+            for name in SPLITS
         }
         trained = dict.fromkeys(SPLITS, 0)
         progress.begin(out.name, unit="tokens")
-        chats = usable_chats(examples, build.rejections, max_message_bytes=max_message_bytes)
-        drawn: Iterable[_Drawn[Any]] = (_Drawn(chat.messages, split.draw(chat.group)) for chat in chats)
-        for batch in batches(drawn, lambda chat: characters(chat.row)):
-            ids, lengths = serialize_chats(
-                _rows(batch), tokenizer=tokenizer, default_system_text=default_system_text, num_threads=num_threads
-            )
-            check_ids(ids, tokenizer.vocab_size)
-            in_val = _in_val(batch)
+        for batch in encoder.encode(examples, build.rejections):
+            in_val = np.fromiter((split.draw(chat.group) for chat in batch.conversations), dtype=np.bool_)
             for name, chosen in (("train", ~in_val), ("val", in_val)):
-                part = ids[np.repeat(chosen, lengths)]
-                writers[name].write(part, lengths[chosen])
-                trained[name] += int(assistant_mask(part, **sentinels).sum())
-            progress.advance(len(ids))
+                own = np.repeat(chosen, batch.lengths)
+                mask = _whole_weights(batch.weights[own])
+                writers[name].write(batch.ids[own], batch.lengths[chosen], mask)
+                trained[name] += int(mask.sum())
+            progress.advance(len(batch.ids))
             _expect(progress, sum(writer.tokens for writer in writers.values()), read_share())
         build.close_writers()
         totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
@@ -224,6 +226,46 @@ def build_sft_cache(
             for name, writer in writers.items()
         }
         build.finish(totals, splits)
+
+
+def _sft_encoder(
+    tokenizer: Any, loss_on: LossOn | None, default_system_text: str, max_message_bytes: int, num_threads: int | None
+) -> Encoder:
+    if not isinstance(tokenizer, CacheTokenizer):
+        return encoder_of(tokenizer, loss_on)
+    if loss_on is not None:
+        raise UsageError("loss_on is for renderers; with sentinels every assistant turn is trained")
+    return SentinelEncoder(
+        tokenizer,
+        default_system_text=default_system_text,
+        max_message_bytes=max_message_bytes,
+        num_threads=num_threads,
+        keeps_flags=False,
+    )
+
+
+def _sft_options(encoder: Encoder) -> dict[str, Any]:
+    """What the meta records of the encoder beside its tokenizer."""
+    told = encoder.describe()
+    if isinstance(encoder, SentinelEncoder):
+        return {name: told[name] for name in ("default_system_text", "max_message_bytes")}
+    return {"mask_dtype": "uint8", **{name: held for name, held in told.items() if name != "tokenizer_sha256"}}
+
+
+def _whole_weights(weights: npt.NDArray[np.float32]) -> Bools:
+    """Weights as a mask.
+
+    Raises:
+        MessageError: a weight that is neither 0 nor 1.
+    """
+    mask = weights > 0
+    if (weights[mask] != 1).any():
+        raise MessageError(
+            "unsupported_field",
+            f"a token's weight is {weights[mask & (weights != 1)][0]:g}; this cache holds 0 or 1. Build episodes with "
+            "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
+        )
+    return mask
 
 
 @dataclass(frozen=True)

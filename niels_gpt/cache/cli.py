@@ -21,6 +21,7 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.fineweb_edu import SHUFFLE_BUFFER
 from niels_gpt.sources.text_files import TextFiles
@@ -53,7 +54,14 @@ CacheDir = Annotated[Path, typer.Argument(help="A cache: the directory that hold
 def build_sft(
     file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
     out: Out,
-    tokenizer: Tokenizer = Path(DEFAULT_TOKENIZER_PATH),
+    tokenizer: Annotated[
+        Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
+    ] = Path(DEFAULT_TOKENIZER_PATH),
+    renderer: RendererName = None,
+    template: Template = None,
+    date: Date = None,
+    loss_on: LossPreset = None,
+    tool_bodies: ToolBodies = None,
     val_frac: Annotated[float, typer.Option(help="Share of examples for validation.")] = VAL_FRAC,
     seed: Seed = SEED,
     form: Annotated[
@@ -61,7 +69,9 @@ def build_sft(
         typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
     ] = None,
     default_system: Annotated[str, typer.Option(help="System turn of chats without one.")] = DEFAULT_SYSTEM_TEXT,
-    token_dtype: TokenDtype = "uint16",
+    token_dtype: Annotated[
+        str | None, typer.Option(help="uint16 or uint32.  [default: the smaller that holds the vocabulary]")
+    ] = None,
     max_bad_rows: MaxBadRows = 0,
     max_message_bytes: Annotated[
         int, typer.Option(help="A longer message makes its row unusable.")
@@ -73,21 +83,25 @@ def build_sft(
     """Conversations -> a cache of masked examples.
 
     Example: niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats
+    A model's own format: --tokenizer ~/models/Qwen3-8B --renderer qwen3 (what is trained is then kept in *_mask.bin).
     """
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
     source = ChatFile(file, form)
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
+    encoder = rendering.renderer(tokenizer) if rendering.wanted(tokenizer) else load_tokenizer(tokenizer)
     with ShownProgress() as progress:
         config = source.config()
         progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
         build_sft_cache(
             source.iterate(),
             str(out),
-            tokenizer=load_tokenizer(tokenizer),
+            tokenizer=encoder,
             val_frac=val_frac,
             seed=seed,
+            loss_on=rendering.loss_on,
             default_system_text=default_system,
-            token_dtype=token_dtype,
+            token_dtype=token_dtype or ("uint16" if encoder.vocab_size <= 1 << 16 else "uint32"),
             source_name=source.name,
             source_config=config,
             max_bad_rows=max_bad_rows,

@@ -68,6 +68,11 @@ def tokens_name(split: str) -> str:
     return f"{split}_tokens.bin"
 
 
+def mask_name(split: str) -> str:
+    """The file name of a split's mask, uint8 0 or 1 for each token; caches built by a renderer have one."""
+    return f"{split}_mask.bin"
+
+
 def index_name(split: str) -> str:
     """The file name of a split's SFT index."""
     return f"{split}_idx.npy"
@@ -123,7 +128,8 @@ class ExampleWriter:
     memory must not grow with the number of examples.
     """
 
-    def __init__(self, folder: Path, split: str, dtype: str) -> None:
+    def __init__(self, folder: Path, split: str, dtype: str, *, masked: bool = False) -> None:
+        self._mask = HashedWriter(folder / mask_name(split)) if masked else None
         self.tokens = 0
         self.examples = 0
         self.files: dict[str, FileRecord] = {}
@@ -132,8 +138,13 @@ class ExampleWriter:
         self._lengths = HashedWriter(folder / f"{split}_lengths.partial")
         self._index_path = folder / index_name(split)
 
-    def write(self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> None:
-        """Append examples: their tokens one after the other, and how many each has."""
+    def write(
+        self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Append examples: their tokens one after the other, how many each has, and which are trained if masked."""
+        if self._mask is not None:
+            assert mask is not None
+            self._mask.write(mask.astype(np.uint8))
         self._tokens.write(ids.astype(self._dtype))
         self._lengths.write(lengths)
         self.tokens += len(ids)
@@ -142,6 +153,8 @@ class ExampleWriter:
     def close(self) -> None:
         """Finish the tokens and write the index."""
         self.files[self._tokens.path.name] = self._tokens.close()
+        if self._mask is not None:
+            self.files[self._mask.path.name] = self._mask.close()
         self._lengths.close()
         index = HashedWriter(self._index_path)
         index.write(_npy_header(self.examples))
@@ -156,6 +169,8 @@ class ExampleWriter:
     def abandon(self) -> None:
         """Let go of unfinished files; harmless after `close`."""
         self._tokens.abandon()
+        if self._mask is not None:
+            self._mask.abandon()
         self._lengths.abandon()
 
 

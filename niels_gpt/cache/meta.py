@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, TOKEN_DTYPES
+from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, SPLITS, TOKEN_DTYPES, mask_name
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.files import json_bytes, write_atomic
@@ -108,8 +108,13 @@ def open_meta(folder: Path) -> Meta:
 
 
 def _check_counts(path: Path, meta: Meta) -> None:
-    tokens = sum(record["bytes"] for name, record in meta["files"].items() if name.endswith(".bin"))
+    masks = {mask_name(split) for split in SPLITS}
+    files = meta["files"].items()
+    tokens = sum(record["bytes"] for name, record in files if name.endswith(".bin") and name not in masks)
     width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
+    masked = sum(record["bytes"] for name, record in files if name in masks)
+    if "mask_dtype" in meta and masked * width != tokens:
+        raise CacheError(f"{path}: masks and tokens do not go together. {REPAIR}")
     if tokens != width * sum(split.get("tokens", 0) for split in meta["splits"].values() if isinstance(split, dict)):
         raise CacheError(f"{path}: files and splits count different tokens. {REPAIR}")
 

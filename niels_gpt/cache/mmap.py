@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, tokens_name
+from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, mask_name, tokens_name
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.manifests import REPAIR, verify_files
@@ -171,7 +171,10 @@ def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
 def _verify_contents(folder: Path, meta: Meta) -> Iterator[str]:
     dtype, vocab_size = TOKEN_DTYPES[meta["token_dtype"]], meta["vocab_size"]
     for name in meta["files"]:
-        if name.endswith(".bin"):
+        if name in {mask_name(split) for split in SPLITS}:
+            if map_tokens(folder / name, "|u1").max(initial=0) > 1:
+                yield f"{folder / name}: entries other than 0 and 1; expected a mask"
+        elif name.endswith(".bin"):
             tokens = map_tokens(folder / name, dtype)
             for start in range(0, len(tokens), VERIFY_TOKENS):
                 chunk = tokens[start : start + VERIFY_TOKENS]

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
-from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_tokens
+from niels_gpt.cache.meta import Meta, meta_beside
+from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.collate import check_batch_size, check_length, padded_inputs_and_targets
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
@@ -19,6 +19,8 @@ from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 
 class SFTExampleDataset:
     """Draws whole examples, cut to their first T + 1 tokens or padded with `eot_id` to as many.
+
+    In a cache that a renderer built, its mask tells what is trained; else the sentinels do.
 
     Args:
         tokens_path: tokens of all examples, one after the other.
@@ -52,10 +54,11 @@ class SFTExampleDataset:
         meta = meta_beside(self.tokens_path.parent, tokenizer)
         recorded = meta["special_token_ids"] if meta else {}
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
-        self.asst_id = _agreed("asst", asst_id, recorded, self.tokens_path)
-        self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         tokens = map_tokens(self.tokens_path, dtype)
+        self._mask = _mask_beside(self.tokens_path, meta, len(tokens), T)
+        self.asst_id = asst_id if self._mask else _agreed("asst", asst_id, recorded, self.tokens_path)
+        self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         self._index = ExampleIndex(self.idx_path, len(tokens))
         self._rows = RowReader(tokens, T + 1)
         if len(self) == 0:
@@ -83,23 +86,26 @@ class SFTExampleDataset:
 
         `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
         """
-        ids, lengths = self._gather(examples)
-        own = np.arange(ids.shape[1], dtype=np.int32) < lengths.astype(np.int32)[:, None]
-        trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
+        starts, lengths = self._places(examples)
+        # n is the longest example's length, cut to T + 1: work on columns that all rows would pad is spared. What
+        # follows an example in a row is what follows it in the file.
+        n = int(lengths.max(initial=1))
+        ids = self._rows.read(starts, n)
+        own = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
+        if self._mask is not None:
+            trained = self._mask.read(starts, n).astype(np.bool_) & own
+        else:
+            assert self.asst_id is not None
+            trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
         x, y, y_masked = padded_inputs_and_targets(
             ids, own, trained, T=self.T, pad_id=self.eot_id, ignore_index=IGNORE_INDEX, device=self.device
         )
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y), cast(torch.LongTensor, y_masked)
 
-    def _gather(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Tokens, Int64s]:
-        """The tokens from each example's start, shape (B, n), and how many of each row are its own.
-
-        n is the longest example's length, cut to T + 1: work on columns that all rows would pad is spared. What
-        follows an example in a row is what follows it in the file.
-        """
+    def _places(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
+        """Where each example starts, and how many of its tokens a row holds."""
         starts, stops = self._index.spans(examples)
-        lengths = np.minimum(stops - starts, self.T + 1)
-        return self._rows.read(starts, int(lengths.max(initial=1))), lengths
+        return starts, np.minimum(stops - starts, self.T + 1)
 
     def __getstate__(self) -> dict[str, Any]:
         """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
@@ -114,6 +120,21 @@ class SFTExampleDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+def _mask_beside(tokens_path: Path, meta: Meta | None, n: int, T: int) -> RowReader | None:
+    """The mask that a renderer's cache has; `None` where sentinels tell what is trained.
+
+    Raises:
+        CacheError: the mask is not as long as the tokens.
+    """
+    if meta is None or "mask_dtype" not in meta:
+        return None
+    path = tokens_path.with_name(tokens_path.name.replace("_tokens.bin", "_mask.bin"))
+    mask = map_tokens(path, "|u1")
+    if len(mask) != n:
+        raise CacheError(f"{path}: {len(mask):,} entries for {n:,} tokens; expected one each. Build the cache again")
+    return RowReader(mask, T + 1)
 
 
 def _agreed(name: str, given: int | None, recorded: dict[str, int], path: Path) -> int:

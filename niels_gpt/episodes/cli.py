@@ -13,12 +13,13 @@ from niels_gpt.cache.cli import Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
 from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.episodes.encoders import Encoder
+    from niels_gpt.encoders import Encoder
     from niels_gpt.episodes.summary import SplitSummary
 
 app = typer.Typer(
@@ -37,12 +38,13 @@ def build(
     file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
     tokenizer: Annotated[
-        Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory, for its chat template.")
+        Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
     ] = Path(DEFAULT_TOKENIZER_PATH),
-    template: Annotated[
-        Path | None, typer.Option(help="Another chat template than the Hugging Face tokenizer's.")
-    ] = None,
-    date: Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")] = None,
+    renderer: RendererName = None,
+    template: Template = None,
+    date: Date = None,
+    loss_on: LossPreset = None,
+    tool_bodies: ToolBodies = None,
     val_frac: Annotated[float, typer.Option(help="Share of episodes for validation.")] = VAL_FRAC,
     seed: Seed = SEED,
     form: Annotated[
@@ -74,13 +76,14 @@ def build(
     from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
 
     source = ChatFile(file, form)
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     with ShownProgress() as progress:
         config = source.config()
         progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
         build_episodes(
             source.iterate(),
             directory,
-            encoder=_encoder(tokenizer, template, date, default_system, max_message_bytes, threads),
+            encoder=_encoder(tokenizer, rendering, default_system, max_message_bytes, threads),
             val_frac=val_frac,
             seed=seed,
             mask_dtype=None if mask == "none" else mask,
@@ -215,19 +218,16 @@ def config(
 
 def _encoder(
     tokenizer: Path,
-    template: Path | None,
-    date: str | None,
+    rendering: Rendering,
     default_system: str,
     max_message_bytes: int,
     threads: int | None,
 ) -> Encoder:
-    """The chat template of a Hugging Face tokenizer, or our own sentinels."""
-    from niels_gpt.episodes.encoders import SentinelEncoder, encoder_of
+    """A renderer of a Hugging Face tokenizer, or our own sentinels."""
+    from niels_gpt.encoders import SentinelEncoder, encoder_of
 
-    if template is not None or (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json":
-        from niels_gpt.renderers.template import open_renderer
-
-        return encoder_of(open_renderer(tokenizer, template=template, date=date))
+    if rendering.wanted(tokenizer):
+        return encoder_of(rendering.renderer(tokenizer), rendering.loss_on)
     return SentinelEncoder(
         load_tokenizer(tokenizer),
         default_system_text=default_system,

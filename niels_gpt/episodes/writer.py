@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.builds import Build, already_built
-from niels_gpt.episodes.encoders import Encoded, Rows, encoder_of
+from niels_gpt.encoders import Encoded, Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.errors import DataError, MessageError

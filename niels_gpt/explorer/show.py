@@ -10,14 +10,16 @@ from niels_gpt.explorer.tokens import ExampleView, Kind, TokenView
 
 STYLES: dict[Kind, str] = {
     "trained": "bold black on green",
+    "sampled": "black on yellow",
     "context": "white",
     "scaffold": "magenta",
     "padding": "bright_black",
 }
 MEANINGS: dict[Kind, str] = {
     "trained": "trained: in the loss",
+    "sampled": "sampled: the model's, not in the loss",
     "context": "context: read, not graded",
-    "scaffold": "scaffold: sentinels",
+    "scaffold": "scaffold: the format's own",
     "padding": "padding",
 }
 
@@ -35,9 +37,10 @@ def _printable(character: str) -> str:
     return character if character.isprintable() else f"\\u{ord(character):04x}"
 
 
-def legend() -> Text:
-    """What the colours mean."""
-    return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items())
+def legend(tokens: list[TokenView]) -> Text:
+    """What the colours mean that occur."""
+    found = {token.kind for token in tokens}
+    return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
 
 
 def flow(view: ExampleView) -> Text:
@@ -46,7 +49,7 @@ def flow(view: ExampleView) -> Text:
     real, padding = _apart(view.tokens)
     for before, token in zip([None, *real], real, strict=False):
         if before is not None and before.segment != token.segment:
-            text.append("\n──\n", style=STYLES["padding"])
+            text.append(_seam(token), style=STYLES["padding"])
         shown = token.text if view.has_text else f"{token.id} "
         shown = "\n" if token.text == "<0x0A>" else shown
         for number, line in enumerate(shown.split("\n")):
@@ -59,6 +62,11 @@ def flow(view: ExampleView) -> Text:
     return text
 
 
+def _seam(token: TokenView) -> str:
+    """What stands between two texts of a row, or two messages of a rendering."""
+    return f"\n── {token.segment - 1} {token.role} ──\n" if token.role else "\n──\n"
+
+
 def _apart(tokens: list[TokenView]) -> tuple[list[TokenView], list[TokenView]]:
     """Real tokens and padding; padding is always at the end."""
     n = sum(token.kind != "padding" for token in tokens)
@@ -68,9 +76,12 @@ def _apart(tokens: list[TokenView]) -> tuple[list[TokenView], list[TokenView]]:
 def table(tokens: list[TokenView]) -> Table:
     """Position, id, token, kind, and the target that is predicted from there."""
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    packed = any(token.segment for token in tokens)
+    rendered = any(token.role for token in tokens)
+    packed = any(token.segment for token in tokens) and not rendered
     for name in ("pos", "seg", "id") if packed else ("pos", "id"):
         shown.add_column(name, justify="right")
+    if rendered:
+        shown.add_column("message")
     shown.add_column("token")
     shown.add_column("kind")
     shown.add_column("target id", justify="right")
@@ -83,6 +94,7 @@ def table(tokens: list[TokenView]) -> Table:
             str(token.position),
             *([str(token.segment or "")] if packed else []),
             str(token.id),
+            *([f"{token.segment - 1} {token.role}" if token.role else ""] if rendered else []),
             Text(visible(token.text), style=style),
             Text(token.kind, style=style),
             str(token.target) if token.target_trained else Text("-100", style="bright_black"),
@@ -98,7 +110,7 @@ def table(tokens: list[TokenView]) -> Table:
 
 def render(view: ExampleView, *, with_table: bool) -> RenderableType:
     """Title, legend, running text and, on request, the table."""
-    parts: list[RenderableType] = [Text(view.title, style="bold"), legend(), Text(), flow(view)]
+    parts: list[RenderableType] = [Text(view.title, style="bold"), legend(view.tokens), Text(), flow(view)]
     if not view.has_text:
         parts.insert(1, Text("no tokenizer with the cache's hash nearby; pass --tokenizer to see text", style="yellow"))
     if with_table:

@@ -23,7 +23,7 @@ from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
 
-Kind = Literal["trained", "context", "scaffold", "padding"]
+Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
 TOKENIZER_PLACES = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
 
 
@@ -31,9 +31,10 @@ TOKENIZER_PLACES = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../to
 class TokenView:
     """A token at a position of `x`.
 
-    `kind` says what the token is: trained (in the loss when it was predicted), context, scaffold (a sentinel that is
-    not trained) or padding. `target` is the token predicted from here, in the loss only if `target_trained`. `segment`
-    counts the texts of a packed row from 1.
+    `kind` says what the token is: trained (in the loss when it was predicted), sampled (the model's, but not trained),
+    context, scaffold (the format's own) or padding. `target` is the token predicted from here, in the loss only if
+    `target_trained`. `segment` counts the texts of a packed row, or the messages of a rendering, from 1; `role`,
+    `sampled` and `body` are known of renderings alone.
     """
 
     position: int
@@ -44,6 +45,9 @@ class TokenView:
     target_text: str
     target_trained: bool
     segment: int = 0
+    role: str | None = None
+    sampled: bool | None = None
+    body: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The view as a JSON object."""

@@ -18,6 +18,10 @@ from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
 
 _SPACE = re.compile(r"\s*")
+_FUNCTION = re.compile(r"\s*<function=([^<>]*)>\s*")
+_PARAMETER = re.compile(r"<parameter=([^>]*)>\n?(.*?)\n?</parameter>\s*(?=<parameter=|</function>)", re.DOTALL)
+_END_FUNCTION = re.compile(r"\s*</function>")
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
 Schemas = Mapping[str, Mapping[str, Any]]  # tool -> argument -> JSON schema
 
 
@@ -31,7 +35,10 @@ class Block:
 
 
 class CallForm(Protocol):
-    """How a family writes its tool calls."""
+    """How a family writes its tool calls; `opening` is the markup that the first call begins with."""
+
+    @property
+    def opening(self) -> str: ...
 
     def write(self, call: Call, out: Script, msg: int) -> None:
         """Write one call.
@@ -146,7 +153,7 @@ class Pairs:
             out.marks(before + self.key[0], msg)
             out.says(key, msg)
             out.marks(self.key[1] + behind_key + self.value[0], msg)
-            out.says(value if isinstance(value, str) else to_json(value), msg)
+            out.says(value if isinstance(value, str) else to_json(value, f"{call.where}.arguments"), msg)
             out.marks(self.value[1], msg)
             before = behind_value
         out.marks(before + self.closing, msg)
@@ -194,6 +201,87 @@ class Pairs:
         if value_end < 0:
             return None
         return key, key_end, value, value_end, value_end + len(self.value[1])
+
+
+@dataclass(frozen=True)
+class FunctionTags:
+    """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
+
+    A text stands bare, objects and lists as JSON; reading takes a value's type from the tool's schema where there is one.
+
+    Attributes:
+        python: numbers, truth values and nothing are written as Python prints them (`True`, `None`), else as JSON.
+    """
+
+    opening: str = "<tool_call>"
+    closing: str = "</tool_call>"
+    python: bool = False
+
+    def write(self, call: Call, out: Script, msg: int) -> None:
+        """See `CallForm`."""
+        out.marks(self.opening + "\n<function=", msg)
+        out.says(call.name, msg)
+        before = ">\n"
+        for key, value in call.items.items():
+            out.marks(before + "<parameter=", msg)
+            out.says(key, msg)
+            out.marks(">\n", msg)
+            out.says(self._written(value), msg)
+            before = "\n</parameter>\n"
+        out.marks(f"{before}</function>\n{self.closing}", msg)
+
+    def _written(self, value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        return str(value) if self.python and not isinstance(value, dict | list) else to_json(value)
+
+    def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallForm`."""
+        at = said.find(self.opening, start)
+        while at >= 0:
+            following = said.find(self.opening, at + len(self.opening))
+            block = self._block(said, at, following if following >= 0 else len(said.text), schemas)
+            yield block
+            at = said.find(self.opening, block.stop)
+
+    def _block(self, said: Completion, at: int, limit: int, schemas: Schemas) -> Block:
+        """The call that opens at `at`: up to its end, to the next closing tag if it is damaged, or to the limit."""
+        inner = at + len(self.opening)
+        name, arguments, status, end = self._function(said, inner, limit, schemas)
+        close = said.find(self.closing, max(inner, end), limit)
+        if close < 0:
+            status, stop = Status.UNCLOSED_BLOCK, limit
+        else:
+            stop = close + len(self.closing)
+            if name and said.text[end:close].strip():
+                status = Status.MALFORMED_STRUCTURE
+        raw = said.told(inner, limit if close < 0 else close)
+        return Block(at, stop, ParsedToolCall(raw, name, arguments, said.span(at, stop), status))
+
+    def _function(
+        self, said: Completion, start: int, limit: int, schemas: Schemas
+    ) -> tuple[str | None, dict[str, Any], Status, int]:
+        """Name, arguments, status, and where they end: behind `</function>`, or as far as they could be read."""
+        named = _FUNCTION.match(said.text, start, limit)
+        if named is None:
+            return None, {}, Status.MALFORMED_STRUCTURE, start
+        name, at, status = said.told(*named.span(1)).strip() or None, named.end(), Status.OK
+        schema, arguments = schemas.get(name or "", {}), dict[str, Any]()
+        while (pair := _PARAMETER.match(said.text, at, limit)) is not None:
+            key, at = said.told(*pair.span(1)), pair.end()
+            arguments[key], fits = self._typed(said.told(*pair.span(2)), schema.get(key))
+            status = status if fits else Status.INVALID_JSON
+        closed = _END_FUNCTION.match(said.text, at, limit)
+        if closed is None:
+            return name, arguments, Status.MALFORMED_STRUCTURE, at
+        return name, arguments, status if name else Status.MISSING_NAME, closed.end()
+
+    def _typed(self, text: str, schema: Any) -> tuple[Any, bool]:
+        if self.python and text in _PYTHON:
+            value, fits = typed_value(_PYTHON[text], schema)
+            if not isinstance(value, str):
+                return value, fits
+        return typed_value(text, schema)
 
 
 def typed_value(text: str, schema: Any) -> tuple[Any, bool]:

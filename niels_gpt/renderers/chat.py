@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message, reasoning_of
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, check_text, reasoning_of
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -32,7 +32,7 @@ class Call:
         if isinstance(self.arguments, str):
             self._loaded(self.arguments)
             return self.arguments
-        return to_json(self.arguments)
+        return to_json(self.arguments, self.where + ".arguments")
 
     @property
     def items(self) -> Mapping[str, Any]:
@@ -48,9 +48,12 @@ class Call:
 
     def _loaded(self, text: str) -> Any:
         try:
-            return json.loads(text)
-        except ValueError as error:
+            held = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
+        if "\\u" in text:  # an escape may spell half a surrogate pair
+            to_json(held, self.where + ".arguments")
+        return held
 
     def _wrong(self, found: str, expected: str) -> MessageError:
         return MessageError(
@@ -90,6 +93,11 @@ class Chat:
         calls = self.messages[index].get("tool_calls")
         if not calls:
             return []
+        unnamed = next((number for number, call in enumerate(calls) if not call["function"]["name"]), None)
+        if unnamed is not None:
+            raise MessageError(
+                "missing_field", f"message {index}: tool_calls.{unnamed}.function.name is empty; name the function"
+            )
         return [
             Call(
                 call["function"]["name"],
@@ -144,9 +152,23 @@ class Chat:
         return "".join(part["text"] for part in parts)
 
 
-def to_json(value: Any) -> str:
-    """JSON as templates' `tojson` writes it in Transformers: not escaped, in the order given."""
-    return json.dumps(value, ensure_ascii=False)
+def to_json(value: Any, where: str = "a tool") -> str:
+    """JSON as templates' `tojson` writes it in Transformers: not escaped, in the order given.
+
+    Raises:
+        MessageError: naming `where`: not JSON, or a text that no encoding can write.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(
+            "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
+        ) from error
+    try:
+        check_text(text)
+    except MessageError as error:
+        raise MessageError(error.reason, f"{where} holds {error}") from error
+    return text
 
 
 def check_roles(
@@ -158,8 +180,8 @@ def check_roles(
         after_call: the messages follow an assistant's turn that is not among them and may have called tools.
 
     Raises:
-        MessageError: naming message and field. Reasons: `unknown_role`, `unsupported_field` (tool calls or reasoning of
-            a message that is not the assistant's), `tool_without_call`.
+        MessageError: naming message and field. Reasons: `unknown_role`, `unsupported_field` (tool calls of a message
+            that is not the assistant's), `tool_without_call`.
     """
     # The ids of the calls that wait for results, "" for one that has none; `None`: no call has been made.
     asked: set[str] | None = {""} if after_call else None
@@ -204,13 +226,14 @@ def tools_of(tools: Any) -> list[dict[str, Any]] | None:
     """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
 
     Raises:
-        UsageError: naming the tool: not a list of objects with a function that has a name.
+        MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
     """
     if not tools:
         return None
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
-        raise UsageError(
-            f"tools is a {type(tools).__name__}; expected a list of {{'type': 'function', 'function': ...}}"
+        found = type(tools).__name__
+        raise MessageError(
+            "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
     return [_tool(tool, index) for index, tool in enumerate(tools)]
 
@@ -220,8 +243,13 @@ def _tool(tool: Any, index: int) -> dict[str, Any]:
         tool = {"type": "function", "function": dict(tool)}
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise UsageError(
+        raise MessageError(
+            "wrong_tools",
             f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
-            "'description', 'parameters'}}"
+            "'description', 'parameters'}}",
         )
+    try:
+        to_json(tool, f"tools[{index}]")
+    except MessageError as error:
+        raise MessageError("wrong_tools", str(error)) from error
     return dict(tool)

@@ -10,6 +10,8 @@ import numpy as np
 
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
+_UNKNOWN = "\ufffd".encode()
+
 
 class Completion:
     """The text of sampled ids up to the first stop, and the way back from characters to ids.
@@ -29,7 +31,9 @@ class Completion:
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added = encoder.added_ids
-        self._bytes = encoder.token_bytes(self.ids)
+        # Models with padded embeddings may sample ids that no tokenizer knows.
+        known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < encoder.vocab_size]))
+        self._bytes = [next(known) if 0 <= token < encoder.vocab_size else _UNKNOWN for token in self.ids]
         self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
 
     @cached_property

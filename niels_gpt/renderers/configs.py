@@ -61,6 +61,18 @@ class DefaultRendererConfig(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ChatMLRendererConfig(FamilyConfig):
+    """Plain ChatML has no options of its own."""
+
+    name: Literal["chatml"] = "chatml"
+
+
+class Qwen25RendererConfig(FamilyConfig):
+    """Qwen2.5 has no options of its own."""
+
+    name: Literal["qwen2.5"] = "qwen2.5"
+
+
 class Qwen3RendererConfig(FamilyConfig):
     """`enable_thinking=False` supplies an empty thinking block in the generation prompt."""
 
@@ -68,14 +80,48 @@ class Qwen3RendererConfig(FamilyConfig):
     enable_thinking: bool = True
 
 
-class _GLMConfig(FamilyConfig):
-    """GLM's options.
+class Qwen35RendererConfig(FamilyConfig):
+    """Qwen3.5.
+
+    Attributes:
+        enable_thinking: what the generation prompt opens: a thinking block, or (`False`) an empty one. `None` is the
+            model's own habit, read off its template's generation prompt, else off its name; else it thinks.
+        add_vision_id: images are counted aloud (`Picture 1: `); texts have none.
+    """
+
+    name: Literal["qwen3.5"] = "qwen3.5"
+    enable_thinking: bool | None = None
+    add_vision_id: bool = False
+
+
+class Qwen36RendererConfig(FamilyConfig):
+    """Qwen3.6: the options of Qwen3.5, and `preserve_thinking`, which keeps the reasoning of all turns."""
+
+    name: Literal["qwen3.6"] = "qwen3.6"
+    enable_thinking: bool | None = None
+    add_vision_id: bool = False
+    preserve_thinking: bool = False
+
+
+class GLM45RendererConfig(FamilyConfig):
+    """GLM-4.5.
 
     Attributes:
         enable_thinking: `False` closes the thinking block in the generation prompt.
-        clear_thinking: `False` keeps the reasoning of all turns.
         sampled_openers: the opener of the turn behind an assistant's, at which the model stops, counts as sampled: GLM
             has no other end of turn.
+    """
+
+    name: Literal["glm-4.5"] = "glm-4.5"
+    enable_thinking: bool = True
+    sampled_openers: bool = False
+
+
+class _GLMConfig(FamilyConfig):
+    """GLM's options since GLM-5: those of `GLM45RendererConfig`, and `clear_thinking`.
+
+    Attributes:
+        clear_thinking: `False` keeps the reasoning of all turns.
     """
 
     enable_thinking: bool = True
@@ -101,6 +147,56 @@ class KimiK2RendererConfig(FamilyConfig):
     name: Literal["kimi-k2"] = "kimi-k2"
 
 
+class KimiK25RendererConfig(FamilyConfig):
+    """`thinking=False` closes the thinking block in the generation prompt, and empties those of the turns."""
+
+    name: Literal["kimi-k2.5"] = "kimi-k2.5"
+    thinking: bool = True
+
+
+class Llama3RendererConfig(FamilyConfig):
+    """Options of Llama 3.1, 3.2 and 3.3.
+
+    Attributes:
+        date_string: the day that the system block tells; the clock is never read.
+        tools_in_user_message: tools stand in the first user's turn; `False`: in the system block.
+    """
+
+    name: Literal["llama-3"] = "llama-3"
+    date_string: str = "26 Jul 2024"
+    tools_in_user_message: bool = True
+
+
+class Llama30RendererConfig(FamilyConfig):
+    """Llama 3 as it first came has no options of its own."""
+
+    name: Literal["llama-3.0"] = "llama-3.0"
+
+
+class GemmaRendererConfig(FamilyConfig):
+    """Gemma has no options of its own."""
+
+    name: Literal["gemma"] = "gemma"
+
+
+class MistralRendererConfig(FamilyConfig):
+    """Mistral has no options of its own."""
+
+    name: Literal["mistral"] = "mistral"
+
+
+class Phi3RendererConfig(FamilyConfig):
+    """Phi-3 has no options of its own."""
+
+    name: Literal["phi-3"] = "phi-3"
+
+
+class Phi35RendererConfig(FamilyConfig):
+    """Phi-3.5 has no options of its own."""
+
+    name: Literal["phi-3.5"] = "phi-3.5"
+
+
 class NgptRendererConfig(FamilyConfig):
     """The house format of document 000: what stands in for a system message that is not there."""
 
@@ -112,9 +208,17 @@ RendererConfig = Annotated[
     AutoRendererConfig
     | DefaultRendererConfig
     | Qwen3RendererConfig
+    | GLM45RendererConfig
     | GLM5RendererConfig
     | GLM51RendererConfig
     | KimiK2RendererConfig
+    | KimiK25RendererConfig
+    | Llama3RendererConfig
+    | Llama30RendererConfig
+    | GemmaRendererConfig
+    | MistralRendererConfig
+    | Phi3RendererConfig
+    | Phi35RendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

@@ -225,11 +225,12 @@ class Family:
     def read_thinking(self, said: Completion) -> tuple[str, int]:
         """The reasoning of a completion, and where its content starts."""
         close = said.find("</think>")
-        if close >= 0:
-            return thought(said.told(0, close)), close + len("</think>")
         if said.text.lstrip().startswith("<think>") or self.prefill().rstrip().endswith("<think>"):
-            return thought(said.told()), len(said.text)  # cut before it had thought to the end
-        return "", 0
+            if close < 0:
+                return thought(said.told()), len(said.text)  # cut before it had thought to the end
+        elif self.calls is not None and 0 <= said.find(self.calls.opening) < close:
+            return "", 0  # a tag in the arguments of a call closes nothing
+        return (thought(said.told(0, close)), close + len("</think>")) if close >= 0 else ("", 0)
 
     def bridge_to_next_turn(
         self,
@@ -242,7 +243,7 @@ class Family:
         """The next prompt without rendering anything again; see `Renderer`.
 
         A completion that was cut is closed with the first stop. `None`: an assistant is among the new messages, the
-        completion goes on behind its stop, or its stop opens another turn than the one that comes.
+        completion goes on behind its last stop, or that opens another turn than the one that comes.
         """
         given = normalise(new_messages)
         if reject_assistant_in_extension(given):

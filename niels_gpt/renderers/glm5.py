@@ -27,6 +27,8 @@ class GLM5Renderer(Family):
     """GLM-5 and GLM-4.7-Flash. The next turn's opener ends a turn."""
 
     name = "glm-5"
+    how_to_call: ClassVar[str] = _HOW_TO_CALL
+    glue: ClassVar[str] = ""  # what stands behind openers and around results
     config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
     stops = ("<|endoftext|>", "<|user|>", "<|observation|>")
     controls = ("<|assistant|>", "<|user|>")
@@ -39,7 +41,7 @@ class GLM5Renderer(Family):
         if chat.tools:
             out.frame(_TOOLS)
             out.label("".join(self.declared(tool) for tool in chat.tools), -1)
-            out.frame(_HOW_TO_CALL)
+            out.frame(self.how_to_call)
         return 0
 
     def declared(self, tool: Mapping[str, Any]) -> str:
@@ -48,12 +50,16 @@ class GLM5Renderer(Family):
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A system message."""
-        self._open("<|system|>", chat, index, out)
-        out.body(chat.text(index), index)
+        self._message("<|system|>", chat, index, out)
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message."""
-        self._open("<|user|>", chat, index, out)
+        self._message("<|user|>", chat, index, out)
+
+    def _message(self, opener: str, chat: Chat, index: int, out: Script) -> None:
+        self._open(opener, chat, index, out)
+        if self.glue:
+            out.frame(self.glue, index)
         out.body(chat.text(index), index)
 
     def _open(self, opener: str, chat: Chat, index: int, out: Script) -> None:
@@ -93,9 +99,8 @@ class GLM5Renderer(Family):
         """Neighbouring results share one turn."""
         if chat.begins_run(index):
             self._open("<|observation|>", chat, index, out)
-        out.frame("<tool_response>", index)
-        out.body(chat.text(index), index)
-        out.frame("</tool_response>", index)
+        glue = self.glue
+        out.turn(f"{glue}<tool_response>{glue}", chat.text(index), f"{glue}</tool_response>", index)
 
     def prefill(self) -> str:
         """An opened block, or a closed one."""

@@ -9,6 +9,7 @@ out one by one with both facts.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,8 +25,15 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, joined, origin_of
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
+MAX_STEPS: Final = 5_000_000  # turns of all loops of one rendering
+MAX_INDENT: Final = 1000
 
-_ENTER, _LEAVE, _JOIN = "_niels_enter", "_niels_leave", "_niels_join"
+_ENTER, _LEAVE, _STEP, _JOIN = "_niels_enter", "_niels_leave", "_niels_step", "_niels_join"
+
+
+# What errors of Python call our values, and what a template's author calls them.
+_PLAIN_NAMES = {"Traced": "str", "TracedList": "list", "TracedDict": "dict", "MessageDict": "dict"}
+_TRACED_NAMES = re.compile(r"\b(Traced|TracedList|TracedDict|MessageDict)\b")
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,23 @@ class Trail:
     """Which messages the running template is on: a stack, because loops nest."""
 
     stack: list[int] = field(default_factory=list)
+    steps: int = 0
+
+    def step(self) -> None:
+        """One more turn of a loop.
+
+        Raises:
+            TemplateError: there have been too many.
+        """
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise TemplateError(
+                f"the chat template took more than {MAX_STEPS:,} loop steps; is there a loop without end?"
+            )
 
     def enter(self, depth: int, item: object) -> None:
         """The loop at this depth goes on to its next item; a loop over something else keeps the message around it."""
+        self.step()
         del self.stack[depth:]
         around = self.stack[-1] if self.stack else NOWHERE
         self.stack += [around] * (depth - len(self.stack))
@@ -86,6 +108,7 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment; `trail` is set for the time of one rendering."""
 
     code_generator_class = _Generator
+    intercepted_binops = frozenset(["*", "**"])
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
@@ -100,6 +123,18 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         }
         self.globals |= {"raise_exception": _raise, "strftime_now": clock, _JOIN: _concat_values}
 
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Multiply, but no text or list beyond what may be written.
+
+        Raises:
+            TemplateError: it would be larger.
+        """
+        sizes = [len(side) if isinstance(side, str | list | tuple) else abs(side) for side in (left, right)]
+        long = sizes[0] * sizes[1] > MAX_CHARACTERS if operator == "*" else sizes[0] > 1 and sizes[1] > 64
+        if long and (operator == "**" or not isinstance(left, int | float) or not isinstance(right, int | float)):
+            raise TemplateError(f"the chat template makes something larger than {MAX_CHARACTERS:,} by {operator}")
+        return super().call_binop(context, operator, left, right)
+
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         _announce_loops(template, depth=0)
@@ -108,7 +143,15 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
 
 def _announce_loops(node: nodes.Node, depth: int) -> None:
-    """Make every `for` over a plain name say on which item it is, and when it has ended."""
+    """Make every `for` over a plain name say on which item it is, and when it has ended.
+
+    Not in macros: they run inside whatever loop calls them, and hand back what they wrote as one text. Their loops, and
+    those over pairs, are only counted.
+    """
+    if isinstance(node, nodes.Macro | nodes.CallBlock):
+        for loop in node.find_all(nodes.For):
+            loop.body.insert(0, _call(_STEP))
+        return
     for name in node.fields:
         held = getattr(node, name)
         if isinstance(held, nodes.Node):
@@ -120,7 +163,7 @@ def _announce_loops(node: nodes.Node, depth: int) -> None:
             if isinstance(child, nodes.For):
                 _announce_loops(child, depth + 1)
                 _announce(child, depth)
-                made += [child, _call(_LEAVE, depth)]
+                made += [child, _call(_LEAVE, nodes.Const(depth))]
             else:
                 if isinstance(child, nodes.Node):
                     _announce_loops(child, depth)
@@ -132,13 +175,15 @@ def _announce_loops(node: nodes.Node, depth: int) -> None:
 def _announce(loop: nodes.For, depth: int) -> None:
     if isinstance(loop.target, nodes.Name):
         item = nodes.Name(loop.target.name, "load", lineno=loop.lineno)
-        loop.body.insert(0, _call(_ENTER, depth, item))
+        loop.body.insert(0, _call(_ENTER, nodes.Const(depth), item))
+    else:
+        loop.body.insert(0, _call(_STEP))
 
 
-def _call(name: str, depth: int, *arguments: nodes.Expr) -> nodes.ExprStmt:
-    """`name(depth, ...)` as a statement; the trail comes with the rendering's variables."""
+def _call(name: str, *arguments: nodes.Expr) -> nodes.ExprStmt:
+    """`name(...)` as a statement; the trail comes with the rendering's variables."""
     function = nodes.Name(name, "load", lineno=1)
-    return nodes.ExprStmt(nodes.Call(function, [nodes.Const(depth), *arguments], [], None, None, lineno=1), lineno=1)
+    return nodes.ExprStmt(nodes.Call(function, [*arguments], [], None, None, lineno=1), lineno=1)
 
 
 def _concat(parts: Iterable[str]) -> str:
@@ -167,6 +212,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON of a message's data is wholly that message's."""
+    if isinstance(indent, int) and indent > MAX_INDENT:
+        raise TemplateError(f"the chat template indents by {indent:,}; expected at most {MAX_INDENT:,}")
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     origin = origin_of(value)
     return text if origin == NOWHERE else Traced(text, ((len(text), origin),))
@@ -220,7 +267,7 @@ def run_template(template: jinja2.Template, variables: dict[str, Any]) -> Iterat
         TemplateError: the output is longer than 64 Mi characters.
     """
     trail = Trail()
-    context = template.new_context({**variables, _ENTER: trail.enter, _LEAVE: trail.leave})
+    context = template.new_context({**variables, _ENTER: trail.enter, _LEAVE: trail.leave, _STEP: trail.step})
     total = 0
     try:
         for text in template.root_render_func(context):
@@ -235,6 +282,11 @@ def run_template(template: jinja2.Template, variables: dict[str, Any]) -> Iterat
     except jinja2.TemplateError as error:
         where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
         raise MessageError("template_raised", f"{where}the chat template refuses: {error}") from error
+    except RecursionError as error:
+        raise TemplateError("the chat template calls itself without end; repair it, or pass another one") from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
+        if isinstance(error, TemplateError):
+            raise
         where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
-        raise MessageError("template_failed", f"{where}the chat template fails on it: {error}") from error
+        said = _TRACED_NAMES.sub(lambda found: _PLAIN_NAMES[found.group()], str(error))
+        raise MessageError("template_failed", f"{where}the chat template fails on it: {said}") from error

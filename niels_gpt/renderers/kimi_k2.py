@@ -25,6 +25,8 @@ _ID = re.compile(r"(?:functions\.)?([^\s:]+):\d+")  # functions.get_weather:0
 class KimiSection:
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, all in one section."""
 
+    opening = _SECTION
+
     def write(self, call: Call, out: Script, msg: int) -> None:
         """See `CallForm`; a call without id must have been given one."""
         out.marks(_CALL, msg)

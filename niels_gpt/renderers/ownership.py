@@ -73,6 +73,16 @@ def invented_turn(turn: Sequence[Run], controls: Controls) -> int:
     return max(stops[:-1] if leading == len(turn) else stops, default=0)
 
 
+def disowned(runs: list[Run], start: int) -> list[Run]:
+    """The same text, of which nothing behind character `start` belongs to a message."""
+    made, at = [], 0
+    for run in runs:
+        cut = max(0, min(len(run.text), start - at))
+        made += [Run(run.text[:cut], run.owner, run.origin), Run(run.text[cut:], NOWHERE, NOWHERE)]
+        at += len(run.text)
+    return [run for run in made if run.text]
+
+
 def untraced(messages: Sequence[Message], runs: list[Run]) -> str:
     """The first message whose content is in the output without being known as its own; empty if there is none."""
     traced = [0] * len(messages)

@@ -40,6 +40,12 @@ class ParsedToolCall:
     status: ToolCallParseStatus = ToolCallParseStatus.OK
     id: str | None = None
 
+    def moved(self, tokens: int) -> ParsedToolCall:
+        """The same call, read from ids that begin so many tokens further on."""
+        if self.token_span is None:
+            return self
+        return replace(self, token_span=(self.token_span[0] + tokens, self.token_span[1] + tokens))
+
 
 @dataclass(frozen=True)
 class ParsedResponse:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from niels_gpt.renderers.calls import HermesJSON
-from niels_gpt.renderers.chat import Chat, to_json
-from niels_gpt.renderers.configs import Qwen3RendererConfig
-from niels_gpt.renderers.engine import Family
+from collections.abc import Sequence
+from typing import ClassVar
+
+from niels_gpt.renderers.calls import CallForm, HermesJSON
+from niels_gpt.renderers.chat import Call, Chat, to_json
+from niels_gpt.renderers.chatml import ChatMLTurns
+from niels_gpt.renderers.configs import FamilyConfig, Qwen3RendererConfig
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.thinking import split_thinking
 
@@ -20,40 +23,40 @@ _HOW_TO_CALL = (
 )
 
 
-class Qwen3Renderer(Family):
-    """Qwen3, all sizes."""
+class Qwen3Renderer(ChatMLTurns):
+    """Qwen3, all sizes.
+
+    Class attributes:
+        invented: the system message where the caller gives none.
+    """
 
     name = "qwen3"
-    config_class = Qwen3RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = Qwen3RendererConfig
+    roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "<|endoftext|>")
-    controls = ("<|im_start|>",)
-    tail = "\n"
-    calls = HermesJSON()
+    calls: ClassVar[CallForm] = HermesJSON()
     call_glue = "\n"
+    invented: ClassVar[str] = ""
 
     def begin(self, chat: Chat, out: Script) -> int:
         """One system block: the caller's message, then the tools."""
         given = chat.roles[0] == "system"
         if not chat.tools:
+            if self.invented and not given:
+                out.frame(f"<|im_start|>system\n{self.invented}<|im_end|>\n")
             return 0
         owner = 0 if given else -1
         out.frame("<|im_start|>system\n", owner)
         if given:
             out.body(chat.text(0), 0)
             out.frame("\n\n", 0)
+        elif self.invented:
+            out.frame(self.invented + "\n\n")
         declared = "".join("\n" + to_json(tool) for tool in chat.tools)
         out.frame(_TOOLS, owner)
         out.label(declared, owner)
         out.frame(_HOW_TO_CALL, owner)
         return int(given)
-
-    def system(self, chat: Chat, index: int, out: Script) -> None:
-        """A system message, first or later."""
-        out.turn("<|im_start|>system\n", chat.text(index), "<|im_end|>\n", index)
-
-    def user(self, chat: Chat, index: int, out: Script) -> None:
-        """A user message."""
-        out.turn("<|im_start|>user\n", chat.text(index), "<|im_end|>\n", index)
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """Reasoning is kept behind the last query; the last message always has a block, even an empty one."""
@@ -64,18 +67,21 @@ class Qwen3Renderer(Family):
         glued = bool(content)
         current = index > chat.last_query and (reasoning or index == len(chat.roles) - 1)
         if current or (reasoning and self.keeps_thinking(chat, index)):
-            content = self._think(reasoning, content, out, index)
-        calls = chat.calls(index)
+            content = self.think(reasoning, content, out, index)
+        self.finish(content, chat.calls(index), glued, out, index)
+
+    def finish(self, content: str, calls: Sequence[Call], glued: bool, out: Script, index: int) -> None:
+        """Write the content, the calls and the end of a turn; a first call behind a content is glued to it."""
         if calls:
             out.says(content, index)
             content = ""
         for number, call in enumerate(calls):
             if number or glued:
-                out.marks("\n", index)
+                out.marks("\n" if number else self.call_glue, index)
             self.calls.write(call, out, index)
         out.reply(content, "<|im_end|>", "\n", index)
 
-    def _think(self, reasoning: str, content: str, out: Script, index: int) -> str:
+    def think(self, reasoning: str, content: str, out: Script, index: int) -> str:
         """Write the block, and return the content as it stands behind one."""
         out.marks("<think>\n", index)
         out.says(reasoning.strip("\n"), index)
@@ -86,17 +92,13 @@ class Qwen3Renderer(Family):
         """Neighbouring results share one user turn."""
         if chat.begins_run(index):
             out.frame("<|im_start|>user", index)
-        out.turn("\n<tool_response>\n", chat.text(index), "\n</tool_response>", index)
+        out.turn("\n<tool_response>\n", self.content(chat, index), "\n</tool_response>", index)
         if chat.ends_run(index):
             out.frame("<|im_end|>\n", index)
 
     def prefill(self) -> str:
         """An empty block where thinking is off."""
         return "" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
-
-    def prompt(self, chat: Chat, out: Script) -> None:
-        """The assistant's header."""
-        out.frame("<|im_start|>assistant\n" + self.prefill())
 
     def tidy(self, content: str) -> str:
         """Without the newlines behind the block."""

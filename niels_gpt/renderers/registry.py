@@ -14,6 +14,7 @@ from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfi
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
+from niels_gpt.renderers.glm45 import GLM45Renderer
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.ngpt import NgptRenderer
 from niels_gpt.renderers.pool import RendererPool
@@ -25,6 +26,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 
 FAMILIES: dict[str, type[Family]] = {
     "qwen3": Qwen3Renderer,
+    "glm-4.5": GLM45Renderer,
     "glm-5": GLM5Renderer,
     "glm-5.1": GLM51Renderer,
     "kimi-k2": KimiK2Renderer,
@@ -41,6 +43,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3-32B": "qwen3",
     "Qwen/Qwen3-30B-A3B": "qwen3",
     "Qwen/Qwen3-235B-A22B": "qwen3",
+    "zai-org/GLM-4.5-Air": "glm-4.5",
+    "THUDM/GLM-4.5-Air": "glm-4.5",
     "zai-org/GLM-5": "glm-5",
     "zai-org/GLM-5-FP8": "glm-5",
     "zai-org/GLM-4.7-Flash": "glm-5",

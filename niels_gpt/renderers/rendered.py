@@ -65,7 +65,7 @@ class RenderedTokens:
         attribution: "full", or "partial: " and what could not be traced to its message.
     """
 
-    token_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
     message_indices: list[int] = field(default_factory=list)
     sampled_mask: list[bool] = field(default_factory=list)
     is_content: list[bool] = field(default_factory=list)
@@ -76,12 +76,18 @@ class RenderedTokens:
 
     def tokens_per_message(self, n_messages: int | None = None, *, sampled_only: bool = False) -> list[int]:
         """How many tokens each of the first `n_messages` has (default: of all); only sampled ones on request."""
+        n = len(self.message_roles)
         owners = np.asarray(self.message_indices, dtype=np.int64)
-        counted = owners >= 0
+        counted = (owners >= 0) & (owners < n)
         if sampled_only:
-            counted &= np.asarray(self.sampled_mask, dtype=np.bool_)
-        counts: list[int] = np.bincount(owners[counted], minlength=len(self.message_roles)).tolist()
-        return counts[: len(self.message_roles) if n_messages is None else n_messages]
+            counted &= self._fact(self.sampled_mask)
+        counts: list[int] = np.bincount(owners[counted], minlength=n).tolist()
+        return counts[: n if n_messages is None else n_messages]
+
+    def _fact(self, given: list[bool]) -> npt.NDArray[np.bool_]:
+        """A fact per token; False everywhere where the renderer does not tell it."""
+        told = len(given) == len(self.message_indices)
+        return np.asarray(given, dtype=np.bool_) if told else np.zeros(len(self.message_indices), dtype=np.bool_)
 
     def message_token_spans(self) -> list[tuple[int, int] | None]:
         """Of each message its first token and the one after its last; `None` where it has no tokens."""
@@ -108,14 +114,17 @@ class RenderedTokens:
         """True on body tokens of messages with one of these roles."""
         wanted = np.array([role in roles for role in self.message_roles] + [False], dtype=np.bool_)
         owners = np.asarray(self.message_indices, dtype=np.int64)
-        mask: list[bool] = (wanted[owners] & np.asarray(self.is_content, dtype=np.bool_)).tolist()
+        if len(owners) != len(self.token_ids):
+            return [False] * len(self.token_ids)
+        owners = np.where(owners < len(self.message_roles), owners, -1)
+        mask: list[bool] = (wanted[owners] & self._fact(self.is_content)).tolist()
         return mask
 
     def content_token_spans_by_role(self) -> dict[str, list[tuple[int, int]]]:
         """The runs of body tokens of each role, message by message."""
         spans: dict[str, list[tuple[int, int]]] = {}
         owners = np.asarray(self.message_indices, dtype=np.int64)
-        body = np.asarray(self.is_content, dtype=np.bool_)
+        body = self._fact(self.is_content)
         for index, role in enumerate(self.message_roles):
             inside = np.concatenate([[False], (owners == index) & body, [False]])
             edges = np.flatnonzero(inside[1:] != inside[:-1]).reshape(-1, 2)
@@ -170,6 +179,7 @@ def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
     for message in messages:
         role = message["role"]
         if role == "assistant":
-            asked |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or () if "id" in call}
+            calls = message.get("tool_calls") or ()
+            asked |= {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
         names.append((message.get("name") or asked.get(message.get("tool_call_id", ""))) if role == "tool" else None)
     return names

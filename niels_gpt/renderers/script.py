@@ -100,16 +100,16 @@ class Script:
             supplied  <think>\\n      text  <think>\\n          frame  <think>\\n   left  nothing
             supplied  <think>\\n      text  <think>\\n\\n</th    frame  <think>\\n   left  \\n</th
             supplied  <think>        text  </think>           frame  nothing      left  </think>
+            supplied  <think>        text  <                  frame  nothing      left  <
         """
         prompt, self.supplied = self.supplied, ""
-        if text.startswith(prompt):
-            shared = len(prompt)
-        elif prompt.startswith(text):
-            shared, self.supplied = len(text), prompt[len(text) :]
-        else:
-            shared = next(at for at, (one, other) in enumerate(zip(text, prompt, strict=False)) if one != other)
+        pairs = enumerate(zip(text, prompt, strict=False))
+        shared = next((at for at, (one, other) in pairs if one != other), min(len(text), len(prompt)))
+        if shared < len(prompt):  # half a tag was not supplied
             opened = text.rfind("<", 0, shared)
             shared = opened if opened > text.rfind(">", 0, shared) else shared
+        if shared == len(text):
+            self.supplied = prompt[shared:]
         if shared:
             self.frame(text[:shared], msg)
         return text[shared:]

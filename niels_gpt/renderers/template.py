@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,18 +9,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import MessageError, TemplateError, UsageError
+from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_of
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
-from niels_gpt.renderers.ownership import invented_turn, owned, turns, untraced
+from niels_gpt.renderers.ownership import disowned, invented_turn, owned, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
+from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.traced import MessageDict, trace
+from niels_gpt.renderers.traced import NOWHERE, MessageDict, trace
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
 from niels_gpt.tokenizer.opening import open_encoder
 
@@ -153,13 +152,17 @@ class TemplateRenderer:
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
         """What the model said, as far as the parsers given know its format; see `Renderer`."""
         said = Completion(self.encoder, token_ids, self.encoder.stop_ids)
-        content_ids: list[int] = said.ids
-        calls: list[ParsedToolCall] = []
-        if self._tool_parser is not None:
-            content_ids, calls = self._tool_parser.extract(said.ids, tools=tools)
+        reasoning, content = None, said.told()
+        if self._reasoning_parser is not None:
+            reasoning, content = self._reasoning_parser.extract(content)
+        if self._tool_parser is None:
+            return ParsedResponse(content, reasoning)
+        # Calls are read behind the reasoning: 9 characters in 5 tokens, 4 of content, which begin in token 3.
+        start = len(said.text) - len(content)
+        first = said.span(start, len(said.text))[0] if content else len(said.ids)
+        content_ids, calls = self._tool_parser.extract(said.ids[first:], tools=tools)
         text = Completion(self.encoder, content_ids, ()).told()
-        reasoning, content = (None, text) if self._reasoning_parser is None else self._reasoning_parser.extract(text)
-        return ParsedResponse(content, reasoning, calls)
+        return ParsedResponse(text if calls else content, reasoning, [call.moved(first) for call in calls])
 
     def bridge_to_next_turn(
         self,
@@ -177,6 +180,8 @@ class TemplateRenderer:
         return Script.of(pieces), f"partial: {lost}" if lost else "full"
 
     def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
+        if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
+            raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
         seen = [_as_seen(message, index) for index, message in enumerate(messages)]
         variables = {"messages": seen, "tools": tools, "documents": None, "add_generation_prompt": gen}
         return run_template(self._template, variables | self._variables)
@@ -188,19 +193,31 @@ class TemplateRenderer:
         lost = untraced(messages, runs)
         pieces: list[Piece] = []
         before = ""  # all text in front of the turn
-        for index, turn in turns(runs):
+        for index, turn in self._apart(runs, messages, tools, gen):
             if index >= 0 and messages[index]["role"] == "assistant":
                 prompt = self._prompt(messages, index, tools, before)
                 made, found = self._assistant(turn, index, prompt)
                 pieces += made
                 lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
             else:
-                first = index >= 0 and all(piece.msg < 0 for piece in pieces)
-                invented = invented_turn(turn, self._controls) if first else 0
-                pieces += [Piece(run.text, -1) for run in turn[:invented]]
-                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin < 0) for run in turn[invented:]]
+                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin < 0) for run in turn]
             before += "".join(run.text for run in turn)
         return pieces, lost
+
+    def _apart(
+        self, runs: list[Run], messages: list[Message], tools: Any, gen: bool
+    ) -> Iterator[tuple[int, list[Run]]]:
+        """The turns, without what only stands beside them: an invented system turn, the generation prompt."""
+        if gen and runs and runs[-1].owner >= 0:  # written where the last message is: what is it without?
+            without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
+            runs = disowned(runs, len(without)) if "".join(run.text for run in runs).startswith(without) else runs
+        first = True
+        for index, turn in turns(runs):
+            invented = invented_turn(turn, self._controls) if first and index >= 0 else 0
+            first = first and index < 0
+            if invented:
+                yield NOWHERE, [Run(run.text, NOWHERE, NOWHERE) for run in turn[:invented]]
+            yield index, turn[invented:]
 
     def _check_labels(self, messages: Sequence[Message], tools: Any) -> None:
         """Refuse control tokens in what templates write into their own text: roles, names, ids, tools.
@@ -263,23 +280,6 @@ class TemplateRenderer:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._template = compile_template(self.source, self._clock)
-
-
-def open_renderer(tokenizer: Path, *, template: Path | None = None, date: str | None = None) -> TemplateRenderer:
-    """A renderer from what a command line says.
-
-    Args:
-        date: the day that `strftime_now` tells, as 2026-01-31.
-
-    Raises:
-        UsageError: not a date. TemplateError, TokenizerError: as `TemplateRenderer`.
-    """
-    try:
-        clock = no_clock if date is None else datetime.date.fromisoformat(date).strftime
-    except ValueError as error:
-        raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error
-    source = None if template is None else load_template(template)
-    return TemplateRenderer(tokenizer, template=source, clock=clock)
 
 
 def load_template(path: str | Path) -> str:

@@ -110,11 +110,10 @@ def build_training_samples(
     samples: list[tuple[list[int], list[bool]]] = []
     made, waiting = whole, turns
     while waiting or not samples:
-        # The turns that stand in this rendering as they were produced; in the whole one also what no turn follows.
+        # The turns that stand here as they were produced; with them their bodies, and what no turn follows.
         here = {i for i in waiting if made.token_ids[: ends[i]] == produced[i].token_ids[: ends[i]]}
-        homes = here | {None} if made is whole else here
         n = len(made.message_roles)
-        seen = [message if home[i] in homes else _untrained(message) for i, message in enumerate(given[:n])]
+        seen = [message if home[i] in {*here, None} else _untrained(message) for i, message in enumerate(given[:n])]
         closing = _opener(whole, n) if n - 1 in here else []
         if ensure_final_stop and n - 1 in here and not closing:
             closing = _missing_stop(renderer, made)

@@ -92,14 +92,19 @@ def sampled_span(runs: Sequence[Run], prompt: str, controls: Controls) -> tuple[
     text = "".join(run.text for run in runs)
     first, last = _extent(runs)
     shared = _supplied(text, prompt, first, controls)
-    found = shared > 0 or not prompt
+    found = _agrees(prompt, shared)
     if not found:  # white space between turns may belong to either side
         lead = len(text) - len(text.lstrip())
         more = _supplied(text[lead:], prompt.lstrip(), max(0, first - lead), controls)
-        found = more > 0
+        found = _agrees(prompt.lstrip(), more)
         shared = lead + more if found else first
     stop = controls.stop_after(text, max(last, shared))
     return min(shared, len(text)), len(text) if stop is None else stop, found
+
+
+def _agrees(prompt: str, shared: int) -> bool:
+    """A turn begins as the prompt does, wholly or up to a tag that is not in this turn (a thinking block)."""
+    return shared == len(prompt) or (shared > 0 and prompt[shared:].lstrip().startswith("<"))
 
 
 def _supplied(text: str, prompt: str, first: int, controls: Controls) -> int:

@@ -49,7 +49,7 @@ def open_encoder(source: Any) -> PieceEncoder:
 
 
 def _from_path(source: str | Path) -> PieceEncoder:
-    path = Path(source)
+    path = Path(source).expanduser()
     if path.is_dir():
         return _from_directory(path)
     if path.is_file():

@@ -163,6 +163,19 @@ HARD = {
 }
 
 
+def test_a_macro_that_loops_does_not_lose_the_message() -> None:
+    """What stands behind the macro's call still belongs to the message whose loop calls it."""
+    renderer = chatml(
+        "{% macro parts(c) %}{% for part in c %}{{ part.text }}{% endfor %}{% endmacro %}{% for m in messages %}"
+        "{{ '<|im_start|>' + m.role + '\n' }}{{ parts(m.content) }}{{ '<|im_end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    chat = [{"role": role, "content": [{"type": "text", "text": role + " x"}]} for role in ("user", "assistant")]
+    rendered = renderer.render(chat)
+    assert -1 not in rendered.message_indices
+    assert spans(renderer, rendered, rendered.sampled_mask) == ["assistant x<|im_end|>"]
+
+
 @pytest.mark.parametrize("name", HARD)
 def test_bodies_keep_their_origin(name: str) -> None:
     renderer = chatml(HARD[name])

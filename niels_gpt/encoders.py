@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,11 +17,12 @@ from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.rows import batches, characters, conversation_of, usable_chats
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.inputs import Rejected
-from niels_gpt.messages import Conversation, Message, weight_of
+from niels_gpt.messages import ChatMsg, Conversation, Message, weight_of
+from niels_gpt.renderers.loss import LossOn, batch_weights
+from niels_gpt.renderers.rendered import RenderedBatch
 from niels_gpt.sources.rejections import Rejections
 
-Rows = Iterable[Sequence[Message] | Conversation | Rejected]
-BATCH_TOKENS = 1_000_000
+Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Encoder(Protocol):
 class SentinelEncoder:
     """Document 000's format, with each message's `train` and `weight` kept in the mask.
 
+    Args:
+        keeps_flags: without, rows with `train` or `weight` are unusable: there is no mask to keep them in.
+
     Raises:
         UsageError: the tokenizer lacks a method. TokenizerError: its special ids are missing, shared or too large.
     """
@@ -74,7 +78,9 @@ class SentinelEncoder:
         default_system_text: str = DEFAULT_SYSTEM_TEXT,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         num_threads: int | None = None,
+        keeps_flags: bool = True,
     ) -> None:
+        self._keeps_flags = keeps_flags
         self._special = check_cache_tokenizer(tokenizer)
         self._tokenizer = tokenizer
         self._default_system_text = default_system_text
@@ -104,7 +110,7 @@ class SentinelEncoder:
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[Encoded]:
         """See `Encoder`."""
-        chats = usable_chats(rows, rejections, max_message_bytes=self._max_message_bytes, keeps_flags=True)
+        chats = usable_chats(rows, rejections, max_message_bytes=self._max_message_bytes, keeps_flags=self._keeps_flags)
         for batch in batches(chats, lambda chat: characters(chat.messages)):
             ids, lengths = serialize_chats(
                 [chat.messages for chat in batch],
@@ -135,6 +141,7 @@ class Rendered(Protocol):
     token_ids: Sequence[int]
     message_indices: Sequence[int]
     sampled_mask: Sequence[bool]
+    is_content: Sequence[bool]
 
 
 @runtime_checkable
@@ -142,6 +149,13 @@ class Renderer(Protocol):
     """What renders a whole conversation (DESIGN 2.3)."""
 
     def render(self, messages: Any, *, tools: Any = None) -> Rendered: ...
+
+
+@runtime_checkable
+class BatchRenderer(Renderer, Protocol):
+    """What renders many at once, each as `render` does."""
+
+    def render_many(self, conversations: Sequence[Any], *, tools: Sequence[Any] | None = None) -> RenderedBatch: ...
 
 
 @runtime_checkable
@@ -157,15 +171,17 @@ class KnownRenderer(Renderer, Protocol):
 
 @dataclass(frozen=True)
 class RendererEncoder:
-    """Any renderer; what the model itself would emit is trained, times the `train` and `weight` of its message.
+    """Any renderer, and which of the tokens it makes count in the loss.
 
     Args:
         fingerprints: recorded in the manifest: `tokenizer_sha256`, `template_sha256`, and what else decides the ids.
+        on: by default what the model itself would emit; a message's `train` and `weight` apply on top.
     """
 
     renderer: Renderer
     vocab_size: int | None = None
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    on: LossOn = field(default_factory=LossOn)
 
     @property
     def identified(self) -> bool:
@@ -175,49 +191,81 @@ class RendererEncoder:
     def describe(self) -> dict[str, Any]:
         """See `Encoder`."""
         known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
-        return {"encoder": type(self.renderer).__name__, **known}
+        told = {name: held if name == "preset" else sorted(held) for name, held in asdict(self.on).items()}
+        chosen = {} if self.on == LossOn() else {"loss_on": told}
+        return {"encoder": type(self.renderer).__name__, **known, **chosen}
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[Encoded]:
         """See `Encoder`."""
-        rendered = rejections.usable(self._rendered(number, row) for number, row in enumerate(rows))
-        for batch in batches(rendered, lambda one: len(one[1]), limit=BATCH_TOKENS):
-            ids = np.concatenate([ids for _, ids, _ in batch])
-            check_ids(ids, self.vocab_size)
-            lengths = np.array([len(ids) for _, ids, _ in batch], dtype=np.int64)
-            weights = np.concatenate([weights for _, _, weights in batch])
-            yield Encoded([chat for chat, _, _ in batch], ids, lengths, weights)
+        chats = rejections.usable(_conversation(number, row) for number, row in enumerate(rows))
+        for batch in batches(chats, lambda chat: characters(chat.messages)):
+            made = self._at_once(batch)
+            yield made if made is not None else self._one_by_one(batch, rejections)
 
-    def _rendered(
-        self, number: int, row: Sequence[Message] | Conversation | Rejected
-    ) -> tuple[Conversation, npt.NDArray[np.int64], npt.NDArray[np.float32]] | Rejected:
-        if isinstance(row, Rejected):
-            return row
+    def _at_once(self, chats: list[Conversation]) -> Encoded | None:
+        """All of them, or `None` if one cannot be rendered, or says nothing that counts."""
+        if not isinstance(self.renderer, BatchRenderer):
+            return None
         try:
-            chat = conversation_of(number, row)
+            made = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
+            weights = batch_weights(made, self.on)
+        except MessageError:
+            return None
+        # Trained tokens before each conversation's end, 2 2 5: the second has none.
+        ends = np.concatenate(([0], np.cumsum(weights > 0)))[np.cumsum(made.lengths)]
+        if (np.diff(ends, prepend=0) == 0).any():
+            return None
+        check_ids(made.ids, self.vocab_size)
+        return Encoded(chats, made.ids, made.lengths, weights)
+
+    def _one_by_one(self, chats: list[Conversation], rejections: Rejections) -> Encoded:
+        made = list(rejections.usable(map(self._alone, chats)))
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids for _, ids, _ in made)])
+        check_ids(ids, self.vocab_size)
+        lengths = np.array([len(ids) for _, ids, _ in made], dtype=np.int64)
+        weights = np.concatenate([np.zeros(0, np.float32), *(weights for _, _, weights in made)])
+        return Encoded([chat for chat, _, _ in made], ids, lengths, weights)
+
+    def _alone(
+        self, chat: Conversation
+    ) -> tuple[Conversation, npt.NDArray[np.int64], npt.NDArray[np.float32]] | Rejected:
+        try:
             made = self.renderer.render(chat.messages, tools=chat.tools)
             weights = self._weights(made, chat.messages)
         except MessageError as error:
-            where = row.where if isinstance(row, Conversation) else f"example {number}"
-            return Rejected(where, error.reason, f"{where}: {error}")
+            return Rejected(chat.where, error.reason, f"{chat.where}: {error}")
         return chat, np.asarray(made.token_ids, dtype=np.int64), weights
 
     def _weights(self, made: Rendered, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
-        of_message = np.array([*map(weight_of, messages), 0.0], dtype=np.float32)  # index -1: no message
-        sampled = np.asarray(made.sampled_mask, dtype=np.bool_)
-        owners = np.asarray(made.message_indices, dtype=np.int64)
-        if not len(sampled) == len(owners) == len(made.token_ids):
+        facts = (made.message_indices, made.sampled_mask, made.is_content)
+        owners, sampled, body = (np.asarray(fact) for fact in facts)
+        if not len(sampled) == len(owners) == len(body) == len(made.token_ids):
             raise UsageError(
-                f"{type(self.renderer).__name__}: {len(made.token_ids)} ids, {len(sampled)} sampled flags and "
-                f"{len(owners)} message indices; expected one of each per token"
+                f"{type(self.renderer).__name__}: {len(made.token_ids)} ids, {len(sampled)} sampled flags, {len(body)} "
+                f"content flags and {len(owners)} message indices; expected one of each per token"
             )
-        weights = np.where(sampled, of_message[owners], np.float32(0))
+        weights = self.on.weights(owners.astype(np.int64), sampled.astype(bool), body.astype(bool), messages)
         if not weights.any():
             raise MessageError("nothing_trained", "no token of this conversation is trained; drop the row")
         return weights
 
 
-def encoder_of(given: Any) -> Encoder:
+def _conversation(
+    number: int, row: Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected
+) -> Conversation | Rejected:
+    if isinstance(row, Rejected):
+        return row
+    try:
+        return conversation_of(number, row)
+    except MessageError as error:
+        return Rejected(f"example {number}", error.reason, f"example {number}: {error}")
+
+
+def encoder_of(given: Any, on: LossOn | None = None) -> Encoder:
     """An encoder for whatever was given: an encoder, a renderer, or a tokenizer with the four sentinels.
+
+    Args:
+        on: which tokens of a renderer's count in the loss.
 
     Raises:
         UsageError: none of these.
@@ -227,9 +275,9 @@ def encoder_of(given: Any) -> Encoder:
     if isinstance(given, CacheTokenizer):
         return SentinelEncoder(given)
     if isinstance(given, KnownRenderer):
-        return RendererEncoder(given, vocab_size=given.vocab_size, fingerprints=given.fingerprints)
+        return RendererEncoder(given, given.vocab_size, given.fingerprints, on or LossOn())
     if isinstance(given, Renderer):
-        return RendererEncoder(given)
+        return RendererEncoder(given, on=on or LossOn())
     raise UsageError(
         f"{type(given).__name__} turns no conversation into ids; expected a renderer (render(messages)), or a "
         "tokenizer with encode(), special_token_ids() and vocab_size"

@@ -1,0 +1,163 @@
+"""Conversations -> ids and masks: by grammar, by template, and as others do it; and where our time goes. One core.
+
+The corpus has the shape that DESIGN 6 names: about 700 tokens, 1 to 8 turns, a fifth with tools. Qwen3's own tokenizer
+and template are needed (`tests/assets.py` says where they are looked for); without them there is nothing to compare.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pairs import Result, measure
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.loss import LossOn, batch_weights
+from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.template import TemplateRenderer
+from tests.assets import ASSETS
+
+CONVERSATIONS = 2000
+ROUNDS = 3
+TEXT = (
+    "the quick brown fox jumps over lazy dog while model answers carefully about data loaders and exact masks for "
+    "training runs in Berlin weather temperature function return value list of numbers"
+)
+CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "Get the weather for a city", "parameters": CITY}}
+    for name in ("get_weather", "search")
+]
+Chats = list[tuple[list[dict[str, Any]], Any]]
+
+
+def corpus(n: int, seed: int = 0) -> Chats:
+    """Conversations with their tools."""
+    rng = random.Random(seed)
+
+    words = TEXT.split()
+
+    def text(mean: float) -> str:
+        return " ".join(rng.choices(words, k=max(1, int(rng.expovariate(1 / mean)))))
+
+    def turns(tools: bool) -> list[dict[str, Any]]:
+        made = [{"role": "user", "content": text(43)}]
+        if tools and rng.random() < 0.5:
+            call = {"name": "get_weather", "arguments": {"city": text(2), "days": 3}}
+            made.append({"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": call}]})
+            made.append({"role": "tool", "tool_call_id": "c", "content": text(30)})
+        return [*made, {"role": "assistant", "content": text(86)}]
+
+    chats: Chats = []
+    for _ in range(n):
+        chat = [{"role": "system", "content": text(20)}] if rng.random() < 0.5 else []
+        tools = TOOLS if rng.random() < 0.2 else None
+        for _ in range(rng.randint(1, 8)):
+            chat += turns(tools is not None)
+        chats.append((chat, tools))
+    return chats
+
+
+def run(folder: Path) -> list[Result]:
+    """Both renderers in batches and one by one, beside Transformers; then the parts."""
+    del folder
+    model = ASSETS / "qwen3-8b"
+    if not model.is_dir():
+        print(f"renderers: no tokenizer in {model} (set NGPT_ASSETS); left out")
+        return []
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(cores)})
+    try:
+        return _whole(model) + _parts(model)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _whole(model: Path) -> list[Result]:
+    data = corpus(CONVERSATIONS)
+    chats, tools = [chat for chat, _ in data], [own for _, own in data]
+    grammar, template, theirs = Qwen3Renderer(model), TemplateRenderer(model), _official(model)
+    tokens = grammar.render_many(chats, tools=tools).ids.size
+
+    def masked(renderer: Any) -> None:
+        batch_weights(renderer.render_many(chats, tools=tools), LossOn())
+
+    def each(render: Callable[..., Any]) -> None:
+        for chat, own in data:
+            render(chat, tools=own)
+
+    options = {"return_dict": True, "return_assistant_tokens_mask": True}
+    return measure(
+        "renderers",
+        f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens",
+        {
+            "qwen3, render_many and weights": partial(masked, grammar),
+            "qwen3, render one by one": partial(each, grammar.render),
+            "template, render_many and weights": partial(masked, template),
+            "template, render one by one": partial(each, template.render),
+            "apply_chat_template with mask": partial(each, partial(theirs.apply_chat_template, **options)),
+            "render each prefix (document 004)": partial(each, partial(by_prefixes, theirs)),
+        },
+        amounts={"conversations": CONVERSATIONS},
+        rounds=ROUNDS,
+    )
+
+
+def by_prefixes(tokenizer: Any, chat: list[dict[str, Any]], tools: Any = None) -> list[int]:
+    """Labels as document 004 makes them: every prefix is rendered and encoded to find where its last turn ends."""
+    text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)
+    labels = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    start = 0
+    for index, message in enumerate(chat):
+        prefix = tokenizer.apply_chat_template(chat[: index + 1], tools=tools, tokenize=False)
+        end = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
+        if message["role"] != "assistant":
+            labels[start:end] = [-100] * (end - start)
+        start = end
+    return labels
+
+
+def _parts(model: Path) -> list[Result]:
+    """What the time goes into, by grammar and by template, beside bare Jinja and bare gigatoken."""
+    import gigatoken
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    data = corpus(CONVERSATIONS)
+    grammar, template = Qwen3Renderer(model), TemplateRenderer(model)
+    bare = _compile_jinja_template(template.source)
+    engine = gigatoken.Tokenizer.from_json(grammar.encoder.parts.json_bytes)  # type: ignore[attr-defined]
+    normal = [(normalise(chat), own) for chat, own in data]
+    scripts = [grammar._script(chat, own)[0] for chat, own in normal]
+    pieces = [(out.texts, out.scaffold) for out in scripts]
+    texts = ["".join(out.texts).encode() for out in scripts]
+    return measure(
+        "renderers",
+        "where the time goes",
+        {
+            "grammar: normalise": lambda: [normalise(chat) for chat, _ in data],
+            "grammar: pieces": lambda: [grammar._script(chat, own) for chat, own in normal],
+            "encode and attribute": lambda: grammar.encoder.encode_many(pieces),
+            "bare gigatoken on the joined texts": lambda: engine.encode_batch(texts, parallel=False),
+            "template: pieces": lambda: [template._written(chat, own) for chat, own in normal],
+            "bare Jinja": lambda: [bare.render(messages=chat, tools=own) for chat, own in data],
+        },
+        amounts={"conversations": CONVERSATIONS},
+        rounds=ROUNDS,
+    )
+
+
+def _official(model: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    warnings.simplefilter("ignore")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    # What its users do to get a mask at all: mark what the assistant generates.
+    said = "+ '\\n' + content }}"
+    assert said in tokenizer.chat_template
+    marked = "+ '\\n' }}{%- generation %}{{- content }}{%- endgeneration %}"
+    tokenizer.chat_template = tokenizer.chat_template.replace(said, marked)
+    return tokenizer

@@ -1,0 +1,40 @@
+"""Kimi K2.5 and K2.6: Kimi K2 with think blocks, and tools declared in TypeScript."""
+
+from __future__ import annotations
+
+from niels_gpt.renderers.chat import Chat
+from niels_gpt.renderers.configs import KimiK25RendererConfig
+from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.typescript import declare_tools
+
+
+class KimiK25Renderer(KimiK2Renderer):
+    """Kimi K2.5 and K2.6. Every turn has a block; reasoning is kept behind the last answer that calls nothing."""
+
+    name = "kimi-k2.5"
+    config_class = KimiK25RendererConfig
+
+    def begin(self, chat: Chat, out: Script) -> int:
+        """The tools."""
+        if chat.tools:
+            out.frame("<|im_system|>tool_declare<|im_middle|>")
+            out.label(declare_tools(chat.tools), -1)
+            out.frame("<|im_end|>")
+        return 0
+
+    def think(self, chat: Chat, index: int, out: Script) -> None:
+        """The block, empty in history and where thinking is off."""
+        answered = max((i for i, role in enumerate(chat.roles) if role == "assistant" and not chat.calls(i)), default=-1)
+        kept = (self.config.thinking and index > answered) or self.keeps_thinking(chat, index)
+        out.marks("<think>", index)
+        out.says((chat.reasoning(index) or "") if kept else "", index)
+        out.marks("</think>", index)
+
+    def prefill(self) -> str:
+        """An opened block, or an empty one."""
+        return "<think>" if self.config.thinking else "<think></think>"
+
+    def prompt(self, chat: Chat, out: Script) -> None:
+        """The assistant's header."""
+        out.frame("<|im_assistant|>assistant<|im_middle|>" + self.prefill())

@@ -1,0 +1,38 @@
+"""A renderer from what a command line says."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from niels_gpt.errors import UsageError
+from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.renderers.template import load_template, no_clock
+
+
+def open_renderer(
+    tokenizer: str | Path, renderer: str = "auto", *, template: Path | None = None, date: str | None = None
+) -> Family | DefaultRenderer:
+    """A renderer from what a command line says.
+
+    Args:
+        template: a file with the chat template to use.
+        date: the day that templates are told which ask for it, as 2026-01-31.
+
+    Raises:
+        UsageError: not a date, or a template or date for a family, which has none. Else as `create_renderer`.
+    """
+    try:
+        clock = no_clock if date is None else datetime.date.fromisoformat(date).strftime
+    except ValueError as error:
+        raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error
+    if template is None and date is None:
+        return create_renderer(str(tokenizer), renderer)
+    if renderer not in ("auto", "default", "template"):
+        raise UsageError(
+            f"renderer {renderer} writes by its own grammar; a template or date is for --renderer template"
+        )
+    source = None if template is None else load_template(template)
+    return DefaultRenderer(str(tokenizer), template=source, clock=clock)

@@ -1,0 +1,108 @@
+"""Qwen3.5: Qwen3 with tools before the system message, calls in tags, and thinking that the prompt opens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.calls import CallForm, FunctionTags
+from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
+from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.thinking import split_thinking
+from niels_gpt.tokenizer.protocol import PieceEncoder
+
+TOOLS = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
+HOW_TO_CALL = (
+    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
+    "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
+    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n"
+    "</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n"
+    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
+    "<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n"
+    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT "
+    "after\n- If there is no function call available, answer the question like normal with your current knowledge and "
+    "do not tell the user about function calls\n</IMPORTANT>"
+)
+_SILENT = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)  # sizes that do not think unless they are told to
+
+
+class Qwen35Renderer(Qwen3Renderer):
+    """Qwen3.5, all sizes; text only."""
+
+    name = "qwen3.5"
+    config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
+    calls: ClassVar[CallForm] = FunctionTags(python=True)
+    call_glue = "\n\n"
+
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None) -> None:
+        super().__init__(tokenizer, config)
+        if self.config.enable_thinking is None:  # told apart here, so that the fingerprint knows
+            self.config = self.config.model_copy(update={"enable_thinking": thinks(self.encoder)})
+
+    def content(self, chat: Chat, index: int) -> str:
+        """Contents are stripped."""
+        return chat.text(index).strip()
+
+    def begin(self, chat: Chat, out: Script) -> int:
+        """One system block: the tools, then the caller's message."""
+        given = chat.roles[0] == "system"
+        text = self.content(chat, 0) if given else ""
+        if chat.tools:
+            owner = 0 if given else -1
+            out.frame("<|im_start|>system\n" + TOOLS, owner)
+            out.label("".join("\n" + to_json(tool) for tool in chat.tools), owner)
+            out.turn(HOW_TO_CALL + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
+        elif given:
+            super(Qwen3Renderer, self).system(chat, 0, out)
+        return int(given)
+
+    def system(self, chat: Chat, index: int, out: Script) -> None:
+        """The format has no place for later ones.
+
+        Raises:
+            MessageError: always (`late_system`); `begin` writes the first.
+        """
+        raise MessageError(
+            "late_system", f"message {index}: a system message after others; expected at most one, first ({self.name})"
+        )
+
+    def assistant(self, chat: Chat, index: int, out: Script) -> None:
+        """A block, even an empty one, behind the last query."""
+        content, reasoning = self.content(chat, index), chat.reasoning(index)
+        if reasoning is None:
+            reasoning, content = split_thinking(content)
+        out.frame("<|im_start|>assistant\n", index)
+        if self._current(chat, index) or self.keeps_thinking(chat, index):
+            content = self.think(reasoning.strip(), content, out, index)
+        self.finish(content, chat.calls(index), bool(content), out, index)
+
+    def _current(self, chat: Chat, index: int) -> bool:
+        """No query stands behind this message; a tool result in a user's clothes is none."""
+        asked = (self.content(chat, i) for i in range(index + 1, chat.last("user") + 1) if chat.roles[i] == "user")
+        return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
+
+    def prefill(self) -> str:
+        """An opened block, or an empty one."""
+        return "<think>\n" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
+
+    def tidy(self, content: str) -> str:
+        """The template strips contents."""
+        return content.strip()
+
+
+def thinks(encoder: PieceEncoder) -> bool:
+    """A model thinks unless it is told not to: as its template's generation prompt has it, else by the model's name.
+
+    Raises:
+        MessageError, TemplateError: the template fails on a greeting; name `enable_thinking`.
+    """
+    if encoder.template is not None:
+        greeting = [{"role": "user", "content": "hi"}]
+        prompt = TemplateRenderer(encoder).text(greeting, add_generation_prompt=True).rstrip()
+        if prompt.endswith(("<think>", "</think>")):
+            return prompt.endswith("<think>")
+    return _SILENT.match(encoder.name) is None

@@ -1,0 +1,83 @@
+"""What formats that have no place for something say when they meet it, with the same words in every family."""
+
+from __future__ import annotations
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.chat import Chat
+
+
+def refuse_tools(chat: Chat, format_name: str) -> None:
+    """Refuse tools, in a format that has none.
+
+    Raises:
+        MessageError: `unsupported_field`.
+    """
+    if chat.tools:
+        raise MessageError(
+            "unsupported_field", f"tools have no place in the {format_name} format; drop them or the row"
+        )
+
+
+def refuse_calls(chat: Chat, index: int, format_name: str) -> None:
+    """Refuse an assistant's tool calls, in a format that has none.
+
+    Raises:
+        MessageError: `unsupported_field`.
+    """
+    if chat.calls(index):
+        raise MessageError(
+            "unsupported_field", f"message {index}: tool_calls has no place in the {format_name} format; remove it"
+        )
+
+
+def refuse_text_beside_calls(chat: Chat, index: int, format_name: str) -> None:
+    """Refuse an assistant's message that says something and calls, in a format whose turns do one or the other.
+
+    Raises:
+        MessageError: `content_beside_calls`.
+    """
+    content = chat.text(index).strip()
+    if content:
+        raise MessageError(
+            "content_beside_calls",
+            f"message {index}: content is {content[:40]!r} beside tool_calls; expected none: a turn of the "
+            f"{format_name} format is a text or calls. Drop one, or make two messages of it",
+        )
+
+
+def refuse_late_system(index: int, format_name: str) -> None:
+    """Refuse a system message that is not the first message.
+
+    Raises:
+        MessageError: `late_system`, always.
+    """
+    raise MessageError(
+        "late_system",
+        f"message {index}: a system message after others, or behind an answer; expected at most one, first, in the "
+        f"{format_name} format",
+    )
+
+
+def check_alternates(chat: Chat, index: int, format_name: str) -> None:
+    """Check that users and assistants take turns, a user first.
+
+    Results of tools, and turns that call them, stand between a user and the answer.
+
+    Raises:
+        MessageError: `roles_do_not_alternate`.
+    """
+    role, before = chat.roles[index], index - 1
+    if role == "assistant":
+        while before >= 0 and (chat.roles[before] == "tool" or chat.calls(before)):
+            before -= 1
+        wanted, fits = "a user", before >= 0 and chat.roles[before] == "user"
+    else:
+        free = before < 0 or chat.roles[before] == "system"
+        wanted, fits = "an assistant", free or (chat.roles[before] == "assistant" and not chat.calls(before))
+    if not fits:
+        found = "nothing" if index == 0 else f"a {chat.roles[index - 1]} message"
+        raise MessageError(
+            "roles_do_not_alternate",
+            f"message {index}: {found} stands before this {role}'s; expected {wanted}'s answer or question: users and "
+            f"assistants take turns in the {format_name} format",
+        )

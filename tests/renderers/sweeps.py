@@ -1,0 +1,102 @@
+"""What the tests over all families share: their cases, their conversations, what a model says in them."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from tokenizers import Tokenizer
+
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.rendered import Piece
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
+from tests.renderers.chats import Messages, Wanted, conversation, forged
+from tests.renderers.tiny_families import CASE_IDS, CASES, TOKENS, folder_of, renderer_of
+
+Options = tuple[tuple[str, Any], ...]
+PLAIN = {"tools": False, "reasoning": False, "inline": False, "late_system": False}  # what ngpt has a place for
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + (m.content if m.content is string else '') }}"
+    "{% for c in m.tool_calls or [] %}{{ '<tool_call>' ~ c.function.name ~ (c.function.arguments | tojson) }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+cases = pytest.mark.parametrize(("family", "options"), CASES, ids=CASE_IDS)
+families = pytest.mark.parametrize("family", FAMILIES)
+both_cuts = pytest.mark.parametrize("split", [True, False], ids=["split", "merging"])
+
+
+def wanted(family: str, **more: Any) -> Wanted:
+    """What a family's conversations may hold."""
+    return Wanted(**((PLAIN if family == "ngpt" else {}) | more))
+
+
+def chats(family: str, number: int, seed: int = 1, ends_with: str = "any", **more: Any) -> list[tuple[Messages, Any]]:
+    rng = random.Random(f"{family} {seed}")
+    return [conversation(rng, wanted(family, **more), ends_with=ends_with) for _ in range(number)]
+
+
+def text_of(renderer: Family, ids: list[int]) -> str:
+    return renderer.encoder.decode(ids)
+
+
+def nfc(family: str, text: str) -> str:
+    """As the family's tokenizer normalises."""
+    return unicodedata.normalize("NFC", text) if family == "qwen3" else text
+
+
+@cache
+def official(family: str, split: bool) -> Tokenizer:
+    return Tokenizer.from_file(str(folder_of(family, split=split) / "tokenizer.json"))
+
+
+def official_ids(family: str, text: str, split: bool) -> list[int]:
+    """The ids of a text as the family's own tokenizer gives them, control tokens recognised anywhere."""
+    if family != "ngpt":
+        ids: list[int] = official(family, split).encode(text, add_special_tokens=False).ids
+        return ids
+    tokenizer = SentencePieceTokenizer(folder_of("ngpt") / "spm.model")
+    sentinels = dict(zip(SPECIAL_TOKENS, tokenizer.special_token_ids().values(), strict=True))
+    found: list[int] = []
+    for part in text.replace("<|ngpt_", "\0<|ngpt_").split("\0"):
+        opener = next((spelling for spelling in sentinels if part.startswith(spelling)), "")
+        found += [sentinels[opener]] if opener else []
+        found += tokenizer.encode(part[len(opener) :])
+    return found
+
+
+def answered(family: str, number: int, seed: int, ends_with: str = "assistant") -> list[tuple[Messages, Any]]:
+    """Conversations whose calls have ids that the format can hold."""
+    held = Wanted(
+        **(PLAIN if family == "ngpt" else {}),
+        loose=False,
+        call_id=(lambda name, number: f"functions.{name}:{number}") if family == "kimi-k2" else Wanted.call_id,
+        marks=0.2,
+    )
+    rng = random.Random(f"{family} {seed}")
+    made = [conversation(rng, held, ends_with=ends_with) for _ in range(number)]
+    controls = [*renderer_of(family).encoder.control_ids]
+    return [(forged(m, controls[at % len(controls)]), tools) for at, (m, tools) in enumerate(made)]
+
+
+def encoded(renderer: Family, pieces: list[Piece]) -> list[int]:
+    ids, _ = renderer.encoder.encode_pieces([p.text for p in pieces], [p.scaffold for p in pieces])
+    return list(map(int, ids))
+
+
+def served_and_said(renderer: Family, messages: Messages, tools: Any) -> tuple[list[int], list[int]]:
+    """The prompt before the last message, and the ids of what the model itself says in it."""
+    pieces = renderer.script(messages, tools=tools).pieces()
+    said = encoded(renderer, [p for p in pieces if p.msg == len(messages) - 1 and p.sampled])
+    prompt = renderer.render_ids(messages[:-1], tools=tools, add_generation_prompt=True)
+    return prompt, said
+
+
+def reasons(family: str) -> bool:
+    return family in TOKENS and TOKENS[family].reasons

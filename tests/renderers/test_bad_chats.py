@@ -1,0 +1,306 @@
+"""What cannot be rendered is refused, with the message's index and the field, and nothing hangs or fails oddly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError, TemplateError, TokenizerError, UsageError
+from niels_gpt.renderers.base import build_training_sample, build_training_samples
+from niels_gpt.renderers.registry import FAMILIES, config_of, create_renderer
+from niels_gpt.renderers.template import TemplateRenderer
+from tests.renderers.chats import Messages
+from tests.renderers.sweeps import CHATML, families
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+ASKED = {"role": "user", "content": "a"}
+RESULT = {"role": "tool", "content": "r", "tool_call_id": "i"}
+WITH_TOOLS = [name for name in FAMILIES if name != "ngpt"]
+BARE = ("glm-4.5", "glm-5", "glm-5.1")  # families that write arguments one by one
+
+
+def calling(**function: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "i", "function": function}]}
+
+
+def template(source: str = CHATML, **more: Any) -> TemplateRenderer:
+    return TemplateRenderer(folder_of("qwen3"), template=source, **more)
+
+
+def refusal(renderer: Any, messages: Any, tools: Any = None) -> MessageError:
+    """The error of rendering, which is that of every other way to the ids."""
+    with pytest.raises(MessageError) as caught:
+        renderer.render(messages, tools=tools)
+    for again in (renderer.render_ids, lambda m, tools: build_training_sample(renderer, m, tools=tools)):
+        with pytest.raises(MessageError) as other:
+            again(messages, tools=tools)
+        assert str(other.value) == str(caught.value)
+    with pytest.raises(MessageError, match="conversation 1: ") as of_many:
+        renderer.render_many([[ASKED], messages], tools=[None, tools])
+    assert str(of_many.value) == f"conversation 1: {caught.value}"
+    assert of_many.value.reason == caught.value.reason
+    return caught.value
+
+
+# ---- what the door refuses, for every renderer: case -> messages, reason, what the error says
+
+ANYWHERE: dict[str, tuple[Any, str, str]] = {
+    "nothing": ([], "no_messages", "messages is empty"),
+    "a text": ("hello", "messages_not_a_list", "messages is 'hello'"),
+    "None": (None, "messages_not_a_list", "messages is None"),
+    "a message that is a text": ([ASKED, "x"], "message_not_an_object", "message 1 is 'x'"),
+    "no role": ([{"content": "x"}], "missing_field", "message 0: role is missing"),
+    "no content": ([ASKED, {"role": "user"}], "missing_field", "message 1: content is missing"),
+    "a number as content": ([{"role": "user", "content": 5}], "wrong_type", "message 0: content is 5"),
+    "parts that are texts": ([{"role": "user", "content": ["x"]}], "wrong_type", "message 0: content is ['x']"),
+    "a call without name": ([ASKED, calling(arguments={})], "missing_field", "message 1: tool_calls.0.function.name"),
+    "a call without function": (
+        [ASKED, {"role": "assistant", "content": "", "tool_calls": [{"id": "i"}]}],
+        "missing_field",
+        "message 1: tool_calls.0.function is missing",
+    ),
+    "arguments that are a list": (
+        [ASKED, calling(name="f", arguments=[1])],
+        "wrong_type",
+        "message 1: tool_calls.0.function.arguments is [1]",
+    ),
+    "half a character": ([ASKED, {"role": "user", "content": "a\ud800"}], "invalid_unicode", "message 1: content"),
+    "half a character in arguments": (
+        [ASKED, calling(name="f", arguments={"k": ["\udc00"]})],
+        "invalid_unicode",
+        "function.arguments.k holds half of a surrogate pair",
+    ),
+    "half a character in a role": ([{"role": "\ud800", "content": ""}], "invalid_unicode", "message 0: role"),
+    "a weight that is a text": (
+        [ASKED, {"role": "assistant", "content": "b", "weight": "1"}],
+        "wrong_type",
+        "message 1: weight is '1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANYWHERE)
+@pytest.mark.parametrize("name", [*FAMILIES, "template"])
+def test_refused_at_the_door(name: str, case: str) -> None:
+    messages, reason, told = ANYWHERE[case]
+    error = refusal(template() if name == "template" else renderer_of(name), messages)
+    assert error.reason == reason
+    assert told in str(error)
+
+
+# ---- what families refuse
+
+UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
+    "an unknown role": (
+        [ASKED, {"role": "critic", "content": "x"}],
+        "unknown_role",
+        "message 1: role is 'critic'; expected one of system, user, assistant",
+        tuple(FAMILIES),
+    ),
+    "an image": (
+        [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}]}],
+        "unsupported_content",
+        "message 0: content.1 is of type 'image_url'",
+        tuple(FAMILIES),
+    ),
+    "a text part without text": (
+        [ASKED, {"role": "assistant", "content": [{"type": "text"}]}],
+        "unsupported_content",
+        "message 1: content.0",
+        tuple(FAMILIES),
+    ),
+    "arguments that are no JSON": (
+        [ASKED, calling(name="f", arguments="{k: 1")],
+        "wrong_arguments",
+        "message 1: tool_calls.0.function.arguments is '{k: 1'",
+        tuple(WITH_TOOLS),
+    ),
+    "arguments that are no object": (
+        [ASKED, calling(name="f", arguments="[1]")],
+        "wrong_arguments",
+        "message 1: tool_calls.0.function.arguments is JSON list; expected an object",
+        BARE,
+    ),
+    "a result without a call": (
+        [ASKED, RESULT],
+        "tool_without_call",
+        "message 1: a tool result, but the assistant turn before it calls no tool",
+        tuple(WITH_TOOLS),
+    ),
+    "a result behind a user": (
+        [ASKED, calling(name="f", arguments={}), ASKED, RESULT],
+        "tool_without_call",
+        "message 3: a tool result",
+        tuple(WITH_TOOLS),
+    ),
+    "a result of another call": (
+        [ASKED, calling(name="f", arguments={}), RESULT | {"tool_call_id": "zz"}],
+        "tool_without_call",
+        "message 2: tool_call_id is 'zz'; expected one of the calls before it: ['i']",
+        tuple(WITH_TOOLS),
+    ),
+    "calls of a user": (
+        [ASKED | {"tool_calls": calling(name="f", arguments={})["tool_calls"]}],
+        "unsupported_field",
+        "message 0: tool_calls",
+        tuple(FAMILIES),
+    ),
+    "calls without a place": (
+        [ASKED, calling(name="f", arguments={})],
+        "unsupported_field",
+        "message 1: tool_calls has no place",
+        ("ngpt",),
+    ),
+    "reasoning without a place": (
+        [ASKED, {"role": "assistant", "content": "b", "reasoning_content": "r"}],
+        "unsupported_field",
+        "message 1: reasoning_content has no place",
+        ("ngpt",),
+    ),
+    "a late system message": (
+        [ASKED, {"role": "system", "content": "s"}],
+        "late_system",
+        "message 1: a system message after others",
+        ("ngpt",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "family"), [(case, family) for case in UNFIT for family in UNFIT[case][3]])
+def test_refused_by_families(case: str, family: str) -> None:
+    messages, reason, told, _ = UNFIT[case]
+    error = refusal(renderer_of(family), messages)
+    assert error.reason == reason
+    assert told in str(error)
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments"),
+    [
+        *((family, {"k": {1, 2}}) for family in WITH_TOOLS),
+        *((family, {"k": object()}) for family in WITH_TOOLS),
+        *((family, "[" * 100_000 + "]" * 100_000) for family in WITH_TOOLS),
+        *((family, '{"k": "\\ud800"}') for family in BARE),
+    ],
+    ids=lambda value: str(value)[:12],
+)
+def test_arguments_that_cannot_be_written(family: str, arguments: Any) -> None:
+    error = refusal(renderer_of(family), [ASKED, calling(name="f", arguments=arguments)])
+    assert str(error).startswith("message 1: tool_calls.0.function.arguments")
+
+
+@families
+def test_weights_that_are_none(family: str) -> None:
+    messages = [ASKED, {"role": "assistant", "content": "b", "weight": -1.0}]
+    for build in (build_training_sample, build_training_samples):
+        with pytest.raises(MessageError, match=r"weight is -1\.0; expected a number of 0 or more"):
+            build(renderer_of(family), messages)
+
+
+# ---- tools
+
+WRONG_TOOLS: dict[str, tuple[Any, str]] = {
+    "one tool alone": ({"name": "f"}, "tools is a dict; expected a list"),
+    "a name": ("f", "tools is a str; expected a list"),
+    "names": (["f"], r"tools\[0\] has no function with a name"),
+    "a number": (5, "tools is a int; expected a list"),
+    "a tool without name": ([{"name": "f"}, {"function": {"description": "d"}}], r"tools\[1\] has no function"),
+    "a function that is a text": ([{"type": "function", "function": "f"}], r"tools\[0\] has no function"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TOOLS)
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_tools_of_a_wrong_shape(family: str, case: str) -> None:
+    tools, told = WRONG_TOOLS[case]
+    for use in (
+        lambda: renderer_of(family).render([ASKED], tools=tools),
+        lambda: renderer_of(family).parse_response([1], tools=tools),
+        lambda: renderer_of(family).bridge_to_next_turn([1], [1], [ASKED], tools=tools),
+        lambda: build_training_sample(renderer_of(family), [ASKED], tools=tools),
+    ):
+        with pytest.raises(MessageError, match=told):
+            use()
+
+
+def test_tools_without_a_place() -> None:
+    with pytest.raises(MessageError, match="tools have no place in the ngpt format"):
+        renderer_of("ngpt").render([ASKED], tools=[{"name": "f"}])
+    with pytest.raises(UsageError, match="1 tools for 2 conversations"):
+        renderer_of("qwen3").render_many([[ASKED], [ASKED]], tools=[None])
+
+
+@pytest.mark.parametrize("value", [{1, 2}, "\ud800"], ids=["set", "half a character"])
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_tools_that_cannot_be_written(family: str, value: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": value}}]
+    with pytest.raises(MessageError, match=r"tools\[0\]"):
+        renderer_of(family).render([ASKED], tools=tools)
+
+
+# ---- tokenizers and options
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("other", ["qwen3", "glm-5", "kimi-k2", "ngpt"])
+def test_the_tokenizer_of_another_family(family: str, other: str) -> None:
+    if family.split("-")[0] == other.split("-")[0]:
+        assert create_renderer(folder_of(other), family).render_ids([ASKED])
+        return
+    with pytest.raises(TokenizerError, match=f"which {family} writes; expected a tokenizer of that family"):
+        create_renderer(folder_of(other), family)
+
+
+def test_no_template(tmp_path: Path) -> None:
+    for make in (lambda: create_renderer(folder_of("qwen3")), lambda: create_renderer(folder_of("qwen3"), "template")):
+        with pytest.raises(TemplateError, match="no chat template; pass template="):
+            make()
+    for source in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(TokenizerError):
+            create_renderer(source, "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"name": "qwen3", "enable_thinkin": False}, "enable_thinkin"),
+        ({"name": "qwen3", "enable_thinking": 2}, "enable_thinking"),
+        ({"name": "qwen3", "clear_thinking": True}, "clear_thinking"),
+        ({"name": "glm-5", "special_tokens_in_content": "txt"}, "'text', 'error' or 'parse'"),
+        ({"name": "ngpt", "default_system_text": None}, "default_system_text"),
+        ({"name": "qwen4"}, "qwen4"),
+        ({}, "renderer None"),
+    ],
+)
+def test_wrong_options(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        config_of(fields)
+    assert told in str(caught.value)
+
+
+def test_options_that_a_renderer_does_not_have() -> None:
+    folder = folder_of("qwen3")
+    with pytest.raises(UsageError, match=r"no renderer 'qwen33'.*did you mean 'qwen3'"):
+        create_renderer(folder, "qwen33")
+    with pytest.raises(UsageError, match="tool_parser and reasoning_parser are for templates"):
+        create_renderer(folder, "qwen3", tool_parser="hermes")
+    with pytest.raises(UsageError, match="preserve_all_thinking needs a renderer by family"):
+        create_renderer(folder, "template", preserve_all_thinking=True)
+    with pytest.raises(UsageError, match="Qwen3Renderer was given a KimiK2RendererConfig"):
+        FAMILIES["qwen3"](folder, config_of({"name": "kimi-k2"}))  # type: ignore[arg-type]
+
+
+# ---- ids
+
+
+@families
+def test_ids_that_no_tokenizer_has(family: str) -> None:
+    """Models with padded embeddings may sample them."""
+    renderer = renderer_of(family)
+    assert renderer.parse_response([]).content == ""
+    for ids in ([-1], [renderer.vocab_size], [2**40]):
+        parsed = renderer.parse_response(ids)
+        assert (parsed.reasoning_content or "") + parsed.content == "\ufffd"

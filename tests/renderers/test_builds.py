@@ -1,0 +1,211 @@
+"""Caches and episodes built through a renderer hold exactly what the renderer renders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("tokenizers")
+from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.encoders import RendererEncoder, encoder_of
+from niels_gpt.episodes.writer import build_episodes
+from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.format.sft import serialize_chat_to_ids, sft_loss_mask_for_ids
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
+from niels_gpt.renderers.ngpt import NgptRenderer
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import run_cli
+from tests.renderers.small import assistant, call, family, result, user
+
+TOOL_CHAT = [
+    user("hello"),
+    assistant("", tool_calls=[call("get"), call("set", 1)]),
+    result("get"),
+    result("set", 1, text="lazy dog"),
+    assistant("hello world"),
+]
+CHATS = [
+    TOOL_CHAT,
+    [user("x"), assistant("y 🤖"), user("z"), assistant("fox", train=False)],
+    [user("a"), assistant("b")],
+]
+
+
+def examples(folder: Path, split: str = "train", dtype: str = "<u4") -> list[tuple[list[int], list[bool]]]:
+    ids = np.fromfile(folder / f"{split}_tokens.bin", dtype=dtype)
+    mask = np.fromfile(folder / f"{split}_mask.bin", dtype=np.uint8).astype(bool)
+    starts = np.load(folder / f"{split}_idx.npy")
+    stops = [*starts[1:], len(ids)]
+    return [(ids[a:b].tolist(), mask[a:b].tolist()) for a, b in zip(starts, stops, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "kimi-k2", "template"])
+def test_a_cache_holds_what_the_renderer_renders(name: str, tmp_path: Path) -> None:
+    renderer = family(name)
+    chats = CHATS[1:] if name == "template" else CHATS
+    build_sft_cache(chats, str(tmp_path / "c"), tokenizer=renderer, val_frac=0, seed=1, token_dtype="uint32")
+    assert examples(tmp_path / "c") == [build_training_sample(renderer, chat) for chat in chats]
+    assert list(verify_cache(tmp_path / "c")) == []
+    meta = json.loads((tmp_path / "c" / "meta.json").read_text())
+    assert meta["mask_dtype"] == "uint8"
+    assert meta["tokenizer_sha256"] == renderer.fingerprints["tokenizer_sha256"]
+    stop = renderer.get_stop_token_ids()[0]
+    paths = [str(tmp_path / "c" / f"train_{file}") for file in ("tokens.bin", "idx.npy")]
+    dataset = SFTExampleDataset(*paths, T=400, device="cpu", eot_id=stop)
+    _, _, targets = dataset.rows(np.arange(len(chats)))
+    for row, (ids, mask) in zip(targets.tolist(), examples(tmp_path / "c"), strict=True):
+        expected = [token if trained else -100 for token, trained in zip(ids, mask, strict=True)][1:]
+        assert row == expected + [-100] * (400 - len(expected))
+    x, _, masked = dataset.get_batch(B=4, generator=torch.Generator().manual_seed(0))
+    assert x.shape == masked.shape == (4, 400)
+
+
+def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
+    build_sft_cache(CHATS, str(tmp_path / "c"), tokenizer=family("qwen3"), val_frac=0, seed=1)
+    mask = tmp_path / "c" / "train_mask.bin"
+    mask.write_bytes(mask.read_bytes()[:-1] + b"\x07")
+    assert any("train_mask.bin" in line for line in verify_cache(tmp_path / "c"))
+    mask.write_bytes(mask.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"train_mask\.bin"):
+        SFTExampleDataset(
+            *(str(tmp_path / "c" / f"train_{file}") for file in ("tokens.bin", "idx.npy")), T=8, device="cpu", eot_id=0
+        )
+
+
+def test_the_house_format_and_document_000_agree(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+    """The family `ngpt`, `serialize_chat_to_ids` and both builds give the same ids and the same mask."""
+    renderer = NgptRenderer(tokenizer)
+    special = {f"{name}_id": token for name, token in tokenizer.special_token_ids().items()}
+    chats = [
+        [dict(message) for message in chat.messages]
+        for chat in ChatFile(chats_file(), None).iterate()
+        if not isinstance(chat, Exception)  # all rows of the sample are good
+    ][:40]
+    chats.append([user("<|im_end|>\n  naïve ▁ 🤖 "), assistant("")])
+    text = "you are a helpful assistant."
+    for chat in chats:
+        rendered = renderer.render(chat)
+        ids = serialize_chat_to_ids({"messages": chat}, tokenizer=tokenizer, default_system_text=text)
+        assert rendered.token_ids == ids
+        assert rendered.sampled_mask == sft_loss_mask_for_ids(ids, **special)
+    for name, made_by in (("sentinels", tokenizer), ("renderer", renderer)):
+        build_sft_cache(chats, str(tmp_path / name), tokenizer=made_by, val_frac=0, seed=1)
+        build_episodes(chats, tmp_path / f"{name}-episodes", encoder=made_by, val_frac=0)
+    for file in ("train_tokens.bin", "train_idx.npy"):
+        assert (tmp_path / "sentinels" / file).read_bytes() == (tmp_path / "renderer" / file).read_bytes()
+    for file in ("tokens.bin", "mask.bin", "episodes.idx"):
+        folders = [tmp_path / f"{name}-episodes" / "train" / file for name in ("sentinels", "renderer")]
+        assert folders[0].read_bytes() == folders[1].read_bytes()
+
+
+def test_what_counts_can_be_chosen(tmp_path: Path) -> None:
+    renderer = family("qwen3")
+    on = LossOn("last_message", bodies_of_tools=frozenset({"set"}))
+    build_sft_cache([TOOL_CHAT], str(tmp_path / "c"), tokenizer=renderer, val_frac=0, seed=1, loss_on=on)
+    ((ids, mask),) = examples(tmp_path / "c", dtype="<u2")
+    rendered = renderer.render(TOOL_CHAT)
+    assert (ids, mask) == (rendered.token_ids, (loss_weights(rendered, normalise(TOOL_CHAT), on) > 0).tolist())
+    trained = renderer.encoder.decode([token for token, counts in zip(ids, mask, strict=True) if counts])
+    assert trained.startswith("lazy dog")
+    assert trained.endswith("hello world<|im_end|>")
+    build_episodes([TOOL_CHAT], tmp_path / "e", encoder=encoder_of(renderer, on), val_frac=0)
+    assert np.fromfile(tmp_path / "e" / "train" / "mask.bin", np.uint8).astype(bool).tolist() == mask
+    assert json.loads((tmp_path / "e" / "episodes.json").read_text())["loss_on"]["bodies_of_tools"] == ["set"]
+    with pytest.raises(DataError, match="0 or 1"):
+        build_sft_cache([[user(), assistant(weight=0.5)]], str(tmp_path / "w"), tokenizer=renderer, val_frac=0, seed=1)
+
+
+class OneByOne:
+    """A renderer without `render_many`."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def render(self, messages: Any, *, tools: Any = None) -> Any:
+        return self._inner.render(messages, tools=tools)
+
+
+def test_bad_rows_are_left_out_and_the_others_are_as_they_would_be(tmp_path: Path) -> None:
+    """One bad row sends its batch the slow way; the good rows come out the same."""
+    renderer = family("qwen3")
+    bad = [
+        [{"role": "nobody", "content": "x"}],
+        [user(), assistant(train=False)],
+        [user(), result()],
+        [user(), assistant(weight=-1)],
+        [],
+    ]
+    rows = [CHATS[0], bad[0], bad[1], CHATS[1], bad[2], bad[3], CHATS[2], bad[4]]
+    made = []
+    for name, encoder in (("many", renderer), ("one", RendererEncoder(OneByOne(renderer)))):
+        build_episodes(rows, tmp_path / name, encoder=encoder, val_frac=0, max_bad_rows=5)
+        made.append([(tmp_path / name / "train" / file).read_bytes() for file in ("tokens.bin", "mask.bin")])
+        rejected = [json.loads(line) for line in (tmp_path / name / "rejected.jsonl").read_text().splitlines()]
+        assert sorted(line["reason"] for line in rejected) == sorted(
+            ["unknown_role", "nothing_trained", "tool_without_call", "wrong_weight", "no_messages"]
+        )
+    build_episodes(CHATS, tmp_path / "good", encoder=renderer, val_frac=0)
+    made.append([(tmp_path / "good" / "train" / file).read_bytes() for file in ("tokens.bin", "mask.bin")])
+    assert made[0] == made[1] == made[2]
+    with pytest.raises((DataError, MessageError), match="example 1: message 0: role is 'nobody'"):
+        build_episodes(rows[:4], tmp_path / "refused", encoder=renderer, val_frac=0)
+
+
+def test_loss_on_is_for_renderers(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="loss_on is for renderers"):
+        build_sft_cache(
+            CHATS[2:], str(tmp_path / "c"), tokenizer=tokenizer, val_frac=0, seed=1, loss_on=LossOn("last_message")
+        )
+
+
+def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
+    from tests.renderers.tiny_families import folder_of
+
+    model = folder_of("qwen3")
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text(json.dumps({"messages": TOOL_CHAT}) + "\n")
+    built = run_cli(
+        *("cache", "build-sft", chats, "--tokenizer", model, "--renderer", "qwen3", "--out", tmp_path / "c"),
+        *("--val-frac", "0", "--tool-bodies", "get", "--loss-on", "last_message"),
+    )
+    assert built.returncode == 0, built.stderr
+    shown = json.loads(run_cli("show", tmp_path / "c", 0, "--tokenizer", model, "--json").stdout)
+    trained = "".join(token["target_text"] for token in shown["tokens"] if token["target_trained"])
+    assert "the fox" in trained
+    assert trained.endswith("hello world<|im_end|>")
+    assert run_cli("cache", "info", tmp_path / "c").returncode == 0
+    assert run_cli("cache", "verify", tmp_path / "c").returncode == 0
+    rendered = run_cli("render", chats, "--tokenizer", model, "--renderer", "qwen3", "--loss-on", "last_message")
+    assert "── 4 assistant ──" in rendered.stdout
+    assert "sampled: the model's, not in the loss" in rendered.stdout
+    told = json.loads(run_cli("render", chats, "--tokenizer", model, "--renderer", "qwen3", "--json").stdout)
+    assert {token["role"] for token in told["tokens"]} == {"user", "assistant", "tool"}
+    for arguments, said in (
+        (("--renderer", "qwen4"), "did you mean 'qwen3'"),
+        (("--renderer", "kimi-k2"), "expected a tokenizer of that family"),
+        (("--renderer", "qwen3", "--date", "2026-01-01"), "its own grammar"),
+        (("--renderer", "qwen3", "--loss-on", "last"), "loss preset"),
+        ((), "no chat template"),
+    ):
+        refused = run_cli("render", chats, "--tokenizer", model, *arguments)
+        assert refused.returncode in (2, 3), arguments
+        assert said in refused.stderr
+        assert "Traceback" not in refused.stderr
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(json.dumps({"messages": [user(), assistant()]}) + "\n")
+    house = run_cli("render", plain, "--tokenizer", tokenizer_dir)
+    assert "renderer ngpt" in house.stdout
+    refused = run_cli(
+        "cache", "build-sft", plain, "--tokenizer", tokenizer_dir, "--out", "x", "--loss-on", "last_message"
+    )
+    assert (refused.returncode, "--renderer ngpt" in refused.stderr) == (2, True)

@@ -1,0 +1,127 @@
+"""Loss weights, against a reading token by token."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.base import LossOn, batch_weights, build_training_sample, build_training_samples, loss_weights
+from tests.renderers.small import (
+    FAMILIES,
+    PRESETS,
+    assistant,
+    call,
+    conversation,
+    family,
+    result,
+    told,
+    user,
+    weights_reference,
+)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", [*FAMILIES, "glm-5 openers", "template"])
+def test_weights_token_by_token(name: str, preset: Any) -> None:
+    renderer = family("glm-5", sampled_openers=True) if name == "glm-5 openers" else family(name)
+    rng = random.Random(preset)
+    trained = 0
+    for bodies in ((), ("tool",), ("user", "system")):
+        for tools in ((), ("get",)):
+            on = LossOn(preset, frozenset(bodies), frozenset(tools))
+            chats = [conversation(rng, flags=0.4) for _ in range(8)]
+            batch = renderer.render_many(chats)
+            expected = [weights_reference(made, chat, on) for made, chat in zip(batch, chats, strict=True)]
+            for made, chat, weights in zip(batch, chats, expected, strict=True):
+                assert loss_weights(made, normalise(chat), on).tolist() == weights
+            of_all = batch_weights(batch, on)
+            assert of_all.dtype == np.float32
+            assert of_all.shape == batch.ids.shape
+            assert of_all.tolist() == [found for weights in expected for found in weights]
+            trained += int((of_all > 0).sum())
+    assert trained > 100
+
+
+def test_what_the_presets_train() -> None:
+    qwen = family("qwen3")
+    messages = [user(), assistant("one"), user(), assistant("two", tool_calls=[call()]), result(), assistant("three")]
+    rendered = qwen.render(messages)
+
+    def spoken(**options: Any) -> list[int]:
+        weights = loss_weights(rendered, normalise(messages), LossOn(**options))
+        return sorted({rendered.message_indices[at] for at in np.flatnonzero(weights)})
+
+    assert spoken() == [1, 3, 5]
+    assert spoken(preset="last_assistant_turn") == [3, 5]
+    assert spoken(preset="last_message") == [5]
+    assert spoken(preset="all_tokens") == [0, 1, 2, 3, 4, 5]
+    assert spoken(preset="last_message", bodies_of_roles=frozenset({"user"})) == [0, 2, 5]
+    assert spoken(preset="last_message", bodies_of_tools=frozenset({"get"})) == [4, 5]
+    assert spoken(preset="last_message", bodies_of_tools=frozenset({"put"})) == [5]
+
+
+def test_bodies_without_their_scaffold() -> None:
+    qwen = family("qwen3")
+    messages = [
+        user("jumps"),
+        assistant("", tool_calls=[call("get"), call("put", 1)]),
+        result("get"),
+        result("put", 1, "x"),
+    ]
+    messages.append(assistant())
+    rendered = qwen.render(messages)
+    on = LossOn("last_message", bodies_of_tools=frozenset({"put"}))
+    mask = (loss_weights(rendered, normalise(messages), on) > 0).tolist()
+    assert "<tool_response>\n[x]\n</tool_response>" in told(qwen, (rendered.token_ids, mask))
+    assert "<tool_response>\nthe fox\n</tool_response>" in told(qwen, (rendered.token_ids, mask))
+
+
+def test_an_empty_batch() -> None:
+    assert batch_weights(family("qwen3").render_many([]), LossOn()).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"), [({"weight": -1}, "message 1: weight is -1"), ({"weight": float("nan")}, "nan")]
+)
+def test_wrong_weights(given: dict[str, Any], message: str) -> None:
+    renderer, messages = family("qwen3"), [user(), assistant(**given)]
+    with pytest.raises(MessageError, match=message):
+        build_training_sample(renderer, messages)
+    with pytest.raises(MessageError, match=message):
+        build_training_samples(renderer, messages)
+    with pytest.raises(MessageError, match="conversation 1: message 1: weight"):
+        batch_weights(renderer.render_many([[user()], messages]), LossOn())
+
+
+def test_wrong_loss() -> None:
+    with pytest.raises(UsageError, match=r"last_mesage.*did you mean 'last_message'"):
+        LossOn("last_mesage")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="bodies_of_roles is the text 'tool'"):
+        LossOn(bodies_of_roles="tool")  # type: ignore[arg-type]
+    wanted: Any = {"tool"}
+    assert LossOn(bodies_of_tools=wanted) == LossOn(bodies_of_tools=frozenset(wanted))
+    assert hash(LossOn(bodies_of_tools=wanted))
+
+
+def test_renderings_that_do_not_fit() -> None:
+    messages = [user(), assistant()]
+    rendered = family("qwen3").render(messages)
+    for field in ("message_indices", "sampled_mask", "is_content"):
+        with pytest.raises(UsageError, match=rf"\b0 (in )?{field}"):
+            loss_weights(replace(rendered, **{field: []}), normalise(messages), LossOn())
+    with pytest.raises(UsageError, match=r"\['user', 'assistant'\]; expected those given: \['user'\]"):
+        loss_weights(rendered, normalise(messages[:1]), LossOn())
+
+
+def test_a_conversation_without_users() -> None:
+    messages = normalise([assistant("one"), assistant("two")])
+    assert LossOn("last_assistant_turn").messages(messages) == [True, True]
+    assert LossOn("last_message").messages(messages) == [False, True]
+    assert LossOn().messages([]) == []

@@ -1,0 +1,155 @@
+"""Parsers by name, alone and in a renderer by template."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import UsageError
+from niels_gpt.renderers.base import ToolCallParseStatus as Status
+from niels_gpt.renderers.configs import DefaultRendererConfig
+from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.parsers import (
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    Qwen3ToolParser,
+    ThinkTextReasoningParser,
+    get_reasoning_parser,
+    get_tool_parser,
+)
+from tests.renderers.small import CHATML, assistant, call, conversation, family, result, user
+
+PARSER_OF = {"qwen3": "qwen3", "glm-4.5": "glm", "glm-5": "glm", "glm-5.1": "glm", "kimi-k2": "kimi-k2"}
+
+
+def by_template(name: str, **config: Any) -> DefaultRenderer:
+    config = {"tool_parser": PARSER_OF[name], "reasoning_parser": "think"} | config
+    return DefaultRenderer(family(name).encoder, DefaultRendererConfig(**config), template=CHATML)
+
+
+def ids_of(renderer: Any, text: str) -> list[int]:
+    return list(map(int, renderer.encoder.encode_pieces([text], [True])[0]))
+
+
+def completions(name: str, number: int) -> list[list[int]]:
+    """What a model says in turns of random conversations."""
+    rng, renderer = random.Random(name), family(name)
+    found = []
+    for _ in range(number):
+        messages = conversation(rng, thinks=0.6)
+        turn = rng.choice([i for i, message in enumerate(messages) if message["role"] == "assistant"])
+        rendered = renderer.render(messages[: turn + 1])
+        facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
+        found.append([token for token, owner, sampled in facts if owner == turn and sampled])
+    return found
+
+
+def test_names() -> None:
+    assert set(TOOL_PARSERS) == {"qwen3", "glm", "kimi-k2"}
+    assert set(REASONING_PARSERS) == {"think"}
+    encoder = family("qwen3").encoder
+    for name, kind in TOOL_PARSERS.items():
+        assert type(get_tool_parser(name, encoder)) is kind
+    assert isinstance(get_tool_parser("qwen3", encoder), Qwen3ToolParser)
+    for name, reasoning in REASONING_PARSERS.items():
+        assert type(get_reasoning_parser(name, encoder)) is reasoning
+    with pytest.raises(
+        UsageError, match="no tool parser 'qwen2'; expected one of qwen3, glm, kimi-k2; did you mean 'qwen3'"
+    ):
+        get_tool_parser("qwen2", encoder)
+    with pytest.raises(UsageError, match="no reasoning parser 'thinking'; expected one of think; did you mean 'think'"):
+        get_reasoning_parser("thinking", encoder)
+    with pytest.raises(UsageError, match="no tool parser"):
+        by_template("qwen3", tool_parser="hermes")
+    with pytest.raises(UsageError, match="no reasoning parser"):
+        by_template("qwen3", reasoning_parser="")
+
+
+def test_calls_and_what_is_left() -> None:
+    renderer = family("qwen3")
+    parser = get_tool_parser("qwen3", renderer.encoder)
+    first, second = '<tool_call>\n{"name": "get", "arguments": {"a": 1}}\n</tool_call>', "<tool_call>\nno\n</tool_call>"
+    ids = ids_of(renderer, f"before{first} \n{second}between{first}\n")
+    content, calls = parser.extract(ids)
+    assert renderer.encoder.decode(content) == "beforebetween"
+    assert [found.status for found in calls] == [Status.OK, Status.INVALID_JSON, Status.OK]
+    assert [renderer.encoder.decode(ids[slice(*found.token_span)]) for found in calls] == [first, second, first]
+    assert (calls[0].name, calls[0].arguments) == ("get", {"a": 1})
+    assert parser.extract([]) == ([], [])
+    assert parser.extract(ids_of(renderer, " \n")) == (ids_of(renderer, " \n"), [])
+
+
+def test_kimis_calls_have_ids() -> None:
+    renderer = family("kimi-k2")
+    messages = [
+        user(),
+        assistant("so", tool_calls=[call("get", 0), call("put", 1)]),
+        result("get", 0),
+        result("put", 1),
+    ]
+    rendered = renderer.render(messages)
+    facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
+    content, calls = get_tool_parser("kimi-k2", renderer.encoder).extract([t for t, i, s in facts if i == 1 and s][:-1])
+    assert renderer.encoder.decode(content) == "so"
+    assert [(found.id, found.name, found.arguments) for found in calls] == [
+        ("functions.get:0", "get", {"city": "x"}),
+        ("functions.put:1", "put", {"city": "x"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "rest"),
+    [
+        ("hello", None, "hello"),
+        ("", None, ""),
+        ("<think>\nabc\n</think>\n\nhello\n", "abc", "hello\n"),
+        ("abc\n</think>\n\nhello", "abc", "hello"),  # the prompt supplied the opening tag
+        ("<think>\nabc", "abc", ""),  # cut
+        ("\n<think>abc", "abc", ""),
+        ("<think>\n\n</think>\n\nhello", None, "hello"),
+        ("a <think> b", None, "a <think> b"),
+        ("<think>a</think>b</think>c", "a", "b</think>c"),
+    ],
+)
+def test_reasoning(text: str, reasoning: str | None, rest: str) -> None:
+    assert ThinkTextReasoningParser().extract(text) == (reasoning, rest)
+
+
+@pytest.mark.parametrize("name", PARSER_OF)
+def test_as_the_family_reads_it(name: str) -> None:
+    own, by_name = family(name), by_template(name)
+    called = thought = 0
+    for said in completions(name, 60):
+        expected, parsed = own.parse_response(said), by_name.parse_response(said)
+        assert parsed.tool_calls == expected.tool_calls
+        assert parsed.reasoning_content == expected.reasoning_content
+        assert parsed.content.strip() == expected.content.strip()
+        assert by_name.parse_response([*said, by_name.get_stop_token_ids()[0], *said]) == parsed
+        called += bool(expected.tool_calls)
+        thought += expected.reasoning_content is not None
+        if expected.tool_calls and name != "kimi-k2":
+            cut = said[: said.index(own.encoder.added_ids["<tool_call>"]) + 3]
+            statuses = [found.status for found in by_name.parse_response(cut).tool_calls]
+            assert statuses == [found.status for found in own.parse_response(cut).tool_calls] == [Status.UNCLOSED_BLOCK]
+    assert called > 3
+    assert thought > 3 or name == "kimi-k2"
+
+
+def test_without_parsers_all_is_text() -> None:
+    renderer = by_template("qwen3", tool_parser=None, reasoning_parser=None)
+    text = '<think>\nx\n</think>\n\nhello<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>'
+    parsed = renderer.parse_response(ids_of(renderer, text))
+    assert (parsed.content, parsed.reasoning_content, parsed.tool_calls) == (text, None, [])
+
+
+def test_types_from_schemas() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "get", "parameters": parameters}}]
+    renderer = by_template("glm-5")
+    pairs = "".join(f"<arg_key>{key}</arg_key><arg_value>12</arg_value>" for key in ("city", "days"))
+    ids = ids_of(renderer, f"</think><tool_call>get{pairs}</tool_call>")
+    assert renderer.parse_response(ids, tools=tools).tool_calls[0].arguments == {"city": "12", "days": 12}
+    assert renderer.parse_response(ids).tool_calls[0].arguments == {"city": 12, "days": 12}

@@ -1,0 +1,224 @@
+"""What holds when completions are read and bridged: for every family, clean, cut and damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.registry import FAMILIES
+from tests.renderers.chats import TOOLS, plain_text
+from tests.renderers.sweeps import Options, answered, cases, families, nfc, reasons, served_and_said, text_of
+from tests.renderers.tiny_families import TOKENS, renderer_of
+
+# ---- reading
+
+
+@cases
+def test_completions_are_read_back(family: str, options: Options) -> None:
+    renderer = renderer_of(family, *options)
+    for messages, tools in answered(family, 60, seed=1):
+        _, said = served_and_said(renderer, messages, tools)
+        for ids in (said, [*said, renderer.get_stop_token_ids()[-1], *said]):  # nothing behind a stop is read
+            parsed = renderer.parse_response(ids, tools=TOOLS)
+            reasoning, content = expected_texts(family, messages[-1])
+            assert_same(nfc(family, content), parsed.content)
+            assert_same(nfc(family, reasoning), parsed.reasoning_content or "")
+            assert parsed.reasoning_content != ""
+            check_calls(renderer, family, messages[-1], parsed.tool_calls, ids)
+
+
+def assert_same(written: str, read: str) -> None:
+    """Equal up to white space at the ends, which formats strip, and equal where there is none."""
+    assert read.strip() == written.strip()
+    assert read == written or written != written.strip()
+
+
+def expected_texts(family: str, message: dict[str, Any]) -> tuple[str, str]:
+    """Reasoning and content, told apart without the package."""
+    content, reasoning = plain_text(message["content"]), message.get("reasoning_content") or ""
+    if "</think>" in content and reasons(family):
+        before, _, content = content.rpartition("</think>")
+        reasoning = before.removeprefix("<think>")
+    if reasons(family):
+        return reasoning, content
+    if family == "kimi-k2" and "</think>" in content:  # its template does not know the tags, its reader does
+        before, _, content = content.rpartition("</think>")
+        return before.removeprefix("<think>"), content
+    return "", content
+
+
+def check_calls(
+    renderer: Family, family: str, message: dict[str, Any], read: list[ParsedToolCall], ids: list[int]
+) -> None:
+    asked = message.get("tool_calls") or []
+    assert len(read) == len(asked)
+    end = 0
+    for call, parsed in zip(asked, read, strict=True):
+        arguments = call["function"]["arguments"]
+        assert parsed.status is ToolCallParseStatus.OK
+        assert parsed.name == call["function"]["name"]
+        expected = json.loads(arguments) if isinstance(arguments, str) else arguments
+        assert parsed.arguments == json.loads(nfc(family, json.dumps(expected, ensure_ascii=False)))
+        opening, closing = TOKENS[family].call
+        start, stop = parsed.token_span or (-1, -1)
+        assert end <= start < stop <= len(ids)
+        assert text_of(renderer, ids[start:stop]) == opening + parsed.raw + closing
+        end = stop
+        if parsed.id is not None:
+            assert parsed.id == call["id"]
+
+
+@families
+def test_texts_in_arguments_may_hold_any_tag(family: str) -> None:
+    """JSON tells where it ends, so that a call about tags is read whole; formats of bare values cannot tell."""
+    if family not in ("qwen3",):
+        pytest.skip("values stand bare, or between tags alone")
+    renderer = renderer_of(family)
+    for tag in renderer.encoder.added_ids:
+        call = {"function": {"name": "get_weather", "arguments": {"city": f"a {tag} b", "days": 1}}}
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        ]
+        _, said = served_and_said(renderer, messages, TOOLS)
+        read = renderer.parse_response(said).tool_calls
+        assert [one.arguments for one in read] == [call["function"]["arguments"]] * 2, tag
+
+
+@families
+def test_cut_completions_are_read_as_far_as_they_go(family: str) -> None:
+    """Every prefix of a completion: no error, and content and reasoning only grow as the model speaks."""
+    renderer = renderer_of(family)
+    for messages, tools in answered(family, 15, seed=2):
+        _, said = served_and_said(renderer, messages, tools)
+        for length in range(0, len(said), max(1, len(said) // 40)):
+            parsed = renderer.parse_response(said[:length], tools=tools)
+            assert_sane(parsed.tool_calls, length)
+            finished = [call for call in parsed.tool_calls if call.status is ToolCallParseStatus.OK]
+            assert len(finished) <= len(messages[-1].get("tool_calls") or [])
+            if family in TOKENS:
+                opened, closed = (said[:length].count(renderer.encoder.added_ids[tag]) for tag in TOKENS[family].call)
+                assert len(finished) == closed
+                last = parsed.tool_calls[-1].status if opened > closed else None
+                assert last in (None, ToolCallParseStatus.UNCLOSED_BLOCK)
+                assert len(parsed.tool_calls) == opened
+
+
+def assert_sane(read: list[ParsedToolCall], length: int) -> None:
+    end = 0
+    for call in read:
+        assert isinstance(call.status, ToolCallParseStatus)
+        assert isinstance(call.raw, str)
+        assert call.arguments is None or isinstance(call.arguments, dict | str)
+        assert call.name is None or (isinstance(call.name, str) and call.name)
+        if call.status is ToolCallParseStatus.OK:
+            assert call.name
+        start, stop = call.token_span or (-1, -1)
+        assert end <= start < stop <= length
+        end = stop
+
+
+def damaged(rng: random.Random, said: list[int], other: list[int], vocab: int, markup: list[int]) -> list[int]:
+    """A completion with some of its ids lost, doubled, moved, replaced, or followed by another's."""
+    ids = list(said)
+    for _ in range(rng.randint(1, 4)):
+        at, to = sorted((rng.randint(0, len(ids)), rng.randint(0, len(ids))))
+        kind = rng.randrange(7)
+        if kind == 0:
+            del ids[at:to]
+        elif kind == 1:
+            ids[at:at] = ids[at:to]
+        elif kind == 2:
+            ids[at:at] = [rng.randrange(vocab) for _ in range(rng.randint(1, 5))]
+        elif kind == 3:
+            ids[at:at] = rng.choices(markup, k=rng.randint(1, 3))
+        elif kind == 4:
+            ids[at:to] = reversed(ids[at:to])
+        elif kind == 5:
+            ids[at:to] = other[: rng.randint(0, len(other))]
+        elif ids:
+            del ids[rng.randrange(len(ids))]
+    return ids
+
+
+@families
+def test_damaged_completions(family: str) -> None:
+    damage(family, 2000, seed=3)
+
+
+@pytest.mark.slow
+@families
+def test_many_more_damaged_completions(family: str) -> None:
+    for seed in range(10, 40):
+        damage(family, 2000, seed=seed)
+
+
+@cache
+def completions(family: str) -> list[list[int]]:
+    renderer = renderer_of(family)
+    made = answered(family, 80, seed=4)
+    return [served_and_said(renderer, messages, tools)[1] for messages, tools in made]
+
+
+def damage(family: str, number: int, seed: int) -> None:
+    renderer, rng = renderer_of(family), random.Random(seed)
+    markup = [*renderer.encoder.added_ids.values()]
+    statuses = set()
+    for _ in range(number):
+        said, other = rng.choices(completions(family), k=2)
+        ids = damaged(rng, said, other, renderer.vocab_size, markup)
+        parsed = renderer.parse_response(ids, tools=rng.choice((None, TOOLS)) if renderer.calls else None)
+        assert isinstance(parsed.content, str)
+        assert parsed.reasoning_content is None or parsed.reasoning_content
+        parsed.content.encode()
+        assert_sane(parsed.tool_calls, len(ids))
+        statuses |= {call.status for call in parsed.tool_calls}
+    if renderer.calls:
+        assert len(statuses) >= 4  # the damage is real
+
+
+@families
+def test_every_family_was_tested(family: str) -> None:
+    assert family == "ngpt" or family in TOKENS, "add the family's tokens to tiny_families.TOKENS"
+    assert FAMILIES[family].name == family
+
+
+# ---- particular completions
+
+
+def ids_of(family: str, text: str) -> list[int]:
+    return list(map(int, renderer_of(family).encoder.encode_pieces([text], [True])[0]))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    ["x", [1], {"properties": "x"}, *({"properties": {"k": held}} for held in (5, {"type": 5}, {"anyOf": 5}))],
+    ids=str,
+)
+def test_schemas_that_are_none_say_nothing(parameters: Any) -> None:
+    said = ids_of("glm-5", "</think><tool_call>f<arg_key>k</arg_key><arg_value>1</arg_value></tool_call>")
+    (call,) = renderer_of("glm-5").parse_response(said, tools=[{"name": "f", "parameters": parameters}]).tool_calls
+    assert (call.arguments, call.status) == ({"k": 1}, ToolCallParseStatus.OK)
+
+
+def test_every_section_of_calls_is_read() -> None:
+    def section(*ids: str) -> str:
+        calls = (f"<|tool_call_begin|>{one}<|tool_call_argument_begin|>{{}}<|tool_call_end|>" for one in ids)
+        return f"<|tool_calls_section_begin|>{''.join(calls)}<|tool_calls_section_end|>"
+
+    renderer = renderer_of("kimi-k2")
+    text = f"a{section('functions.f:0', 'g:1')}b{section('call_1')}c"
+    parsed = renderer.parse_response(ids_of("kimi-k2", text))
+    assert parsed.content == "abc"
+    assert [call.name for call in parsed.tool_calls] == ["f", "g", None]
+    assert parsed.tool_calls[2].status is ToolCallParseStatus.MISSING_NAME
+    unclosed = text.replace("<|tool_calls_section_end|>", "")
+    read = renderer.parse_response(ids_of("kimi-k2", unclosed)).tool_calls
+    assert [call.id for call in read] == ["functions.f:0", "g:1", "call_1"]

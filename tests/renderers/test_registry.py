@@ -1,0 +1,265 @@
+"""Which renderer a tokenizer gets, and which options are refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import TemplateError, TokenizerError, UsageError
+from niels_gpt.renderers.base import MODEL_RENDERER_MAP, Renderer, create_renderer
+from niels_gpt.renderers.configs import (
+    AutoRendererConfig,
+    DefaultRendererConfig,
+    FamilyConfig,
+    Qwen3RendererConfig,
+)
+from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.ngpt import NgptRenderer
+from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of, takes_images
+from tests.renderers.small import CHATML, assistant, user
+from tests.renderers.tiny_families import folder_of
+from tests.tokenizer import tiny
+
+HOUSE = [user(), assistant()]
+NAMES = ("auto", "default", "template", *FAMILIES)
+
+
+def model(folder: Path, config: Any = None, template: str | None = CHATML) -> Path:
+    """A model's directory with Qwen's tiny tokenizer."""
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_bytes((folder_of("qwen3") / "tokenizer.json").read_bytes())
+    told = {"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told | ({"chat_template": template} if template else {})))
+    if config is not None:
+        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    return folder
+
+
+def named(name: str) -> Any:
+    """A transformers tokenizer that says it was loaded by this name."""
+    transformers = pytest.importorskip("transformers")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(folder_of("qwen3") / "tokenizer.json"),
+        name_or_path=name,
+        eos_token="<|im_end|>",
+        chat_template=CHATML,
+    )
+
+
+# ---- auto
+
+
+@pytest.mark.parametrize("name", [name for name, family in MODEL_RENDERER_MAP.items() if family == "qwen3"])
+def test_auto_by_exact_name(name: str) -> None:
+    renderer = create_renderer(named(name))
+    assert type(renderer) is Qwen3Renderer
+    assert isinstance(renderer, Renderer)
+    assert renderer.config == Qwen3RendererConfig()
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "Qwen3-8B", "", "Qwen", "./Qwen/Qwen3-8B"])
+def test_auto_by_another_name_is_the_template(name: str) -> None:
+    renderer = create_renderer(named(name))
+    assert type(renderer) is DefaultRenderer
+    assert renderer.text(HOUSE) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\nhello world<|im_end|>\n"
+
+
+def test_a_directory_that_is_called_like_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fine-tune often has another template than the model whose name its folder has."""
+    folder = model(tmp_path / "Qwen" / "Qwen3-8B")
+    assert type(create_renderer(folder)) is DefaultRenderer
+    assert type(create_renderer(str(folder))) is DefaultRenderer
+    monkeypatch.chdir(tmp_path)
+    assert type(create_renderer("Qwen/Qwen3-8B")) is DefaultRenderer
+    assert type(create_renderer(Path("Qwen/Qwen3-8B"))) is DefaultRenderer
+    assert type(create_renderer("Qwen/Qwen3-8B", "qwen3")) is Qwen3Renderer
+    transformers = pytest.importorskip("transformers")
+    loaded = transformers.AutoTokenizer.from_pretrained("Qwen/Qwen3-8B")
+    assert type(create_renderer(loaded)) is DefaultRenderer
+
+
+def test_our_own_tokenizer(tokenizer: Any, tokenizer_dir: Path) -> None:
+    for source in (tokenizer, tokenizer_dir, tokenizer_dir / "spm.model"):
+        assert type(create_renderer(source)) is NgptRenderer
+    kept = create_renderer(tokenizer, AutoRendererConfig(special_tokens_in_content="error"))
+    assert kept.config.special_tokens_in_content == "error"
+
+
+def test_auto_carries_its_options() -> None:
+    tokenizer = named("Qwen/Qwen3-8B")
+    config = create_renderer(tokenizer, AutoRendererConfig(preserve_all_thinking=True)).config
+    assert config == Qwen3RendererConfig(preserve_all_thinking=True)
+    config = create_renderer(tokenizer, preserve_thinking_between_tool_calls=True).config
+    assert config == Qwen3RendererConfig(preserve_thinking_between_tool_calls=True)
+
+
+def test_no_template_and_no_family() -> None:
+    with pytest.raises(TemplateError, match="no chat template"):
+        create_renderer(tiny.byte_level())
+    with pytest.raises(TemplateError, match="no chat template"):
+        create_renderer(folder_of("qwen3"), "template")
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="found nothing there"):
+        create_renderer(tmp_path / "gone")
+    with pytest.raises(UsageError, match="no renderer 'qwn3'"):  # said before the tokenizer is looked for
+        create_renderer(tmp_path / "gone", "qwn3")
+
+
+# ---- images
+
+
+@pytest.mark.parametrize("key", ["vision_config", "vision_tower", "image_token_id", "image_token_index"])
+def test_models_with_images_are_refused(key: str, tmp_path: Path) -> None:
+    folder = model(tmp_path / "model", {"model_type": "any", key: {} if key == "vision_config" else 7})
+    for source in (folder, str(folder), folder / "tokenizer.json", named(str(folder))):
+        with pytest.raises(UsageError, match=r"takes images.*renderer='template' for conversations without images"):
+            create_renderer(source)
+    assert type(create_renderer(folder, "template")) is DefaultRenderer
+    assert type(create_renderer(folder, DefaultRendererConfig())) is DefaultRenderer
+    assert type(create_renderer(folder, "qwen3")) is Qwen3Renderer
+
+
+def test_models_without_images(tmp_path: Path) -> None:
+    for name, config in {"none": None, "null": {"vision_config": None}, "empty": {}, "a list": []}.items():
+        folder = model(tmp_path / name, config)
+        assert not takes_images(str(folder))
+        assert type(create_renderer(folder)) is DefaultRenderer
+    with pytest.raises(TokenizerError, match=r"config.json: not JSON .*; download the file again"):
+        create_renderer(model(tmp_path / "broken", "{"))
+
+
+# ---- names and options
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("qwen33", "qwen3"), ("glm5", "glm-5"), ("Template", "template"), ("", None)]
+)
+def test_names_that_are_none(name: str, near: str | None) -> None:
+    for ask in (config_from_name, lambda name: create_renderer(folder_of("qwen3"), name)):
+        with pytest.raises(UsageError, match="no renderer '" + name + "'; expected one of auto, default") as caught:
+            ask(name)
+        assert ("did you mean" in str(caught.value)) is (near is not None)
+        assert near is None or str(caught.value).endswith(f"did you mean {near!r}?")
+
+
+def test_configs_are_taken() -> None:
+    folder = folder_of("qwen3")
+    config = Qwen3RendererConfig(enable_thinking=False)
+    by_config, by_fields = (
+        create_renderer(folder, config),
+        create_renderer(folder, {"name": "qwen3", "enable_thinking": False}),
+    )
+    assert by_config.config == by_fields.config == config
+    told = create_renderer(folder, config, preserve_all_thinking=True).config
+    assert told == Qwen3RendererConfig(enable_thinking=False, preserve_all_thinking=True)
+    assert config == Qwen3RendererConfig(enable_thinking=False)
+
+
+@pytest.mark.parametrize("wrong", [None, 7, Qwen3Renderer, FamilyConfig(name="mine"), ["qwen3"]])
+def test_what_is_no_config(wrong: Any) -> None:
+    with pytest.raises(UsageError, match=r"renderer is .*; expected a name \(.*qwen3.*\) or a config"):
+        create_renderer(folder_of("qwen3"), wrong)
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model")
+    for renderer in ("auto", "template", DefaultRendererConfig()):
+        for option in ("preserve_all_thinking", "preserve_thinking_between_tool_calls"):
+            with pytest.raises(UsageError, match=f"{option} needs a renderer by family"):
+                create_renderer(folder, renderer, **{option: True})
+    for option in ({"tool_parser": "qwen3"}, {"reasoning_parser": "think"}):
+        with pytest.raises(UsageError, match="qwen3 reads completions itself"):
+            create_renderer(folder, "qwen3", **option)
+    with pytest.raises(UsageError, match="a chat template has no preserve_all_thinking; name a family"):
+        create_renderer(folder, AutoRendererConfig(preserve_all_thinking=True))
+    # What says the defaults out loud asks for nothing.
+    for config in (
+        AutoRendererConfig(preserve_all_thinking=False),
+        AutoRendererConfig(**AutoRendererConfig().model_dump()),
+    ):
+        assert type(create_renderer(folder, config)) is DefaultRenderer
+
+
+def test_parsers_of_templates(tmp_path: Path) -> None:
+    renderer = create_renderer(model(tmp_path / "model"), tool_parser="qwen3", reasoning_parser="think")
+    assert isinstance(renderer, DefaultRenderer)
+    assert (renderer.config.tool_parser, renderer.config.reasoning_parser) == ("qwen3", "think")
+    ids = renderer.encoder.encode_pieces(["<think>\nx</think>y"], [True])[0].tolist()
+    assert renderer.parse_response(ids).reasoning_content == "x"
+    with pytest.raises(UsageError, match="no tool parser 'qwen'"):
+        create_renderer(tmp_path / "model", tool_parser="qwen")
+
+
+def test_variables_of_templates(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model", template="{{ greeting }}{{ model_identity }}" + CHATML)
+    config = config_of({"name": "template", "greeting": "hello", "model_identity": "x"})
+    assert isinstance(config, DefaultRendererConfig)
+    assert config.variables == {
+        "greeting": "hello",
+        "model_identity": "x",
+    }
+    renderer = create_renderer(folder, config)
+    assert isinstance(renderer, DefaultRenderer)
+    assert renderer.text(HOUSE).startswith("hellox<|im_start|>")
+
+
+# ---- the hub
+
+ASK = """
+import json, sys
+from niels_gpt.errors import NielsError
+from niels_gpt.renderers.base import create_renderer, create_renderer_pool
+for name, renderer in json.loads(sys.argv[1]):
+    try:
+        made = create_renderer(name, renderer)
+        print(json.dumps([type(made).__name__, len(made.render_ids([{"role": "user", "content": "hi"}]))]))
+    except NielsError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+pool = create_renderer_pool("Qwen/Qwen3-8B", size=2)
+with pool.checkout() as one, pool.checkout() as other:
+    print(json.dumps([type(one).__name__, one.encoder is other.encoder]))
+"""
+
+
+def test_models_on_the_hub(tmp_path: Path) -> None:
+    """A real server on 127.0.0.1 stands in for the hub; the process that asks it is a fresh one."""
+    pytest.importorskip("transformers")
+    from tests.hub import Repository
+    from tests.tokenizer.hub import ModelHub
+
+    def files(name: str, config: Any) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in model(tmp_path / name, config).iterdir()}
+
+    repositories = {
+        "Qwen/Qwen3-8B": Repository(files("known", {"model_type": "qwen3"})),
+        "me/tuned": Repository(files("tuned", {"model_type": "qwen3"})),
+        "me/bare": Repository(files("bare", None)),
+        "me/seeing": Repository(files("seeing", {"vision_config": {}})),
+    }
+    asked = [("Qwen/Qwen3-8B", "auto"), ("me/tuned", "auto"), ("me/tuned", "qwen3"), ("me/bare", "auto")]
+    asked += [("me/seeing", "auto"), ("me/seeing", "template"), ("me/gone", "auto")]
+    with ModelHub(repositories) as hub:
+        done = subprocess.run(
+            [sys.executable, "-c", ASK, json.dumps(asked)],
+            env=hub.environment(tmp_path / "home", longest_sleep=0.02),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    expected = ["Qwen3Renderer", "DefaultRenderer", "Qwen3Renderer", "DefaultRenderer", "UsageError", "DefaultRenderer"]
+    assert [kind for kind, _ in told] == [*expected, "SourceError", "Qwen3Renderer"]
+    assert "me/seeing takes images" in told[4][1]
+    assert "me/gone" in told[6][1]
+    assert told[7][1] is False, "each renderer of a pool has a tokenizer of its own"

@@ -1,0 +1,154 @@
+"""attribute_text_segments against a reading character by character."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import TokenizerError
+from niels_gpt.renderers.base import attribute_text_segments
+from niels_gpt.tokenizer import SPECIAL_TOKENS
+from niels_gpt.tokenizer.opening import open_encoder
+from tests.tokenizer import tiny
+
+Segments = Sequence[tuple[str, bool]]
+TOKENIZERS = {
+    "byte_level": tiny.cached(tiny.byte_level),
+    "unsplit": tiny.cached(tiny.byte_level, ("split", False)),
+    "NFC": tiny.cached(tiny.byte_level, ("form", "NFC")),
+    "metaspace": tiny.cached(tiny.metaspace),
+    "always spaced": tiny.cached(tiny.metaspace, ("scheme", "always")),
+    "spaced": tiny.cached(tiny.spaced),
+}
+WORDS = (
+    "hello",
+    " world",
+    "user\n",
+    "e\u0301",
+    "é",
+    "🤖",
+    "👩‍👩‍👧",
+    "中文",
+    " ",
+    "\n\n",
+    "x + 1",
+    "<think>",
+    "",
+    tiny.END,
+    "<|im_",
+)
+
+
+def reference(tokenizer: Any, segments: Segments, overlap: bool) -> list[tuple[int, bool]]:
+    """Encode the text by `tokenizers` itself, controls cut out by hand, and look every character up.
+
+    For tokenizers whose offsets are true, and texts that spell no control token in content.
+    """
+    text = "".join(part for part, _ in segments)
+    content = [is_content for part, is_content in segments for _ in part]
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    found = []
+    for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+        held = content[start : max(stop, start + 1)] if overlap else content[start : start + 1]
+        found.append((token, any(held)))
+    return found
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("kind", ["byte_level", "unsplit", "spaced", "NFC"])
+def test_character_by_character(kind: str, overlap: bool) -> None:
+    rng, tokenizer = random.Random(kind), TOKENIZERS[kind]
+    seams = 0
+    for _ in range(150):
+        # The normaliser's offsets are its own for characters that it joins.
+        words = [word for word in WORDS if word != tiny.END and (kind != "NFC" or "\u0301" not in word)]
+        segments = [(rng.choice(words), rng.random() < 0.5) for _ in range(rng.randint(0, 6))]
+        expected = reference(tokenizer, segments, overlap)
+        assert attribute_text_segments(tokenizer, segments, overlap_is_content=overlap) == expected
+        alone = [token for part, _ in segments for token, _ in attribute_text_segments(tokenizer, [(part, False)])]
+        seams += alone != [token for token, _ in expected]
+    assert seams > 5 or kind in ("NFC", "spaced")  # tokens that go over a seam
+
+
+def test_a_token_over_a_seam() -> None:
+    tokenizer = TOKENIZERS["unsplit"]
+    whole = attribute_text_segments(tokenizer, [("user", False)])
+    assert len(whole) == 1, "the tokenizer is to have it as one token"
+    token = whole[0][0]
+    scaffold_first, content_first = [("us", False), ("er", True)], [("us", True), ("", False), ("er", False)]
+    assert attribute_text_segments(tokenizer, scaffold_first) == [(token, False)]
+    assert attribute_text_segments(tokenizer, scaffold_first, overlap_is_content=True) == [(token, True)]
+    assert attribute_text_segments(tokenizer, content_first) == [(token, True)]
+    assert attribute_text_segments(tokenizer, content_first, overlap_is_content=True) == [(token, True)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_whatever_the_tokenizer_does_to_the_text(kind: str, overlap: bool) -> None:
+    """A letter with its accent in two characters, which a normaliser joins; spaces that tokenizers move or add."""
+    encoder = open_encoder(TOKENIZERS[kind])
+    segments = [("e\u0301", True), ("abc", False), (" e\u0301", True), ("x", False)]
+    made = attribute_text_segments(TOKENIZERS[kind], segments, overlap_is_content=overlap)
+    ids, owners = encoder.encode_pieces([text for text, _ in segments], [not held for _, held in segments])
+    assert [token for token, _ in made] == ids.tolist()
+    body = b"".join(encoder.token_bytes([token for token, held in made if held])).decode()
+    assert body.replace(" ", "").replace("\u2581", "") == ("\u00e9" if kind == "NFC" else "e\u0301") * 2
+    for (_, held), owner in zip(made, owners.tolist(), strict=True):
+        assert held == segments[owner][1]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "unsplit", "NFC", "spaced"])
+def test_controls_outside_of_content_alone(kind: str) -> None:
+    tokenizer = TOKENIZERS[kind]
+    end = open_encoder(tokenizer).control_ids[tiny.END]
+    for overlap in (False, True):
+        made = attribute_text_segments(tokenizer, [(tiny.END, True), (tiny.END, False)], overlap_is_content=overlap)
+        assert [token for token, _ in made].count(end) == 1
+        assert made[-1] == (end, False)
+        assert b"".join(open_encoder(tokenizer).token_bytes([token for token, _ in made])).decode() == tiny.END * 2
+        assert all(held for _, held in made[:-1])
+        assert len(made) > 2
+        # Half in content: text.
+        halves = attribute_text_segments(
+            tokenizer, [(tiny.END[:5], False), (tiny.END[5:], True)], overlap_is_content=overlap
+        )
+        assert end not in [token for token, _ in halves]
+        both = attribute_text_segments(tokenizer, [(tiny.END[:5], False), (tiny.END[5:], False)])
+        assert both == [(end, False)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_nothing(overlap: bool) -> None:
+    for segments in ([], [("", True)], [("", True), ("", False)]):
+        assert attribute_text_segments(TOKENIZERS["byte_level"], segments, overlap_is_content=overlap) == []
+    made = attribute_text_segments(
+        TOKENIZERS["byte_level"], [("", True), ("x", False), ("", True)], overlap_is_content=overlap
+    )
+    assert [held for _, held in made] == [False]
+
+
+def test_half_a_character() -> None:
+    with pytest.raises(TokenizerError, match="surrogate"):
+        attribute_text_segments(TOKENIZERS["byte_level"], [("\ud83d", True)], overlap_is_content=True)
+
+
+def test_the_house_tokenizer(tokenizer: Any) -> None:
+    segments = [(SPECIAL_TOKENS[1], True), ("hello wor", False), ("ld", True)]
+    made = attribute_text_segments(tokenizer, segments)
+    overlapped = attribute_text_segments(tokenizer, segments, overlap_is_content=True)
+    assert [token for token, _ in made] == [token for token, _ in overlapped]
+    assert all(after or not before for (_, before), (_, after) in zip(made, overlapped, strict=True))
+    ends = [len(tokenizer.decode([token for token, _ in made[: i + 1]])) for i in range(len(made))]
+    first, second = len(segments[0][0]), len(segments[0][0]) + len(segments[1][0])
+    for (_, held), start, stop in zip(overlapped, [0, *ends], ends, strict=False):
+        assert held == (start < first or stop > second)
+
+
+def test_directories_and_their_tokenizer_agree(tmp_path: Any) -> None:
+    folder = tiny.save(TOKENIZERS["byte_level"], tmp_path / "t")
+    segments = [("user\n", False), ("hello world", True)]
+    assert attribute_text_segments(folder, segments) == attribute_text_segments(TOKENIZERS["byte_level"], segments)

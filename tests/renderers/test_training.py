@@ -1,0 +1,370 @@
+"""Training samples, against what serving would have seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import UsageError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.base import (
+    LossOn,
+    RenderedTokens,
+    build_training_sample,
+    build_training_samples,
+    build_trajectory_step,
+    loss_weights,
+)
+from niels_gpt.renderers.template import TemplateRenderer
+from tests.assets import ASSETS
+from tests.renderers.small import (
+    FAMILIES,
+    PRESETS,
+    Messages,
+    Sample,
+    assistant,
+    call,
+    conversation,
+    counts,
+    family,
+    result,
+    told,
+    user,
+    weight,
+    weights_reference,
+)
+from tests.tokenizer import tiny
+
+GLMS = [name for name in FAMILIES if name.startswith("glm")]
+
+
+# ---- one sample
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "template"])
+def test_build_training_sample(name: str) -> None:
+    renderer, rng = family(name), random.Random(3)
+    for _ in range(30):
+        messages = conversation(rng, flags=0.3)
+        masked = {id(message) for message in messages if rng.random() < 0.7}
+        roles = {role for role in ("tool", "user") if rng.random() < 0.5}
+        ids, mask = build_training_sample(
+            renderer, messages, role_to_mask=lambda message, kept=masked: id(message) in kept, content_sft_roles=roles
+        )
+        rendered = renderer.render(messages)
+        assert ids == rendered.token_ids
+        assert mask == [
+            owner >= 0
+            and weight(messages[owner]) > 0
+            and ((sampled and id(messages[owner]) in masked) or (body and messages[owner]["role"] in roles))
+            for owner, sampled, body in zip(
+                rendered.message_indices, rendered.sampled_mask, rendered.is_content, strict=True
+            )
+        ]
+
+
+def test_keys_that_hold_none() -> None:
+    """Arrow writes them for every key that any row has."""
+    none: dict[str, Any] = dict.fromkeys(("train", "weight", "tool_calls", "name", "reasoning_content"))
+    with_none, without = [user(**none), assistant(**none)], [user(), assistant()]
+    renderer = family("qwen3")
+    assert build_training_sample(renderer, with_none) == build_training_sample(renderer, without)
+    assert build_training_samples(renderer, with_none) == build_training_samples(renderer, without)
+    assert build_trajectory_step(renderer, with_none[:1], with_none[1:]) == build_trajectory_step(
+        renderer, without[:1], without[1:]
+    )
+
+
+@pytest.mark.parametrize("name", GLMS)
+def test_openers_are_trained_with_the_turn_that_they_end(name: str) -> None:
+    keeps = {"preserve_all_thinking": True}
+    renderer = family(name, sampled_openers=True, **keeps)
+    thinks = {"reasoning_content": "x"}
+    messages = [
+        user(),
+        assistant("one", **thinks, tool_calls=[call()]),
+        result(),
+        assistant("two", **thinks),
+        user("x"),
+    ]
+
+    def sample(role_to_mask: Any = None, **second: Any) -> str:
+        given = [*messages[:3], {**messages[3], **second}, *messages[4:]]
+        return told(renderer, build_training_sample(renderer, given, role_to_mask=role_to_mask)).replace("\n", "")
+
+    both = sample()
+    assert "</tool_call><|observation|>]<tool_response>" in both
+    assert "</think>two<|user|>]x" in both
+    assert "[" not in both.split("[gMASK]<sop>")[1].split("<|assistant|>")[0]
+    assert sample(lambda message: message["role"] == "assistant") == both
+    assert sample(lambda message: message["role"] != "assistant").replace("[gMASK]", "").count("[") == 0
+    for told_one in (sample(train=False), sample(lambda message: message["content"] == "one"), sample(weight=0)):
+        assert "</tool_call><|observation|>]" in told_one
+        assert told_one.endswith("two<|user|>x")
+    rendered = renderer.render(messages)
+    weights = loss_weights(rendered, normalise([*messages[:3], {**messages[3], "weight": 0.25}, messages[4]]), LossOn())
+    openers = [at for at, owner in enumerate(rendered.message_indices) if owner in (2, 4) and rendered.sampled_mask[at]]
+    assert weights[openers].tolist() == [1.0, 0.25]
+    without = family(name, **keeps)
+    assert told(without, build_training_sample(without, messages)).replace("\n", "").endswith("two]<|user|>x")
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "template"])
+def test_ensure_final_stop(name: str) -> None:
+    renderer = family(name)
+    stop = renderer.get_stop_token_ids()[0]
+    for messages in (
+        [user(), assistant()],
+        [user(), assistant("")],
+        [user(), assistant(), user(), assistant(tool_calls=[call()])],
+    ):
+        plain = build_training_sample(renderer, messages)
+        ids, mask = build_training_sample(renderer, messages, ensure_final_stop=True)
+        closing = [stop] if name in GLMS else []
+        assert (ids, mask) == (plain[0] + closing, plain[1] + [True] * len(closing))
+        last_trained = max(at for at, trained in enumerate(mask) if trained)
+        assert ids[last_trained] in renderer.get_stop_token_ids()
+    for messages in ([user()], [user(), assistant(train=False)], [user(), assistant(weight=0)]):
+        assert build_training_sample(renderer, messages, ensure_final_stop=True) == build_training_sample(
+            renderer, messages
+        )
+    messages = [user(), assistant()]
+    untrained = build_training_sample(renderer, messages, role_to_mask=lambda message: False, ensure_final_stop=True)
+    assert untrained == (renderer.render_ids(messages), [False] * len(untrained[0]))
+
+
+def test_an_opener_before_is_no_stop_of_the_last_turn() -> None:
+    """The last turn says nothing that serving did not supply; the last trained token is an opener before it."""
+    renderer = family("glm-5", sampled_openers=True, enable_thinking=False)
+    sample = build_training_sample(renderer, [user(), assistant("x"), user("x"), assistant("")], ensure_final_stop=True)
+    assert told(renderer, sample).endswith("</think>[x<|user|>]x<|assistant|></think>[<|endoftext|>]")
+
+
+def test_no_stop_to_put_there() -> None:
+    renderer = TemplateRenderer(tiny.byte_level(), template="{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert renderer.get_stop_token_ids() == []
+    with pytest.raises(UsageError, match="names no eos"):
+        build_training_sample(renderer, [user(), assistant()], ensure_final_stop=True)
+
+
+# ---- several samples
+
+
+def trained_turns(renderer: Any, messages: Messages, sample: Sample, *, bodies: bool = False) -> dict[int, int]:
+    """Of each turn that a sample trains the end of its last trained token; checks that the sample is a rendering."""
+    ids, mask = sample
+    for n in range(len(messages), 0, -1):
+        rendered = renderer.render(messages[:n])
+        if ids[: len(rendered.token_ids)] == rendered.token_ids and len(ids) - len(rendered.token_ids) <= 1:
+            break
+    else:
+        raise AssertionError(f"{told(renderer, sample)} is no rendering of the first messages")
+    turns: dict[int, int] = {}
+    for at, (owner, trained) in enumerate(zip(rendered.message_indices, mask, strict=False)):
+        if trained and (bodies or messages[owner]["role"] == "assistant"):
+            turns[owner] = at + 1
+    for turn in turns:
+        own = [at for at, owner in enumerate(rendered.message_indices) if owner == turn]
+        facts = rendered.is_content if bodies else rendered.sampled_mask
+        assert [mask[at] for at in own] == [facts[at] for at in own], "a turn is trained as a whole"
+    return turns
+
+
+def served(renderer: Any, messages: Messages, turn: int) -> list[int]:
+    """The ids that the model saw and sampled in a turn."""
+    prompt = renderer.render_ids(messages[:turn], add_generation_prompt=True)
+    made = renderer.render(messages[: turn + 1])
+    facts = zip(made.token_ids, made.message_indices, made.sampled_mask, strict=True)
+    return prompt + [token for token, owner, sampled in facts if owner == turn and sampled]
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "glm-5 openers", "template"])
+def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
+    openers = name == "glm-5 openers"
+    renderer = family("glm-5", sampled_openers=True) if openers else family(name)
+    rng, several = random.Random(5), 0
+    for _ in range(25):
+        # Without reasoning GLM's turns do not begin as its generation prompt does.
+        messages = conversation(rng, thinks=1.0 if name.startswith("glm") else 0.6, flags=0.2)
+        samples = build_training_samples(renderer, messages)
+        found: list[int] = []
+        for sample in samples:
+            turns = trained_turns(renderer, messages, sample)
+            for turn, end in turns.items():
+                assert sample[0][:end] == served(renderer, messages, turn)
+            if openers and turns and max(turns) + 1 < len(messages):
+                last = max(turns)
+                assert sample[0][turns[last]] in renderer.get_stop_token_ids()
+                assert sample[1][turns[last]]
+            found += turns
+        expected = [i for i, message in enumerate(messages) if message["role"] == "assistant" and weight(message) > 0]
+        assert sorted(found) == expected
+        assert len(samples) == 1 or all(any(mask) for _, mask in samples)
+        several += len(samples) > 1
+    assert several > 5 if name.startswith(("qwen3", "glm")) else several == 0
+
+
+def test_samples_as_a_person_would_write_them() -> None:
+    qwen = family("qwen3")
+    messages = [
+        user("a"),
+        assistant("b", reasoning_content="x"),
+        user("c"),
+        assistant("d", reasoning_content="y"),
+        user("e"),
+    ]
+    question, answer = (
+        "<|im_start|>user\n{}<|im_end|>\n",
+        "<|im_start|>assistant\n[<think>\n{}\n</think>\n\n{}<|im_end|>]\n",
+    )
+    first = question.format("a") + answer.format("x", "b")
+    second = (
+        question.format("a") + "<|im_start|>assistant\nb<|im_end|>\n" + question.format("c") + answer.format("y", "d")
+    )
+    samples = build_training_samples(qwen, messages)
+    assert [told(qwen, sample) for sample in samples] == [first, second]  # the last question trains nothing
+    kept = family("qwen3", preserve_all_thinking=True)
+    assert [told(kept, sample) for sample in build_training_samples(kept, messages)] == [
+        first + question.format("c") + answer.format("y", "d") + question.format("e")
+    ]
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "template"])
+def test_bodies_are_trained_once_too(name: str) -> None:
+    renderer, rng = family(name), random.Random(6)
+    for _ in range(15):
+        messages = conversation(rng, flags=0.2)
+        samples = build_training_samples(renderer, messages, on=LossOn(bodies_of_roles=frozenset({"tool", "user"})))
+        found = [turn for sample in samples for turn in trained_turns(renderer, messages, sample, bodies=True)]
+        assert sorted(found) == [i for i, m in enumerate(messages) if m["role"] != "system" and weight(m) > 0]
+
+
+def test_a_body_stands_in_the_context_that_was_served() -> None:
+    """The result came behind reasoning that history drops: it is trained in the sample that still holds it."""
+    qwen, thinks = family("qwen3"), {"reasoning_content": "y"}
+    messages = [
+        user("a"),
+        assistant("b", **thinks, tool_calls=[call()]),
+        result(),
+        assistant("c", **thinks),
+        user("d"),
+        assistant("e"),
+    ]
+    samples = build_training_samples(qwen, messages, on=LossOn(bodies_of_tools=frozenset({"get"})))
+    assert ["[the fox]" in told(qwen, sample) for sample in samples] == [True, False]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_samples_of_presets(preset: Any) -> None:
+    rng, qwen = random.Random(7), family("qwen3")
+    for _ in range(15):
+        messages = conversation(rng, flags=0.2)
+        samples = build_training_samples(qwen, messages, on=LossOn(preset))
+        if preset == "all_tokens":
+            weights = weights_reference(qwen.render(messages), messages, LossOn(preset))
+            assert samples == [(qwen.render_ids(messages), [found > 0 for found in weights])]
+            continue
+        found = [turn for sample in samples for turn in trained_turns(qwen, messages, sample)]
+        assert sorted(found) == [
+            i
+            for i, message in enumerate(messages)
+            if message["role"] == "assistant" and weight(message) > 0 and counts(messages, i, preset)
+        ]
+
+
+def test_nothing_to_train_is_one_sample() -> None:
+    qwen = family("qwen3")
+    for messages in ([user()], [user(), assistant(train=False), user()]):
+        assert build_training_samples(qwen, messages) == [
+            (qwen.render_ids(messages), [False] * len(qwen.render_ids(messages)))
+        ]
+
+
+@pytest.mark.parametrize("name", GLMS)
+def test_every_sample_ends_in_a_stop(name: str) -> None:
+    renderer, thinks = family(name), {"reasoning_content": "x"}
+    block = "[\n<think>x</think>\n" if name == "glm-4.5" else "<think>[x</think>"  # what the prompt supplies
+    messages = [user("a"), assistant("b", **thinks), user("c"), assistant("d", **thinks)]
+    closed = build_training_samples(renderer, messages, ensure_final_stop=True)
+    for sample, answer in zip(closed, "bd", strict=True):
+        assert told(renderer, sample).endswith(f"{block}{answer}<|endoftext|>]")
+    openers = family(name, sampled_openers=True)
+    first, second = (told(openers, sample) for sample in build_training_samples(openers, messages))
+    assert first.endswith(f"{block}b<|user|>]")
+    assert second.endswith(f"{block}d]")
+    first, second = (told(openers, s) for s in build_training_samples(openers, messages, ensure_final_stop=True))
+    assert first.endswith("b<|user|>]")
+    assert second.endswith("d<|endoftext|>]")
+
+
+@pytest.mark.skipif(not (ASSETS / "qwen3-8b").is_dir(), reason=f"no qwen3-8b in {ASSETS} (set NGPT_ASSETS)")
+def test_the_official_template_gives_the_same_samples() -> None:
+    from niels_gpt.renderers.qwen3 import Qwen3Renderer
+
+    official = TemplateRenderer(ASSETS / "qwen3-8b")
+    renderer, rng = Qwen3Renderer(official.encoder), random.Random(8)
+    for _ in range(10):
+        messages = conversation(rng)
+        assert build_training_samples(official, messages) == build_training_samples(renderer, messages)
+
+
+# ---- trajectories
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "template"])
+def test_trajectory_steps(name: str) -> None:
+    renderer, rng, prefixes = family(name), random.Random(9), 0
+    for _ in range(25):
+        messages = conversation(rng)
+        at = rng.choice([i for i, message in enumerate(messages) if message["role"] == "assistant"])
+        step = build_trajectory_step(renderer, messages[:at], messages[at:])
+        assert set(step) == {
+            *("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "completion_logprobs", "routed_experts")
+        }
+        whole = renderer.render(messages)
+        prompt = renderer.render_ids(messages[:at], add_generation_prompt=True)
+        assert step["prompt_ids"] + step["completion_ids"] == whole.token_ids
+        split = len(step["prompt_ids"])
+        assert prompt[:split] == step["prompt_ids"]
+        assert prompt[split : split + 1] != whole.token_ids[split : split + 1]
+        if whole.token_ids[: len(prompt)] == prompt:
+            prefixes += 1
+            assert step["prompt_ids"] == prompt
+        assert step["prompt_mask"] == [False] * split
+        assert step["completion_mask"] == whole.sampled_mask[split:]
+        assert step["completion_logprobs"] == [0.0] * len(step["completion_ids"])
+        assert step["routed_experts"] is None
+    assert prefixes > 3
+
+
+def test_a_step_without_a_completion() -> None:
+    step = build_trajectory_step(family("qwen3"), [user()], [])
+    assert step["prompt_ids"] == family("qwen3").render_ids([user()])
+    assert step["completion_ids"] == []
+
+
+class Bare:
+    """A renderer of someone else's that attributes nothing."""
+
+    def __init__(self, renderer: Any) -> None:
+        self.renderer = renderer
+
+    def render(self, messages: Sequence[Any], **options: Any) -> RenderedTokens:
+        made = self.renderer.render(messages, **options)
+        return RenderedTokens(made.token_ids, message_roles=made.message_roles)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.renderer, name)
+
+
+def test_renderers_without_attribution_are_refused() -> None:
+    bare: Any = Bare(family("qwen3"))
+    for build in (build_training_sample, build_training_samples):
+        with pytest.raises(UsageError, match="0 message_indices"):
+            build(bare, [user(), assistant()])
+    with pytest.raises(UsageError, match="0 message_indices"):
+        build_trajectory_step(bare, [user()], [assistant()])
