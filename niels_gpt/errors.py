@@ -13,6 +13,8 @@
         ├── SourceError             a remote data set cannot be reached, or is not what it should be
         ├── TokenizerError          a tokenizer cannot be trained, loaded or trusted
         ├── TemplateError           a chat template cannot be read, or misbehaves
+        ├── OverlongPromptError     a prompt is longer than its model takes (renderers.client)
+        ├── ServerError             an inference server gives no completion (renderers.client)
         ├── CacheError              a cache is absent, foreign, short or damaged
         └── StorageError (OSError)  the disk refused
 

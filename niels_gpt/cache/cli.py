@@ -110,7 +110,7 @@ def build_sft(
             overwrite=overwrite,
             progress=progress,
         )
-    _report(out, as_json)
+    _report(out, as_json, tokenizer)
 
 
 @app.command("build-pretrain")
@@ -162,7 +162,7 @@ def build_pretrain(
             overwrite=overwrite,
             progress=progress,
         )
-    _report(out, as_json)
+    _report(out, as_json, tokenizer)
 
 
 @app.command("build-all")
@@ -274,14 +274,15 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
         raise typer.Exit(3)
 
 
-def _report(cache: Path, as_json: bool) -> None:
+def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     meta = open_meta(cache)
     if as_json:
         print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], "dropped": meta["dropped"]})
         return
     console = out()
     console.print(counts(meta))
-    console.print(Text(f"{cache} is complete. Look at it: niels-gpt show {cache} 0", style="green"), soft_wrap=True)
+    look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if "mask_dtype" in meta else "")
+    console.print(Text(f"{cache} is complete. Look at it: {look}", style="green"), soft_wrap=True)
 
 
 def _line(outcome: Outcome) -> str:

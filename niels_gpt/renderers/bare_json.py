@@ -45,6 +45,10 @@ def _behind(between: re.Pattern[str], text: str, at: int) -> int:
     return found.end() if found else at
 
 
+def _arguments(call: Call) -> str:
+    return to_json(call.items, f"{call.where}.arguments")
+
+
 def _object(text: str) -> dict[str, Any] | None:
     """A text as a JSON object, `None` if it is none."""
     try:
@@ -54,9 +58,7 @@ def _object(text: str) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else None
 
 
-def _named(
-    held: dict[str, Any], arguments_key: str
-) -> tuple[str | None, dict[str, Any] | str | None, Status]:
+def _named(held: dict[str, Any], arguments_key: str) -> tuple[str | None, dict[str, Any] | str | None, Status]:
     """Name, arguments and status of a call that is a JSON object."""
     name, arguments = held.get("name"), held.get(arguments_key, {})
     kept = arguments if isinstance(arguments, dict | str) else to_json(arguments)
@@ -76,7 +78,7 @@ class LlamaJSON:
 
     def write(self, call: Call, out: Script, msg: int) -> None:
         """See `CallForm`."""
-        out.says(f'{{"name": "{call.name}", "parameters": {to_json(call.items)}}}', msg)
+        out.says(f'{{"name": "{call.name}", "parameters": {_arguments(call)}}}', msg)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""
@@ -84,6 +86,8 @@ class LlamaJSON:
         while at >= 0:
             block = self._call(said, at)
             if block is not None:
+                if at > start:
+                    yield Block(at, block.start)
                 yield block
             at = tag_at(said, self.opening, at) if block is None else block.stop
 
@@ -116,7 +120,7 @@ class MistralList:
 
     def write(self, call: Call, out: Script, msg: int) -> None:
         """See `CallForm`; the list around the calls is the family's."""
-        out.says(to_json({"name": call.name, "arguments": call.items, "id": call.id}), msg)
+        out.says(f'{{"name": {to_json(call.name)}, "arguments": {_arguments(call)}, "id": "{call.id}"}}', msg)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""

@@ -76,7 +76,7 @@ def bridge_by_rendering(
     """A bridge for a format that is known by its template alone.
 
     The completion is put behind two different pasts as an assistant's message. The bridge is what the template writes
-    behind its stop, if it is the same behind both pasts, and if the turn itself stands in history as it was sampled.
+    behind its stop, if it is the same behind both pasts, and if prompt and turn stand in history as they were.
 
     Returns:
         `None` where that cannot be shown: the template drops reasoning from history, wants to know the call that a
@@ -88,8 +88,7 @@ def bridge_by_rendering(
     given = normalise(new_messages)
     if reject_assistant_in_extension(given):
         return None
-    stop_ids = renderer.encoder.stop_ids
-    said = Completion(renderer.encoder, previous_completion_ids, stop_ids)
+    said = Completion(renderer.encoder, previous_completion_ids, renderer.get_stop_token_ids())
     if len(said.ids) + said.stopped < len(previous_completion_ids):
         return None
     for reply in _replies(said.told()):
@@ -126,6 +125,9 @@ def _added(
     at = len(past)
     produced = renderer.pieces(normalise([*past, reply]), tools=tools)
     whole = renderer.pieces(normalise([*past, reply, *new_messages]), tools=tools, add_generation_prompt=True)
+    served = renderer.text(normalise(past), tools=tools, add_generation_prompt=True) + said
+    if not "".join(piece.text for piece in whole).startswith(served):
+        return None
     turns = [[piece for piece in pieces if piece.msg == at and piece.sampled] for pieces in (produced, whole)]
     texts = ["".join(piece.text for piece in turn) for turn in turns]
     if texts[0] != texts[1] or not texts[0].startswith(said):

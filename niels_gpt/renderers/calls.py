@@ -203,11 +203,26 @@ class Pairs:
         return key, key_end, value, value_end, value_end + len(self.value[1])
 
 
+# What prompts say around the tools' declarations where calls are written in function tags.
+TAGS_DECLARED = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
+TAGS_EXPLAINED = (
+    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
+    "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
+    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n"
+    "</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n"
+    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
+    "<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n"
+    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT "
+    "after\n- If there is no function call available, answer the question like normal with your current knowledge and "
+    "do not tell the user about function calls\n</IMPORTANT>"
+)
+
+
 @dataclass(frozen=True)
 class FunctionTags:
     """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
 
-    A text stands bare, objects and lists as JSON; reading takes a value's type from the tool's schema where there is one.
+    A text stands bare, objects and lists as JSON; reading takes a value's type from the tool's schema, if there is one.
 
     Attributes:
         python: numbers, truth values and nothing are written as Python prints them (`True`, `None`), else as JSON.
@@ -226,14 +241,14 @@ class FunctionTags:
             out.marks(before + "<parameter=", msg)
             out.says(key, msg)
             out.marks(">\n", msg)
-            out.says(self._written(value), msg)
+            out.says(self._written(value, f"{call.where}.arguments"), msg)
             before = "\n</parameter>\n"
         out.marks(f"{before}</function>\n{self.closing}", msg)
 
-    def _written(self, value: Any) -> str:
+    def _written(self, value: Any, where: str) -> str:
         if isinstance(value, str):
             return value
-        return str(value) if self.python and not isinstance(value, dict | list) else to_json(value)
+        return str(value) if self.python and isinstance(value, int | float | None) else to_json(value, where)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""

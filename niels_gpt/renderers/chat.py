@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from niels_gpt.errors import MessageError
@@ -67,12 +68,14 @@ class Chat:
     Attributes:
         roles: of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
+        prompted: the generation prompt follows the last message.
     """
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.messages = messages
         self.roles = [message["role"] for message in messages]
         self.tools = tools
+        self.prompted = False
         self._last: dict[str, int] = {}
 
     def text(self, index: int) -> str:
@@ -118,15 +121,11 @@ class Chat:
             self._last[role] = max((i for i, found in enumerate(self.roles) if found == role), default=-1)
         return self._last[role]
 
-    @property
+    @cached_property
     def last_query(self) -> int:
         """The last user message that is no tool result in a user's clothes; the last message if there is none."""
-        if "?" not in self._last:
-            asked = (
-                i for i in range(len(self.roles) - 1, -1, -1) if self.roles[i] == "user" and not self._is_result(i)
-            )
-            self._last["?"] = next(asked, len(self.roles) - 1)
-        return self._last["?"]
+        last = len(self.roles) - 1
+        return next((i for i in range(last, -1, -1) if self.roles[i] == "user" and not self._is_result(i)), last)
 
     def _is_result(self, index: int) -> bool:
         text = self.text(index)

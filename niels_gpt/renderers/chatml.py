@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import ChatMLRendererConfig, FamilyConfig
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.refusals import refuse_calls, refuse_tools
 from niels_gpt.renderers.script import Script
 
 
@@ -32,34 +31,32 @@ class ChatMLTurns(Family):
         """A user message."""
         out.turn("<|im_start|>user\n", self.content(chat, index), "<|im_end|>\n", index)
 
-    def assistant(self, chat: Chat, index: int, out: Script) -> None:
-        """An assistant message."""
-        out.frame("<|im_start|>assistant\n", index)
-        out.reply(self.content(chat, index), "<|im_end|>", "\n", index)
-
     def prompt(self, chat: Chat, out: Script) -> None:
         """The assistant's header."""
         out.frame("<|im_start|>assistant\n" + self.prefill())
 
 
 class ChatMLRenderer(ChatMLTurns):
-    """Plain ChatML, as TRL's and axolotl's `chatml` write it: no invented system message, no tools, no reasoning."""
+    """Plain ChatML, as TRL's and axolotl's `chatml` write it: no invented system message and no tools.
+
+    Reasoning has no place in the format: not written, as in that template, and not read.
+    """
 
     name = "chatml"
     config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
 
-    def read_thinking(self, said: Completion) -> tuple[str, int]:
-        """The format has no reasoning; think tags are text."""
-        return "", 0
+    def begin(self, chat: Chat, out: Script) -> int:
+        """Nothing."""
+        refuse_tools(chat, self.name)
+        return 0
 
-    def _chat(self, messages: list[Message], tools: Any) -> Chat:
-        if tools:
-            raise MessageError("unsupported_field", "tools have no place in plain ChatML; drop them or the row")
-        for index, message in enumerate(messages):
-            held = next((name for name in ("tool_calls", "reasoning_content") if message.get(name)), None)
-            if held is not None:
-                raise MessageError(
-                    "unsupported_field", f"message {index}: {held} has no place in plain ChatML; remove it"
-                )
-        return super()._chat(messages, tools)
+    def assistant(self, chat: Chat, index: int, out: Script) -> None:
+        """An assistant message."""
+        refuse_calls(chat, index, self.name)
+        out.frame("<|im_start|>assistant\n", index)
+        out.reply(chat.text(index), "<|im_end|>", "\n", index)
+
+    def read_thinking(self, said: Completion) -> tuple[str, int]:
+        """Think tags are text."""
+        return "", 0

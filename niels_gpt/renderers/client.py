@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
-from niels_gpt.errors import DataError, MissingExtra, UsageError
+from niels_gpt.errors import DataError, UsageError
 from niels_gpt.messages import Message
+from niels_gpt.renderers.limits import LIMITS, ask_limit, optional_httpx
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
     import httpx
     from openai import AsyncOpenAI
 
-_LOG: Final = logging.getLogger(__name__)
 _EXCERPT: Final = 300  # characters of a body that an error shows
-_Key = tuple[str, str]  # a server's root and a model
 
 
 class OverlongPromptError(DataError):
@@ -120,14 +116,14 @@ async def generate(
         OverlongPromptError: the prompt is longer than it may be.
         ServerError: no completion came. What `AsyncOpenAI` itself raises stays what it is, with a note of the url.
     """
-    _httpx()  # before any work is done
+    optional_httpx()  # before any work is done
     root = _server_root(client)
     sampling = _sampling_params(sampling_params or {})
     prompt = await asyncio.to_thread(
         _prepared, renderer, messages, tools, prompt_ids, prompt_attribution, multi_modal_data
     )
     if max_prompt_len is None:
-        max_prompt_len = await _LIMITS.of((root, model), partial(_ask_limit, client, root, model, extra_headers))
+        max_prompt_len = await LIMITS.of((root, model), partial(ask_limit, client, root, model, extra_headers))
     if max_prompt_len is not None and len(prompt.ids) > max_prompt_len:
         raise OverlongPromptError(prompt_len=len(prompt.ids), max_prompt_len=max_prompt_len)
     sampling["stop_token_ids"] = list(dict.fromkeys([*(sampling.get("stop_token_ids") or ()), *prompt.stops]))
@@ -203,7 +199,7 @@ def _server_root(client: AsyncOpenAI | httpx.AsyncClient) -> str:
 
 async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None) -> tuple[int, bytes]:
     """Status and body of an answer of success."""
-    httpx = _httpx()
+    httpx = optional_httpx()
     if not isinstance(client, httpx.AsyncClient):
         options = {"headers": dict(headers)} if headers else {}
         try:
@@ -231,92 +227,6 @@ def _told_by(error: Exception) -> str:
     if openai is not None and isinstance(error, openai.APIStatusError):
         return f"status {error.status_code}: the server says {_excerpt(error.response.content)}"
     return "no answer; see that the server runs"
-
-
-def _httpx() -> Any:
-    """The library; `Any` because it is optional."""
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra("httpx") from error
-    return httpx
-
-
-# ---- how long a prompt may be
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """A model's `max_model_len`, `None` if the server does not tell; `problem` if asking failed."""
-
-    limit: int | None
-    problem: str = ""
-
-
-class _Limits:
-    """What servers told of their models. One request per key, however many calls and event loops want to know."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[_Key, int | None] = {}
-        self._asked: dict[_Key, Future[_Answer | None]] = {}
-        self._warned: set[_Key] = set()
-
-    async def of(self, key: _Key, ask: Callable[[], Awaitable[_Answer]]) -> int | None:
-        """The limit; failures hold for those who wait for the same request, and are not kept."""
-        while True:
-            with self._lock:
-                if key in self._known:
-                    return self._known[key]
-                asked = self._asked.get(key)
-                if asked is None:
-                    mine: Future[_Answer | None] = Future()
-                    mine.set_running_or_notify_cancel()  # else one who stops waiting would cancel it for all
-                    self._asked[key] = mine
-            if asked is None:
-                return await self._ask(key, mine, ask)
-            answer = await asyncio.wrap_future(asked)
-            if answer is not None:
-                return answer.limit
-
-    async def _ask(
-        self, key: _Key, future: Future[_Answer | None], ask: Callable[[], Awaitable[_Answer]]
-    ) -> int | None:
-        answer: _Answer | None = None  # stays so if this call is cancelled: one of those who wait asks again
-        try:
-            answer = await ask()
-        finally:
-            with self._lock:
-                if answer is not None and not answer.problem:
-                    self._known[key] = answer.limit
-                del self._asked[key]
-            future.set_result(answer)
-        if answer.problem and key not in self._warned:
-            self._warned.add(key)
-            _LOG.warning("the length of prompts for %s at %s is not checked: %s", key[1], key[0], answer.problem)
-        return answer.limit
-
-
-_LIMITS: Final = _Limits()
-
-
-async def _ask_limit(client: Any, root: str, model: str, headers: Mapping[str, str] | None) -> _Answer:
-    try:
-        if isinstance(client, _httpx().AsyncClient):
-            response = await client.get(f"{root}/v1/models", headers=headers)
-            listing = response.raise_for_status().json()
-        else:
-            listing = await client.get("/models", cast_to=dict[str, Any])
-    except Exception as error:
-        # Any kind: each client has its own. Nothing is hidden; the request that follows meets the same server and
-        # says what is wrong with it.
-        return _Answer(None, f"GET {root}/v1/models failed ({type(error).__name__}: {error})")
-    cards = listing.get("data") if isinstance(listing, Mapping) else None
-    if not isinstance(cards, list):
-        return _Answer(None, f"GET {root}/v1/models answered no list of models")
-    own = [card for card in cards if isinstance(card, Mapping) and card.get("id") == model]
-    limit = own[0].get("max_model_len") if own else None
-    return _Answer(limit if type(limit) is int and limit > 0 else None)
 
 
 # ---- the answer

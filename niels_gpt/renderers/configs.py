@@ -103,6 +103,12 @@ class Qwen36RendererConfig(FamilyConfig):
     preserve_thinking: bool = False
 
 
+class DeepSeekV3RendererConfig(FamilyConfig):
+    """DeepSeek V3 has no options of its own."""
+
+    name: Literal["deepseek-v3"] = "deepseek-v3"
+
+
 class GLM45RendererConfig(FamilyConfig):
     """GLM-4.5.
 
@@ -197,6 +203,68 @@ class Phi35RendererConfig(FamilyConfig):
     name: Literal["phi-3.5"] = "phi-3.5"
 
 
+class _NemotronConfig(FamilyConfig):
+    """Nemotron's options.
+
+    Attributes:
+        enable_thinking: `False` supplies an empty thinking block in the generation prompt.
+        truncate_history_thinking: `False` keeps the reasoning of all turns.
+    """
+
+    enable_thinking: bool = True
+    truncate_history_thinking: bool = True
+
+
+class Nemotron3RendererConfig(_NemotronConfig):
+    """Nemotron 3 Nano and Super; `low_effort` asks the last user's turn for little thinking (Nano does not know it)."""
+
+    name: Literal["nemotron-3"] = "nemotron-3"
+    low_effort: bool = False
+
+
+class Nemotron3UltraRendererConfig(_NemotronConfig):
+    """Nemotron 3 Ultra; `medium_effort` asks the last user's turn for efficient thinking."""
+
+    name: Literal["nemotron-3-ultra"] = "nemotron-3-ultra"
+    medium_effort: bool = False
+
+
+class LagunaXS2RendererConfig(FamilyConfig):
+    """Laguna XS.2.
+
+    Attributes:
+        enable_thinking: the generation prompt opens a think block; else it supplies the end of one.
+        render_assistant_messages_raw: contents of assistants are what was sampled, think tags and calls included; the
+            messages' reasoning and tool calls are not written beside them.
+    """
+
+    name: Literal["laguna-xs.2"] = "laguna-xs.2"
+    enable_thinking: bool = False
+    render_assistant_messages_raw: bool = False
+
+
+class GptOssRendererConfig(FamilyConfig):
+    """gpt-oss.
+
+    Attributes:
+        conversation_start_date: the day that the system block tells, 2026-01-31; `None` leaves the line out, as
+            `openai-harmony` does. The clock is never read.
+    """
+
+    name: Literal["gpt-oss"] = "gpt-oss"
+    reasoning_effort: Literal["low", "medium", "high"] = "medium"
+    conversation_start_date: str | None = None
+    knowledge_cutoff: str = "2024-06"
+    model_identity: str = "You are ChatGPT, a large language model trained by OpenAI."
+
+
+class MiniMaxM2RendererConfig(FamilyConfig):
+    """MiniMax M2.5: what stands in for a system message that is not there, or is empty."""
+
+    name: Literal["minimax-m2"] = "minimax-m2"
+    model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
+
+
 class NgptRendererConfig(FamilyConfig):
     """The house format of document 000: what stands in for a system message that is not there."""
 
@@ -207,7 +275,11 @@ class NgptRendererConfig(FamilyConfig):
 RendererConfig = Annotated[
     AutoRendererConfig
     | DefaultRendererConfig
+    | Qwen25RendererConfig
     | Qwen3RendererConfig
+    | Qwen35RendererConfig
+    | Qwen36RendererConfig
+    | DeepSeekV3RendererConfig
     | GLM45RendererConfig
     | GLM5RendererConfig
     | GLM51RendererConfig
@@ -219,6 +291,12 @@ RendererConfig = Annotated[
     | MistralRendererConfig
     | Phi3RendererConfig
     | Phi35RendererConfig
+    | GptOssRendererConfig
+    | LagunaXS2RendererConfig
+    | MiniMaxM2RendererConfig
+    | Nemotron3RendererConfig
+    | Nemotron3UltraRendererConfig
+    | ChatMLRendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

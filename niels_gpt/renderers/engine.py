@@ -175,6 +175,7 @@ class Family:
 
     def _written(self, chat: Chat, add_generation_prompt: bool) -> Script:
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
+        chat.prompted = add_generation_prompt
         self._turns(chat, self.begin(chat, out), out)
         if add_generation_prompt:
             self.prompt(chat, out)

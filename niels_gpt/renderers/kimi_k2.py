@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from niels_gpt.renderers.calls import Block, Schemas
 from niels_gpt.renderers.chat import Call, Chat
 from niels_gpt.renderers.completion import Completion
-from niels_gpt.renderers.configs import KimiK2RendererConfig
+from niels_gpt.renderers.configs import FamilyConfig, KimiK2RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -85,11 +86,16 @@ class KimiSection:
         return Block(at, stop, ParsedToolCall(raw, name, arguments, span, status, given or None))
 
 
+def sorted_json(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools as JSON. The official tokenizer sorts their keys, all the way down, before its template sees them."""
+    return json.dumps(tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
 class KimiK2Renderer(Family):
     """Kimi K2 Instruct. Reasoning has no place in the format and is not written, as in its template."""
 
     name = "kimi-k2"
-    config_class = KimiK2RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
@@ -98,8 +104,7 @@ class KimiK2Renderer(Family):
         """The tools, then an invented system message where there is none."""
         if chat.tools:
             out.frame("<|im_system|>tool_declare<|im_middle|>")
-            # The official tokenizer sorts the keys of tools, all the way down, before its template sees them.
-            out.label(json.dumps(chat.tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True), -1)
+            out.label(sorted_json(chat.tools), -1)
             out.frame("<|im_end|>")
         if chat.roles[0] != "system":
             out.frame(_DEFAULT_SYSTEM)
@@ -126,6 +131,7 @@ class KimiK2Renderer(Family):
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """The content, then the section of calls."""
         self._header("<|im_assistant|>", chat, index, out)
+        self.think(chat, index, out)
         out.says(chat.text(index), index)
         calls = chat.calls(index)
         if calls:
@@ -135,6 +141,9 @@ class KimiK2Renderer(Family):
                 self.calls.write(own, out, index)
             out.marks(_END_SECTION, index)
         out.marks("<|im_end|>", index)
+
+    def think(self, chat: Chat, index: int, out: Script) -> None:
+        """Write what stands before a content; nothing here."""
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
         """Each result has a turn of its own, headed by the call that it answers."""

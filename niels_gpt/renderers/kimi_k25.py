@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import KimiK25RendererConfig
-from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.kimi_k2 import KimiK2Renderer, sorted_json
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.typescript import declare_tools
 
@@ -16,16 +16,18 @@ class KimiK25Renderer(KimiK2Renderer):
     config_class = KimiK25RendererConfig
 
     def begin(self, chat: Chat, out: Script) -> int:
-        """The tools."""
+        """The tools in TypeScript, where they have one."""
         if chat.tools:
             out.frame("<|im_system|>tool_declare<|im_middle|>")
-            out.label(declare_tools(chat.tools), -1)
+            out.label(declare_tools(chat.tools) or sorted_json(chat.tools), -1)
             out.frame("<|im_end|>")
         return 0
 
     def think(self, chat: Chat, index: int, out: Script) -> None:
         """The block, empty in history and where thinking is off."""
-        answered = max((i for i, role in enumerate(chat.roles) if role == "assistant" and not chat.calls(i)), default=-1)
+        answered = max(
+            (i for i, role in enumerate(chat.roles) if role == "assistant" and not chat.calls(i)), default=-1
+        )
         kept = (self.config.thinking and index > answered) or self.keeps_thinking(chat, index)
         out.marks("<think>", index)
         out.says((chat.reasoning(index) or "") if kept else "", index)

@@ -111,4 +111,6 @@ def _check_id(given: str, where: str) -> None:
     """
     if not _ID.fullmatch(given):
         found = repr(given) if given else "missing"
-        raise MessageError("wrong_call_id", f"{where} is {found}; expected nine letters or digits, as Mistral's ids are")
+        raise MessageError(
+            "wrong_call_id", f"{where} is {found}; expected nine letters or digits, as Mistral's ids are"
+        )

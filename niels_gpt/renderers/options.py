@@ -19,8 +19,8 @@ RendererName = Annotated[
     str | None,
     typer.Option(
         "--renderer",
-        help="auto (by the model's name, else its template), template, or a family: qwen3, glm-5, glm-5.1, kimi-k2, "
-        "ngpt.  [default: auto; a spm.model is serialised by its sentinels]",
+        help="auto (by the model's name, else its template), template, or a family such as qwen3 (a wrong name lists "
+        "all).  [default: auto; a spm.model is serialised by its sentinels]",
         show_default=False,
     ),
 ]

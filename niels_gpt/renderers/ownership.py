@@ -64,13 +64,15 @@ def invented_turn(turn: Sequence[Run], controls: Controls) -> int:
     """How many runs of the first message's turn are a turn before it that the template made up (a default system).
 
     Such a turn has its own stop, in front of the first character of the message's data; where that has none, in front
-    of the message's own stop.
+    of the message's own stop. Or what opened it opens the message's own turn again (gpt-oss: system, then developer).
     """
     leading = 0
     while leading < len(turn) and turn[leading].origin < 0:
         leading += 1
     stops = [at + 1 for at in range(leading) if controls.last_stop(turn[at].text)]
-    return max(stops[:-1] if leading == len(turn) else stops, default=0)
+    opener = controls.first(turn[0].text) if turn else ""
+    again = [at for at in range(1, leading) if opener and turn[at].text.startswith(opener)]
+    return max([*(stops[:-1] if leading == len(turn) else stops), *again[-1:]], default=0)
 
 
 def disowned(runs: list[Run], start: int) -> list[Run]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.calls import CallForm, HermesJSON, Pairs, schemas_of
+from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, schemas_of
 from niels_gpt.renderers.chat import tools_of
 from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.deepseek_v3 import FencedJSON
 from niels_gpt.renderers.kimi_k2 import KimiSection
+from niels_gpt.renderers.minimax_m2 import MiniMaxSection
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.thinking import thought
 from niels_gpt.tokenizer.opening import open_encoder
@@ -59,6 +61,12 @@ class Qwen3ToolParser(CallFormParser):
     form = HermesJSON()
 
 
+class Qwen35ToolParser(CallFormParser):
+    """Function tags between `<tool_call>` tags, as Qwen3.5, Qwen3.6 and Nemotron 3 write them."""
+
+    form = FunctionTags(python=True)
+
+
 class GlmToolParser(CallFormParser):
     """Pairs of key and value tags between `<tool_call>` tags."""
 
@@ -69,6 +77,18 @@ class KimiK2ToolParser(CallFormParser):
     """Kimi's section of calls with ids."""
 
     form = KimiSection()
+
+
+class MiniMaxToolParser(CallFormParser):
+    """MiniMax's section of invocations."""
+
+    form = MiniMaxSection()
+
+
+class DeepSeekV3ToolParser(CallFormParser):
+    """DeepSeek's section of fenced JSON."""
+
+    form = FencedJSON()
 
 
 class ThinkTextReasoningParser:
@@ -89,8 +109,11 @@ class ThinkTextReasoningParser:
 
 TOOL_PARSERS: dict[str, type[CallFormParser]] = {
     "qwen3": Qwen3ToolParser,
+    "qwen3.5": Qwen35ToolParser,
     "glm": GlmToolParser,
     "kimi-k2": KimiK2ToolParser,
+    "minimax-m2": MiniMaxToolParser,
+    "deepseek-v3": DeepSeekV3ToolParser,
 }
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
 

@@ -5,28 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from niels_gpt.errors import MessageError
-from niels_gpt.renderers.calls import CallForm, FunctionTags
+from niels_gpt.messages import Message
+from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
 from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.renderers.thinking import split_thinking
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
-TOOLS = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
-HOW_TO_CALL = (
-    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
-    "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
-    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n"
-    "</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n"
-    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
-    "<tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n"
-    "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT "
-    "after\n- If there is no function call available, answer the question like normal with your current knowledge and "
-    "do not tell the user about function calls\n</IMPORTANT>"
-)
 _SILENT = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)  # sizes that do not think unless they are told to
 
 
@@ -53,22 +42,16 @@ class Qwen35Renderer(Qwen3Renderer):
         text = self.content(chat, 0) if given else ""
         if chat.tools:
             owner = 0 if given else -1
-            out.frame("<|im_start|>system\n" + TOOLS, owner)
+            out.frame("<|im_start|>system\n" + TAGS_DECLARED, owner)
             out.label("".join("\n" + to_json(tool) for tool in chat.tools), owner)
-            out.turn(HOW_TO_CALL + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
+            out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
         elif given:
-            super(Qwen3Renderer, self).system(chat, 0, out)
+            super().system(chat, 0, out)
         return int(given)
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
-        """The format has no place for later ones.
-
-        Raises:
-            MessageError: always (`late_system`); `begin` writes the first.
-        """
-        raise MessageError(
-            "late_system", f"message {index}: a system message after others; expected at most one, first ({self.name})"
-        )
+        """Only the first message may be one, which `begin` writes."""
+        refuse_late_system(index, self.name)
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """A block, even an empty one, behind the last query."""
@@ -101,8 +84,8 @@ def thinks(encoder: PieceEncoder) -> bool:
         MessageError, TemplateError: the template fails on a greeting; name `enable_thinking`.
     """
     if encoder.template is not None:
-        greeting = [{"role": "user", "content": "hi"}]
-        prompt = TemplateRenderer(encoder).text(greeting, add_generation_prompt=True).rstrip()
+        greeting: Message = {"role": "user", "content": "hi"}
+        prompt = TemplateRenderer(encoder).text([greeting], add_generation_prompt=True).rstrip()
         if prompt.endswith(("<think>", "</think>")):
             return prompt.endswith("<think>")
     return _SILENT.match(encoder.name) is None

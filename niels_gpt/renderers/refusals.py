@@ -70,14 +70,14 @@ def check_alternates(chat: Chat, index: int, format_name: str) -> None:
     if role == "assistant":
         while before >= 0 and (chat.roles[before] == "tool" or chat.calls(before)):
             before -= 1
-        wanted, fits = "a user", before >= 0 and chat.roles[before] == "user"
+        fits = before >= 0 and chat.roles[before] == "user"
     else:
-        free = before < 0 or chat.roles[before] == "system"
-        wanted, fits = "an assistant", free or (chat.roles[before] == "assistant" and not chat.calls(before))
+        answered = before >= 0 and chat.roles[before] == "assistant" and not chat.calls(before)
+        fits = before < 0 or chat.roles[before] == "system" or answered
     if not fits:
-        found = "nothing" if index == 0 else f"a {chat.roles[index - 1]} message"
+        found = repr(chat.roles[index - 1]) if index else "nothing"
         raise MessageError(
             "roles_do_not_alternate",
-            f"message {index}: {found} stands before this {role}'s; expected {wanted}'s answer or question: users and "
-            f"assistants take turns in the {format_name} format",
+            f"message {index}: role is {role!r} behind {found}; expected users and assistants by turns, a user first, "
+            f"in the {format_name} format",
         )

@@ -10,31 +10,67 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from niels_gpt.errors import MissingExtra, TokenizerError, UsageError, did_you_mean
+from niels_gpt.renderers.chatml import ChatMLRenderer
 from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, FamilyConfig, RendererConfig
+from niels_gpt.renderers.deepseek_v3 import DeepSeekV3Renderer
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.gemma import GemmaRenderer
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.glm45 import GLM45Renderer
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
+from niels_gpt.renderers.laguna import LagunaXS2Renderer
+from niels_gpt.renderers.llama3 import Llama3Renderer, Llama30Renderer
+from niels_gpt.renderers.minimax_m2 import MiniMaxM2Renderer
+from niels_gpt.renderers.mistral import MistralRenderer
+from niels_gpt.renderers.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
 from niels_gpt.renderers.ngpt import NgptRenderer
+from niels_gpt.renderers.phi import Phi3Renderer, Phi35Renderer
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.qwen25 import Qwen25Renderer
+from niels_gpt.renderers.qwen35 import Qwen35Renderer
+from niels_gpt.renderers.qwen36 import Qwen36Renderer
 from niels_gpt.tokenizer.hub import load_tokenizer
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 FAMILIES: dict[str, type[Family]] = {
+    "qwen2.5": Qwen25Renderer,
     "qwen3": Qwen3Renderer,
+    "qwen3.5": Qwen35Renderer,
+    "qwen3.6": Qwen36Renderer,
+    "deepseek-v3": DeepSeekV3Renderer,
     "glm-4.5": GLM45Renderer,
     "glm-5": GLM5Renderer,
     "glm-5.1": GLM51Renderer,
     "kimi-k2": KimiK2Renderer,
+    "kimi-k2.5": KimiK25Renderer,
+    "llama-3": Llama3Renderer,
+    "llama-3.0": Llama30Renderer,
+    "gemma": GemmaRenderer,
+    "mistral": MistralRenderer,
+    "phi-3": Phi3Renderer,
+    "phi-3.5": Phi35Renderer,
+    "laguna-xs.2": LagunaXS2Renderer,
+    "minimax-m2": MiniMaxM2Renderer,
+    "nemotron-3": Nemotron3Renderer,
+    "nemotron-3-ultra": Nemotron3UltraRenderer,
+    "chatml": ChatMLRenderer,
     "ngpt": NgptRenderer,
 }
 
 # Exact names only: a model of the same architecture may have another template, and a fine-tune often does.
 MODEL_RENDERER_MAP: dict[str, str] = {
+    "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-1.5B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-3B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-7B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-14B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-32B-Instruct": "qwen2.5",
+    "Qwen/Qwen2.5-72B-Instruct": "qwen2.5",
     "Qwen/Qwen3-0.6B": "qwen3",
     "Qwen/Qwen3-1.7B": "qwen3",
     "Qwen/Qwen3-4B": "qwen3",
@@ -43,6 +79,17 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3-32B": "qwen3",
     "Qwen/Qwen3-30B-A3B": "qwen3",
     "Qwen/Qwen3-235B-A22B": "qwen3",
+    "Qwen/Qwen3.5-0.8B": "qwen3.5",
+    "Qwen/Qwen3.5-2B": "qwen3.5",
+    "Qwen/Qwen3.5-4B": "qwen3.5",
+    "Qwen/Qwen3.5-9B": "qwen3.5",
+    "Qwen/Qwen3.5-27B": "qwen3.5",
+    "Qwen/Qwen3.5-35B-A3B": "qwen3.5",
+    "Qwen/Qwen3.5-122B-A10B": "qwen3.5",
+    "Qwen/Qwen3.5-397B-A17B": "qwen3.5",
+    "Qwen/Qwen3.6-35B-A3B": "qwen3.6",
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3-Base": "deepseek-v3",
     "zai-org/GLM-4.5-Air": "glm-4.5",
     "THUDM/GLM-4.5-Air": "glm-4.5",
     "zai-org/GLM-5": "glm-5",
@@ -50,6 +97,21 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "zai-org/GLM-4.7-Flash": "glm-5",
     "zai-org/GLM-5.1": "glm-5.1",
     "moonshotai/Kimi-K2-Instruct": "kimi-k2",
+    "moonshotai/Kimi-K2.5": "kimi-k2.5",
+    "moonshotai/Kimi-K2.6": "kimi-k2.5",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
+    "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3.0",
+    "google/gemma-3-1b-it": "gemma",
+    "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
+    "microsoft/Phi-3-mini-4k-instruct": "phi-3",
+    "microsoft/Phi-3.5-mini-instruct": "phi-3.5",
+    "poolside/Laguna-XS.2": "laguna-xs.2",
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "nemotron-3-ultra",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "nemotron-3-ultra",
 }
 
 # Models with images that a family here takes, by modality.

@@ -74,6 +74,8 @@ class TemplateRenderer:
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
         self._template = compile_template(source, clock)
+        told = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
+        self._stop_ids = list(dict.fromkeys([*told, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self._controls = Controls([*self.encoder.control_ids, *stops], [*eos, *stops])
         self._tool_parser = None if tool_parser is None else get_tool_parser(tool_parser, self.encoder)
@@ -98,8 +100,8 @@ class TemplateRenderer:
         }
 
     def get_stop_token_ids(self) -> list[int]:
-        """The ids at which serving stops: eos, and what the generation config adds."""
-        return list(self.encoder.stop_ids)
+        """The ids at which serving stops: the stops given, eos, and what the generation config adds."""
+        return list(self._stop_ids)
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
@@ -151,7 +153,7 @@ class TemplateRenderer:
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
         """What the model said, as far as the parsers given know its format; see `Renderer`."""
-        said = Completion(self.encoder, token_ids, self.encoder.stop_ids)
+        said = Completion(self.encoder, token_ids, self._stop_ids)
         reasoning, content = None, said.told()
         if self._reasoning_parser is not None:
             reasoning, content = self._reasoning_parser.extract(content)

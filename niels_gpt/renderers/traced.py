@@ -249,6 +249,6 @@ def origin_of(value: Any) -> int:
     if isinstance(value, TracedDict | TracedList):
         return value.origin
     if isinstance(value, Traced):
-        origins = {origin for length, origin in value.runs if length}
+        origins = {origin for length, origin in value.runs if length or not value}
         return origins.pop() if len(origins) == 1 else NOWHERE
     return NOWHERE

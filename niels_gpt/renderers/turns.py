@@ -46,14 +46,16 @@ class Controls:
                 return found.start()
         return end
 
-    def stop_after(self, text: str, start: int) -> int | None:
-        """Where the first stop token behind `start` ends, or else the first control token; `None` if there is none."""
-        first: int | None = None
-        for found in self._any.finditer(text, start):
-            if found.group() in self._stops:
-                return found.end()
-            first = found.end() if first is None else first
-        return first
+    def stop_after(self, text: str, start: int, *, at_once: bool) -> int | None:
+        """Where the first stop token behind `start` ends; `None` if there is no control token at all.
+
+        Without a stop it is the first control token, or, where more markup may come before it, the last.
+        """
+        ends = list(self._any.finditer(text, start))
+        stop = next((found for found in ends if found.group() in self._stops), None)
+        if stop is None and ends:
+            stop = ends[0] if at_once else ends[-1]
+        return None if stop is None else stop.end()
 
 
 def _shared(one: str, other: str) -> int:
@@ -91,23 +93,25 @@ def sampled_span(runs: Sequence[Run], prompt: str, controls: Controls) -> tuple[
     """
     text = "".join(run.text for run in runs)
     first, last = _extent(runs)
-    shared = _supplied(text, prompt, first, controls)
+    shared = _supplied(text, prompt, controls)
     found = _agrees(prompt, shared)
     if not found:  # white space between turns may belong to either side
         lead = len(text) - len(text.lstrip())
-        more = _supplied(text[lead:], prompt.lstrip(), max(0, first - lead), controls)
+        more = _supplied(text[lead:], prompt.lstrip(), controls)
         found = _agrees(prompt.lstrip(), more)
         shared = lead + more if found else first
-    stop = controls.stop_after(text, max(last, shared))
+    # Behind the last character of data comes the stop; a turn without data has all its markup before it.
+    stop = controls.stop_after(text, max(last, shared), at_once=last > 0)
     return min(shared, len(text)), len(text) if stop is None else stop, found
 
 
 def _agrees(prompt: str, shared: int) -> bool:
-    """A turn begins as the prompt does, wholly or up to a tag that is not in this turn (a thinking block)."""
-    return shared == len(prompt) or (shared > 0 and prompt[shared:].lstrip().startswith("<"))
+    """A turn begins as the prompt does, wholly or up to a tag or white space that is not in this turn."""
+    left = prompt[shared:].lstrip()
+    return shared == len(prompt) or (shared > 0 and (not left or left.startswith("<")))
 
 
-def _supplied(text: str, prompt: str, first: int, controls: Controls) -> int:
+def _supplied(text: str, prompt: str, controls: Controls) -> int:
     """How much of a turn serving supplies. Where the turn leaves the prompt, half a tag or token was not supplied.
 
     ::
@@ -120,7 +124,7 @@ def _supplied(text: str, prompt: str, first: int, controls: Controls) -> int:
     opened = text.rfind("<", 0, shared)
     if opened > text.rfind(">", 0, shared):
         shared = opened
-    return controls.whole(text, min(shared, first) if first else shared)
+    return controls.whole(text, shared)
 
 
 def _extent(runs: Sequence[Run]) -> tuple[int, int]:

@@ -13,99 +13,168 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_NAMES = {"integer": "number", "string": "string", "number": "number", "boolean": "boolean", "null": "null"}
-_BOUNDS = (
-    *("exclusiveMaximum", "exclusiveMinimum", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum"),
-    *("multipleOf", "pattern"),
-)
+Schema = Mapping[str, Any]
 _STEP = "  "
+_NUMBER = ("maximum", "minimum")
+# What is told of a type beside its name.
+_BOUNDS = {
+    "string": ("maxLength", "minLength", "pattern"),
+    "number": _NUMBER,
+    "integer": _NUMBER,
+    "array": ("maxItems", "minItems"),
+}
+# Types within a list of types.
+_UNION = {"object": "{}", "array": "Array<any>"} | {name: name for name in ("string", "number", "boolean", "null")}
+_UNION["integer"] = "number"
 
 
-def declare_tools(tools: Sequence[Mapping[str, Any]]) -> str:
-    """The declarations of tools that are in the shape of the OpenAI chat format; keys are sorted all the way down."""
+_PYTHON: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+}
+
+
+class _NoTypeError(Exception):
+    """A schema that has no TypeScript here."""
+
+
+def declare_tools(tools: Sequence[Schema]) -> str | None:
+    """The declarations of tools that are in the shape of the OpenAI chat format; keys are sorted all the way down.
+
+    `None` if a schema has no TypeScript: it names no type, a reference to nothing, or values of another type than its
+    own. Kimi's tokenizer then leaves the tools in JSON.
+    """
     functions: list[dict[str, Any]] = [json.loads(json.dumps(tool["function"], sort_keys=True)) for tool in tools]
-    lines = [line for function in functions for line in _declared(function)]
-    return "\n".join(["# Tools", "", "## functions", "namespace functions {", *lines, "}", ""])
+    try:
+        declared = [_Declaration().of(function) for function in functions]
+    except _NoTypeError:
+        return None
+    return "# Tools\n\n## functions\nnamespace functions {\n" + "\n".join(declared) + "\n}\n"
 
 
-def _declared(function: Mapping[str, Any]) -> Iterator[str]:
-    yield from _comments(function.get("description"))
-    yield f"type {function['name']} = (_: {_object(function.get('parameters') or {}, '')}) => any;"
+class _Declaration:
+    """One function, and the definitions that its schema refers to."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, Schema] = {}
+        self._refers_to_itself = False
+
+    def of(self, function: Schema) -> str:
+        """The function's type, behind an interface for each definition."""
+        parameters = function.get("parameters") or {}
+        taken = self._object(parameters, "")
+        parts = []
+        if self._refers_to_itself:
+            taken = "parameters"
+            parts.append(f"interface parameters {_braces(self._members(parameters, _STEP), '')}")
+        for name, schema in [*self._definitions.items()]:
+            parts += [*_comment(schema, ""), f"interface {name} {self._type(schema, '')}"]
+        parts += [*_comment(function, ""), f"type {function['name']} = (_: {taken}) => any;"]
+        return "\n".join(parts)
+
+    def _object(self, schema: Schema, indent: str) -> str:
+        """Required members, then optional ones, then what may come beside them."""
+        self._definitions |= schema.get("$defs") or {}
+        inner, required = indent + _STEP, schema.get("required") or []
+        properties = schema.get("properties") or {}
+        first = {name: held for name, held in properties.items() if name in required}
+        members = self._members({**schema, "properties": first | properties}, inner)
+        rest = schema.get("additionalProperties")
+        if rest is not None:
+            named = {True: "any", False: "never"}[rest] if isinstance(rest, bool) else self._type(rest, inner)
+            members.append(f"{inner}[k: string]: {named}")
+        return _braces(members, indent)
+
+    def _members(self, schema: Schema, indent: str) -> list[str]:
+        required = schema.get("required") or []
+        return [
+            "\n".join(
+                [
+                    *_notes(held, indent),
+                    *_default(held, indent),
+                    f"{indent}{name}{'' if name in required else '?'}: {self._type(held, indent)}",
+                ]
+            )
+            for name, held in (schema.get("properties") or {}).items()
+        ]
+
+    def _type(self, schema: Any, indent: str) -> str:
+        if isinstance(schema, bool) or schema == {}:
+            return "null" if schema is False else "any"
+        if not isinstance(schema, Mapping):
+            raise _NoTypeError
+        if "$ref" in schema:
+            return self._reference(schema["$ref"])
+        if "anyOf" in schema:
+            return " | ".join([self._type(branch, indent) for branch in schema["anyOf"]])
+        if "enum" in schema:
+            return _enum(schema)
+        kind = schema.get("type")
+        if isinstance(kind, list) and all(isinstance(one, str) and one in _UNION for one in kind):
+            return " | ".join(_UNION[one] for one in kind)
+        if not isinstance(kind, str):
+            raise _NoTypeError
+        if kind == "object":
+            return self._object(schema, indent)
+        if kind == "array":
+            return self._array(schema.get("items") or {}, indent)
+        return "number" if kind == "integer" else kind
+
+    def _array(self, items: Any, indent: str) -> str:
+        """Over several lines where its items have something to say."""
+        inner = indent + _STEP
+        notes = _notes(items, inner)
+        if not notes:
+            return f"Array<{self._type(items, indent)}>"
+        return "\n".join(["Array<", *notes, inner + self._type(items, inner), f"{indent}>"])
+
+    def _reference(self, target: Any) -> str:
+        name = str(target).rpartition("/")[2]
+        if target == "#":
+            self._refers_to_itself = True
+            return "parameters"
+        if target != f"#/$defs/{name}" or name not in self._definitions:
+            raise _NoTypeError
+        return name
 
 
-def _comments(text: Any) -> Iterator[str]:
-    """A text as comments, one a line; none for an empty one."""
-    if isinstance(text, str) and text:
-        yield from (f"// {line}" for line in text.split("\n"))
-
-
-def _notes(schema: Mapping[str, Any]) -> list[str]:
-    """What a schema says beside its type: description, bounds, default."""
-    bounds = [f"{key}: {schema[key]}" for key in _BOUNDS if key in schema]
-    notes = [*_comments(schema.get("description"))]
-    if bounds:
-        notes.append("// " + ", ".join(bounds))
-    if "default" in schema:
-        default = schema["default"]
-        notes.append(f"// Default: {to_text(default)}")
-    return notes
-
-
-def to_text(value: Any) -> str:
-    """A default: a text in quotation marks, anything else as Python writes it."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
-
-
-def _object(schema: Mapping[str, Any], indent: str) -> str:
-    """An object's type: required members first, then optional ones, then what may come beside them."""
-    inner, required = indent + _STEP, schema.get("required") or []
-    properties = schema.get("properties") or {}
-    members = [_member(name, held, True, inner) for name, held in properties.items() if name in required]
-    members += [_member(name, held, False, inner) for name, held in properties.items() if name not in required]
-    if "additionalProperties" in schema:
-        members.append(f"{inner}[k: string]: {_rest(schema['additionalProperties'], inner)}")
+def _braces(members: list[str], indent: str) -> str:
     return "{\n" + ",\n".join(members) + f"\n{indent}}}" if members else "{}"
 
 
-def _member(name: str, schema: Any, required: bool, indent: str) -> str:
-    notes = _notes(schema) if isinstance(schema, Mapping) else []
-    declared = f"{name}{'' if required else '?'}: {_type(schema, indent)}"
-    return "\n".join(indent + line for line in [*notes, declared])
-
-
-def _rest(schema: Any, indent: str) -> str:
-    if isinstance(schema, bool):
-        return "any" if schema else "never"
-    return _type(schema, indent)
-
-
-def _type(schema: Any, indent: str) -> str:
-    """A schema as a type; what says nothing of its type is `any`."""
+def _notes(schema: Any, indent: str) -> list[str]:
+    """What a schema says beside its type: its description, and bounds."""
     if not isinstance(schema, Mapping):
-        return "any"
-    if isinstance(schema.get("enum"), list):
-        return " | ".join(to_text(value) if isinstance(value, str) else json.dumps(value) for value in schema["enum"])
-    for branches in (schema.get("anyOf"), schema.get("oneOf")):
-        if isinstance(branches, list):
-            return " | ".join(_type(branch, indent) for branch in branches)
+        return []
     kind = schema.get("type")
-    if isinstance(kind, list):
-        return " | ".join(_type({**schema, "type": one}, indent) for one in kind)
-    if kind == "object":
-        return _object(schema, indent)
-    if kind == "array":
-        return _array(schema.get("items"), indent)
-    return _NAMES.get(kind, "any") if isinstance(kind, str) else "any"
+    bare = isinstance(kind, str) and not {"anyOf", "enum", "$ref"} & schema.keys()
+    bounds = [f"{key}: {schema[key]}" for key in _BOUNDS.get(str(kind) if bare else "", ()) if key in schema]
+    return [*_comment(schema, indent), *([f"{indent}// {', '.join(bounds)}"] if bounds else [])]
 
 
-def _array(items: Any, indent: str) -> str:
-    """An array's type, over several lines where its items have something to say."""
-    notes = [*_comments(items.get("description"))] if isinstance(items, Mapping) else []
-    if not notes:
-        return f"Array<{_type(items, indent)}>"
-    inner = indent + _STEP
-    held = "\n".join(inner + line for line in [*notes, _type(items, inner)])
-    return f"Array<\n{held}\n{indent}>"
+def _comment(schema: Schema, indent: str) -> list[str]:
+    """The description, a comment a line; an empty line stays empty."""
+    text = schema.get("description") or ""
+    return [f"{indent}// {line}" if line else "" for line in text.split("\n")] if text else []
+
+
+def _default(schema: Any, indent: str) -> list[str]:
+    """Numbers and truth values as Python writes them, anything else as JSON."""
+    held = schema.get("default") if isinstance(schema, Mapping) else None
+    if held is None:
+        return []
+    return [f"{indent}// Default: {held if isinstance(held, int | float) else json.dumps(held, ensure_ascii=False)}"]
+
+
+def _enum(schema: Schema) -> str:
+    kinds = schema.get("type")
+    wanted = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+    fits = _PYTHON.get(str(*wanted[:1]))
+    if len(wanted) > 1 or (fits and not all(held is None or isinstance(held, fits) for held in schema["enum"])):
+        raise _NoTypeError
+    return " | ".join(f'"{held}"' if isinstance(held, str) else str(held) for held in schema["enum"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
-from itertools import chain, repeat
+from collections.abc import Iterable, Mapping
+from itertools import chain, islice, repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -41,9 +41,10 @@ class Body:
         self._tokenizer = load_tokenizers(data, name)
         self._gigatoken: Any = None
         self.reason = "asked for"
-        _check_added_ids(self._tokenizer, data, name)
+        plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
+        _check_added_ids(self._tokenizer, plain, name)
         if asked != "tokenizers":
-            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer)
+            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer, plain)
             if asked == "gigatoken" and self._gigatoken is None:
                 raise TokenizerError(f"{name}: gigatoken cannot be used: {self.reason}. Use engine='auto'")
         self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
@@ -139,27 +140,30 @@ def load_tokenizers(data: bytes, name: str) -> Any:
         raise TokenizerError(f"{name}: tokenizers cannot load it ({error}); expected a tokenizer.json") from error
 
 
-def _check_added_ids(tokenizer: Any, data: bytes, name: str) -> None:
+def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> None:
     """`tokenizers` numbers added tokens as it likes where the vocabulary does not hold them."""
-    for token in json.loads(data)["added_tokens"]:
-        found = tokenizer.token_to_id(token["content"])
-        if found != token["id"]:
+    for text, token in added.items():
+        found = tokenizer.token_to_id(text)
+        if found != token:
             raise TokenizerError(
-                f"{name}: without its control tokens, tokenizers gives {token['content']!r} the id {found}; expected "
-                f"{token['id']}. Put the tokens that are not special before the special ones"
+                f"{name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
+                f"{token}. Put the tokens that are not special before the special ones"
             )
 
 
-def proven_gigatoken(data: bytes, reference: Any) -> tuple[Any, str]:
-    """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason."""
+def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str]) -> tuple[Any, str]:
+    """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason.
+
+    Args:
+        added: the spellings of its added tokens.
+    """
     try:
         import gigatoken
     except ImportError:
         return None, "gigatoken is not installed"
     try:
         fast = gigatoken.Tokenizer.from_json(data).backend
-        added = " ".join(token["content"] for token in json.loads(data)["added_tokens"][:300])
-        texts = [PROBE, added, *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
+        texts = [PROBE, " ".join(islice(added, 300)), *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
         given = [fast.encode(text.encode()).tolist() for text in texts]
     except (ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
         return None, f"gigatoken cannot load or run it ({error})"

@@ -61,7 +61,7 @@ class FlatEncoder:
         """The quick way for a tokenizer, or `None` where it has not been proven to lead to the reference's ids."""
         if about.uncuttable or about.byte_lengths is None or about.rest != about.body:
             return None
-        backend, _ = proven_gigatoken(about.whole, reference)
+        backend, _ = proven_gigatoken(about.whole, reference, about.added_ids)
         return None if backend is None else cls(finder, about, backend, is_control)
 
     def encode(
@@ -108,7 +108,7 @@ class FlatEncoder:
     ) -> tuple[Positions, npt.NDArray[np.int64]]:
         """Byte and id of every control token that the scaffold has."""
         hits = list(map(self._hits.__getitem__, compress(texts, scaffold)))
-        table = np.array(list(chain.from_iterable(hits)) or [(0, 0)], np.int64)[: sum(map(len, hits))]
+        table = np.fromiter(chain.from_iterable(chain.from_iterable(hits)), np.int64).reshape(-1, 2)
         begin = edges[:-1][np.fromiter(scaffold, np.bool_, len(scaffold))]
         counts = np.fromiter(map(len, hits), np.int64, len(hits))
         return begin.repeat(counts) + table[:, 0], table[:, 1]

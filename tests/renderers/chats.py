@@ -70,9 +70,11 @@ class Wanted:
         parts: contents as lists of text parts; `nones`: `content: None` and keys that hold `None`.
         tool_parts: such lists in tool results too.
         calls_alone: `content: None` beside tool calls.
+        beside: texts beside tool calls; `one_call`: no more than one a turn.
         flags: `train` and `weight`.
         late_system: system messages behind the first.
         loose: conversations that begin with the assistant, or in which a role speaks twice.
+        user_first: never begun by an assistant, never ended before a user has spoken.
         spaces: white space at the ends of texts.
         marks: how often a text holds `MARK`.
         words: what texts are made of.
@@ -87,9 +89,12 @@ class Wanted:
     nones: bool = True
     tool_parts: bool = True
     calls_alone: bool = True
+    beside: bool = True
+    one_call: bool = False
     flags: bool = True
     late_system: bool = True
     loose: bool = True
+    user_first: bool = False
     spaces: bool = True
     marks: float = 0.0
     words: Sequence[str] = WORDS
@@ -130,7 +135,7 @@ class _Maker:
     def made(self, ends_with: str) -> tuple[Messages, Any]:
         chat: Messages = [self.message("system")] if self.chance(0.5) else []
         for turn in range(self.rng.randint(1, 5)):
-            if turn or not (self.wanted.loose and self.chance(0.1)):
+            if turn or self.wanted.user_first or not (self.wanted.loose and self.chance(0.1)):
                 chat.append(self.message("user"))
             if self.wanted.loose and self.chance(0.1):
                 chat.append(self.message("user"))
@@ -143,7 +148,8 @@ class _Maker:
 
     def ended(self, chat: Messages, ends_with: str) -> Messages:
         """The conversation cut behind some message, or behind the last one with a role."""
-        ends = [i + 1 for i, m in enumerate(chat) if ends_with in ("any", m["role"])]
+        asked = next((i for i, m in enumerate(chat) if m["role"] == "user"), 0) if self.wanted.user_first else 0
+        ends = [i + 1 for i, m in enumerate(chat) if ends_with in ("any", m["role"]) and i >= asked]
         return chat[: self.rng.choice(ends[-3:])] if ends else [*chat, self.message(ends_with)]
 
     def chance(self, likely: float) -> bool:
@@ -167,9 +173,10 @@ class _Maker:
     def cycle(self) -> Messages:
         """An assistant that calls, and the results."""
         asking = self.message("assistant")
-        if self.chance(0.4):
+        if self.chance(0.4) or not self.wanted.beside:
             asking["content"] = self.rng.choice(("", None)) if self.wanted.calls_alone else ""
-        asking["tool_calls"] = [self.call() for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        number = 1 if self.wanted.one_call else self.rng.choice((1, 1, 2, 3))
+        asking["tool_calls"] = [self.call() for _ in range(number)]
         results = []
         for call in asking["tool_calls"]:
             result = self.message("tool") | {"name": call["function"]["name"]}

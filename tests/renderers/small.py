@@ -17,7 +17,8 @@ CHATML = (
 PRESETS: Any = ("all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens")
 Messages = list[dict[str, Any]]
 Sample = tuple[list[int], list[bool]]
-FAMILIES = tuple(TOKENS)  # all but the house format, which has no tools
+# Those that call tools, several at once and with a text beside.
+FAMILIES = tuple(name for name in TOKENS if all(TOKENS[name].holds.get(what, True) for what in ("tools", "beside")))
 
 
 def family(name: str, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
-from tests.renderers.chats import Messages, Wanted, conversation, forged
+from tests.renderers.chats import Messages, Wanted, conversation, forged, plain_text
 from tests.renderers.tiny_families import CASE_IDS, CASES, TOKENS, folder_of, renderer_of
 
 Options = tuple[tuple[str, Any], ...]
@@ -34,7 +34,8 @@ both_cuts = pytest.mark.parametrize("split", [True, False], ids=["split", "mergi
 
 def wanted(family: str, **more: Any) -> Wanted:
     """What a family's conversations may hold."""
-    return Wanted(**((PLAIN if family == "ngpt" else {}) | more))
+    plain = PLAIN if family == "ngpt" else {"late_system": TOKENS[family].late_system, **TOKENS[family].holds}
+    return Wanted(**(plain | more))
 
 
 def chats(family: str, number: int, seed: int = 1, ends_with: str = "any", **more: Any) -> list[tuple[Messages, Any]]:
@@ -48,7 +49,7 @@ def text_of(renderer: Family, ids: list[int]) -> str:
 
 def nfc(family: str, text: str) -> str:
     """As the family's tokenizer normalises."""
-    return unicodedata.normalize("NFC", text) if family == "qwen3" else text
+    return unicodedata.normalize("NFC", text) if family in TOKENS and TOKENS[family].form == "NFC" else text
 
 
 @cache
@@ -71,18 +72,30 @@ def official_ids(family: str, text: str, split: bool) -> list[int]:
     return found
 
 
+def kimi_id(name: str, number: int) -> str:
+    return f"functions.{name}:{number}"
+
+
 def answered(family: str, number: int, seed: int, ends_with: str = "assistant") -> list[tuple[Messages, Any]]:
-    """Conversations whose calls have ids that the format can hold."""
-    held = Wanted(
-        **(PLAIN if family == "ngpt" else {}),
+    """Conversations whose calls have ids that the format can hold, and that serving could have produced."""
+    held = wanted(
+        family,
         loose=False,
-        call_id=(lambda name, number: f"functions.{name}:{number}") if family == "kimi-k2" else Wanted.call_id,
+        call_id=kimi_id if family.startswith("kimi") else wanted(family).call_id,
         marks=0.2,
     )
     rng = random.Random(f"{family} {seed}")
     made = [conversation(rng, held, ends_with=ends_with) for _ in range(number)]
+    if family in TOKENS and TOKENS[family].opens_block:
+        made = [([*before, thinking(last)], tools) for (*before, last), tools in made]
     controls = [*renderer_of(family).encoder.control_ids]
     return [(forged(m, controls[at % len(controls)]), tools) for at, (m, tools) in enumerate(made)]
+
+
+def thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """The message, with reasoning if it is an assistant's without any."""
+    has_some = message.get("reasoning_content") or "</think>" in plain_text(message["content"])
+    return message if message["role"] != "assistant" or has_some else message | {"reasoning_content": "well"}
 
 
 def encoded(renderer: Family, pieces: list[Piece]) -> list[int]:

@@ -14,16 +14,21 @@ from niels_gpt.renderers.registry import FAMILIES, config_of, create_renderer
 from niels_gpt.renderers.template import TemplateRenderer
 from tests.renderers.chats import Messages
 from tests.renderers.sweeps import CHATML, families
-from tests.renderers.tiny_families import folder_of, renderer_of
+from tests.renderers.tiny_families import TOKENS, folder_of, renderer_of
 
 ASKED = {"role": "user", "content": "a"}
-RESULT = {"role": "tool", "content": "r", "tool_call_id": "i"}
-WITH_TOOLS = [name for name in FAMILIES if name != "ngpt"]
-BARE = ("glm-4.5", "glm-5", "glm-5.1")  # families that write arguments one by one
+ID = "123456789"  # of nine letters or digits, as Mistral wants them
+RESULT = {"role": "tool", "content": "r", "tool_call_id": ID}
+WITH_TOOLS = [name for name in TOKENS if TOKENS[name].holds.get("tools", True)]
+BARE = (  # families that write arguments one by one
+    *("glm-4.5", "glm-5", "glm-5.1", "laguna-xs.2", "minimax-m2", "qwen3.5", "qwen3.6", "nemotron-3"),
+    "nemotron-3-ultra",
+)
+CHATMLS = ("qwen", "nemotron", "chatml")  # by what their names begin with
 
 
 def calling(**function: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": "i", "function": function}]}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": ID, "function": function}]}
 
 
 def template(source: str = CHATML, **more: Any) -> TemplateRenderer:
@@ -139,7 +144,7 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
     "a result of another call": (
         [ASKED, calling(name="f", arguments={}), RESULT | {"tool_call_id": "zz"}],
         "tool_without_call",
-        "message 2: tool_call_id is 'zz'; expected one of the calls before it: ['i']",
+        "message 2: tool_call_id is 'zz'; expected one of the calls before it: ['123456789']",
         tuple(WITH_TOOLS),
     ),
     "calls of a user": (
@@ -152,7 +157,7 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
         [ASKED, calling(name="f", arguments={})],
         "unsupported_field",
         "message 1: tool_calls has no place",
-        ("ngpt",),
+        ("chatml", "ngpt"),
     ),
     "reasoning without a place": (
         [ASKED, {"role": "assistant", "content": "b", "reasoning_content": "r"}],
@@ -164,7 +169,7 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
         [ASKED, {"role": "system", "content": "s"}],
         "late_system",
         "message 1: a system message after others",
-        ("ngpt",),
+        ("deepseek-v3", "minimax-m2", "ngpt", "qwen3.5", "qwen3.6"),
     ),
 }
 
@@ -227,8 +232,9 @@ def test_tools_of_a_wrong_shape(family: str, case: str) -> None:
 
 
 def test_tools_without_a_place() -> None:
-    with pytest.raises(MessageError, match="tools have no place in the ngpt format"):
-        renderer_of("ngpt").render([ASKED], tools=[{"name": "f"}])
+    for family in ("chatml", "ngpt"):
+        with pytest.raises(MessageError, match=f"tools have no place in the {family} format"):
+            renderer_of(family).render([ASKED], tools=[{"name": "f"}])
     with pytest.raises(UsageError, match="1 tools for 2 conversations"):
         renderer_of("qwen3").render_many([[ASKED], [ASKED]], tools=[None])
 
@@ -247,7 +253,7 @@ def test_tools_that_cannot_be_written(family: str, value: Any) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("other", ["qwen3", "glm-5", "kimi-k2", "ngpt"])
 def test_the_tokenizer_of_another_family(family: str, other: str) -> None:
-    if family.split("-")[0] == other.split("-")[0]:
+    if family.startswith(CHATMLS if other == "qwen3" else other.split("-")[0]):
         assert create_renderer(folder_of(other), family).render_ids([ASKED])
         return
     with pytest.raises(TokenizerError, match=f"which {family} writes; expected a tokenizer of that family"):

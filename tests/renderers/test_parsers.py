@@ -22,7 +22,15 @@ from niels_gpt.renderers.parsers import (
 )
 from tests.renderers.small import CHATML, assistant, call, conversation, family, result, user
 
-PARSER_OF = {"qwen3": "qwen3", "glm-4.5": "glm", "glm-5": "glm", "glm-5.1": "glm", "kimi-k2": "kimi-k2"}
+PARSER_OF = {
+    "qwen3": "qwen3",
+    "qwen3.5": "qwen3.5",
+    "nemotron-3": "qwen3.5",
+    "glm-4.5": "glm",
+    "glm-5": "glm",
+    "glm-5.1": "glm",
+    "kimi-k2": "kimi-k2",
+}
 
 
 def by_template(name: str, **config: Any) -> DefaultRenderer:
@@ -48,7 +56,7 @@ def completions(name: str, number: int) -> list[list[int]]:
 
 
 def test_names() -> None:
-    assert set(TOOL_PARSERS) == {"qwen3", "glm", "kimi-k2"}
+    assert set(TOOL_PARSERS) == {"qwen3", "qwen3.5", "glm", "kimi-k2", "minimax-m2", "deepseek-v3"}
     assert set(REASONING_PARSERS) == {"think"}
     encoder = family("qwen3").encoder
     for name, kind in TOOL_PARSERS.items():
@@ -57,7 +65,9 @@ def test_names() -> None:
     for name, reasoning in REASONING_PARSERS.items():
         assert type(get_reasoning_parser(name, encoder)) is reasoning
     with pytest.raises(
-        UsageError, match="no tool parser 'qwen2'; expected one of qwen3, glm, kimi-k2; did you mean 'qwen3'"
+        UsageError,
+        match=r"no tool parser 'qwen2'; expected one of qwen3, qwen3\.5, glm, kimi-k2, minimax-m2, deepseek-v3; "
+        "did you mean 'qwen3'",
     ):
         get_tool_parser("qwen2", encoder)
     with pytest.raises(UsageError, match="no reasoning parser 'thinking'; expected one of think; did you mean 'think'"):

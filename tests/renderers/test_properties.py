@@ -79,8 +79,12 @@ def test_facts_agree_with_roles(family: str, options: Options) -> None:
     for messages, tools in chats(family, 40, seed=3):
         rendered = renderer.render(messages, tools=tools, add_generation_prompt=True)
         owners = [owner for owner in rendered.message_indices if owner >= 0]
+        written = set(range(len(messages)))
+        if family in TOKENS and TOKENS[family].system_in_turn:
+            owners = [owner for owner in owners if messages[owner]["role"] != "system"]
+            written = {index for index in written if messages[index]["role"] != "system"}
         assert owners == sorted(owners)
-        assert set(owners) == set(range(len(messages)))
+        assert set(owners) == written
         for owner, sampled, body in zip(
             rendered.message_indices, rendered.sampled_mask, rendered.is_content, strict=True
         ):
@@ -146,6 +150,9 @@ def test_what_the_generation_prompt_supplies_is_not_sampled(family: str, options
         first = next(sampled, len(pieces))  # an empty turn of a format without stops has nothing sampled
         start = sum(len(piece.text) for piece in pieces[:first])
         served = renderer.text(messages[:last], tools=tools, add_generation_prompt=True)
+        if family == "kimi-k2.5" and not served.startswith(text[:start]):
+            assert not options  # an answer takes the reasoning out of the cycle before it, unless it is kept
+            continue
         assert served.startswith(text[:start])
         if text.startswith(served):
             assert start == len(served)
@@ -164,7 +171,7 @@ def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Opt
         pieces = renderer.script(messages).pieces()
         for index in range(1, len(messages), 2):
             said = "".join(piece.text for piece in pieces if piece.msg == index and piece.sampled)
-            assert said.removesuffix(renderer.stops[0]).endswith(content.strip())
+            assert said.removesuffix(renderer.stops[0]).rstrip("\n").endswith(content.strip())
 
 
 @cases
@@ -181,7 +188,7 @@ def test_bodies_come_back_from_their_tokens(family: str, options: Options) -> No
             own = text_of(renderer, bodies.get(index, []))
             text = nfc(family, plain_text(message["content"]).strip())
             if message["role"] != "assistant":
-                assert text in own
+                assert (TOKENS[family].shown(text) if message["role"] == "tool" else text) in own
             else:
                 assert text.split("</think>")[-1].strip() in own
 
@@ -244,4 +251,6 @@ def test_reasoning_is_kept_on_request(family: str) -> None:
     first = {"role": "assistant", "content": "b", "reasoning_content": "because"}
     chat = [{"role": "user", "content": "a"}, first, {"role": "user", "content": "c"}, first | {"content": "d"}]
     kept = renderer_of(family, ("preserve_all_thinking", True)).text(chat).count("because")
-    assert (renderer_of(family).text(chat).count("because"), kept) == ((1, 2) if TOKENS[family].reasons else (0, 0))
+    usual = 0 if family == "kimi-k2.5" else 1  # an answer is history at once
+    expected = (2 if TOKENS[family].keeps else usual, 2) if TOKENS[family].reasons else (0, 0)
+    assert (renderer_of(family).text(chat).count("because"), kept) == expected

@@ -22,12 +22,16 @@ from tests.renderers.tiny_families import TOKENS, renderer_of
 
 @cases
 def test_completions_are_read_back(family: str, options: Options) -> None:
+    if dict(options).get("render_assistant_messages_raw"):
+        pytest.skip("contents are completions")
     renderer = renderer_of(family, *options)
     for messages, tools in answered(family, 60, seed=1):
         _, said = served_and_said(renderer, messages, tools)
         for ids in (said, [*said, renderer.get_stop_token_ids()[-1], *said]):  # nothing behind a stop is read
             parsed = renderer.parse_response(ids, tools=TOOLS)
             reasoning, content = expected_texts(family, messages[-1])
+            if family == "kimi-k2.5" and not keeps_reasoning(options, messages[-1]):
+                reasoning = ""
             assert_same(nfc(family, content), parsed.content)
             assert_same(nfc(family, reasoning), parsed.reasoning_content or "")
             assert parsed.reasoning_content != ""
@@ -54,6 +58,13 @@ def expected_texts(family: str, message: dict[str, Any]) -> tuple[str, str]:
     return "", content
 
 
+def keeps_reasoning(options: Options, message: dict[str, Any]) -> bool:
+    """Kimi K2.5 writes the reasoning of a turn that calls; an answer is history at once."""
+    given = dict(options)
+    preserved = given.get("preserve_all_thinking") or given.get("preserve_thinking_between_tool_calls")
+    return bool(preserved or (message.get("tool_calls") and given.get("thinking", True)))
+
+
 def check_calls(
     renderer: Family, family: str, message: dict[str, Any], read: list[ParsedToolCall], ids: list[int]
 ) -> None:
@@ -69,7 +80,8 @@ def check_calls(
         opening, closing = TOKENS[family].call
         start, stop = parsed.token_span or (-1, -1)
         assert end <= start < stop <= len(ids)
-        assert text_of(renderer, ids[start:stop]) == opening + parsed.raw + closing
+        own = text_of(renderer, ids[start:stop])
+        assert (own if opening else own.strip(" ,]")) == opening + parsed.raw + closing
         end = stop
         if parsed.id is not None:
             assert parsed.id == call["id"]
@@ -78,7 +90,7 @@ def check_calls(
 @families
 def test_texts_in_arguments_may_hold_any_tag(family: str) -> None:
     """JSON tells where it ends, so that a call about tags is read whole; formats of bare values cannot tell."""
-    if family not in ("qwen3",):
+    if family not in ("qwen2.5", "qwen3", "deepseek-v3"):
         pytest.skip("values stand bare, or between tags alone")
     renderer = renderer_of(family)
     for tag in renderer.encoder.added_ids:
@@ -103,8 +115,8 @@ def test_cut_completions_are_read_as_far_as_they_go(family: str) -> None:
             assert_sane(parsed.tool_calls, length)
             finished = [call for call in parsed.tool_calls if call.status is ToolCallParseStatus.OK]
             assert len(finished) <= len(messages[-1].get("tool_calls") or [])
-            if family in TOKENS:
-                opened, closed = (said[:length].count(renderer.encoder.added_ids[tag]) for tag in TOKENS[family].call)
+            if family in TOKENS and TOKENS[family].call[0]:
+                opened, closed = (text_of(renderer, said[:length]).count(tag) for tag in TOKENS[family].call)
                 assert len(finished) == closed
                 last = parsed.tool_calls[-1].status if opened > closed else None
                 assert last in (None, ToolCallParseStatus.UNCLOSED_BLOCK)

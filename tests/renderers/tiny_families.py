@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ class Tokens:
         form: how the tokenizer normalises text.
         call: what a tool call is opened and closed with.
         reasons: the format has a place for reasoning.
+        keeps: its template keeps reasoning in history.
+        late_system: it has one for system messages behind the first.
+        holds: what of `Wanted` its conversations may hold, where that is not everything.
+        shown: how a tool result's text stands in its tokens.
+        system_in_turn: the first system message has no turn of its own, or none if it is empty.
+        opens_block: the generation prompt opens a think block that a turn without reasoning has not.
     """
 
     controls: tuple[str, ...]
@@ -41,6 +48,12 @@ class Tokens:
     form: str | None = None
     call: tuple[str, str] = ("<tool_call>", "</tool_call>")
     reasons: bool = True
+    keeps: bool = False
+    late_system: bool = True
+    holds: Mapping[str, Any] = field(default_factory=dict)
+    shown: Callable[[str], str] = str
+    system_in_turn: bool = False
+    opens_block: bool = False
 
 
 _GLM = Tokens(
@@ -53,7 +66,54 @@ _GLM = Tokens(
         *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|begin_of_box|>", "<|end_of_box|>"),
     ),
 )
+_KIMI = Tokens(
+    controls=(
+        *("<|im_end|>", "[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
+        *("[EOT]", "<|media_pad|>", "[PAD]"),
+    ),
+    added=(
+        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+        *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
+    ),
+    call=("<|tool_call_begin|>", "<|tool_call_end|>"),
+)
+_TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
+_TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
+_LLAMA = Tokens(
+    controls=(
+        *("<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+        *("<|eom_id|>", "<|python_tag|>", "<|finetune_right_pad_id|>"),
+    ),
+    call=("", ""),
+    reasons=False,
+    holds={"beside": False, "one_call": True, "user_first": True},
+    shown=lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+)
+_PHI = Tokens(
+    controls=("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<s>", "<unk>"),
+    reasons=False,
+    holds=_TEXTS,
+)
+_QWEN35 = Tokens(
+    controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+    added=(
+        *("<tool_call>", "</tool_call>", "<|fim_pad|>", "<tool_response>", "</tool_response>", "<think>", "</think>"),
+    ),
+    form="NFC",
+    late_system=False,
+    shown=str.strip,
+)
+_NEMOTRON = Tokens(
+    controls=("<|im_end|>", "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<|im_start|>"),
+    added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+)
 TOKENS: dict[str, Tokens] = {
+    "qwen2.5": Tokens(
+        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|image_pad|>"),
+        added=("<tool_call>", "</tool_call>", "<|fim_pad|>"),
+        form="NFC",
+        reasons=False,
+    ),
     "qwen3": Tokens(
         controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|image_pad|>"),
         added=(
@@ -67,20 +127,65 @@ TOKENS: dict[str, Tokens] = {
         ),
         form="NFC",
     ),
+    "qwen3.5": _QWEN35,
+    "qwen3.6": _QWEN35,
+    "deepseek-v3": Tokens(
+        controls=("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<|EOT|>"),
+        added=(
+            *("<｜User｜>", "<｜Assistant｜>", "<｜fim▁hole｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+            *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+            *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"),
+        ),
+        call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        reasons=False,
+        late_system=False,
+        system_in_turn=True,
+    ),
     "glm-4.5": _GLM,
     "glm-5": _GLM,
     "glm-5.1": _GLM,
-    "kimi-k2": Tokens(
-        controls=(
-            *("<|im_end|>", "[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
-            *("[EOT]", "<|media_pad|>", "[PAD]"),
-        ),
-        added=(
-            *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
-            *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
-        ),
-        call=("<|tool_call_begin|>", "<|tool_call_end|>"),
+    "kimi-k2": replace(_KIMI, reasons=False),
+    "kimi-k2.5": replace(_KIMI, holds={"inline": False}),  # think tags in a content stay there
+    "llama-3": _LLAMA,
+    "llama-3.0": replace(_LLAMA, holds=_TEXTS),
+    "gemma": Tokens(
+        controls=("<end_of_turn>", "<eos>", "<bos>", "<start_of_turn>", "<pad>", "<start_of_image>"),
+        added=("<unused0>", "[multimodal]"),
         reasons=False,
+        holds=_TEXTS | _TURNS | {"parts": False},  # white space goes from the ends of each
+        system_in_turn=True,
+    ),
+    "mistral": Tokens(
+        controls=(
+            *("</s>", "<s>", "<unk>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+            *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        ),
+        call=("", ""),
+        reasons=False,
+        holds=_TURNS | {"beside": False, "call_id": lambda name, number: f"{name[:3]}{number:06d}"},
+        shown=lambda text: text.partition("\n")[2],  # its first word shares a token with the space before it
+        system_in_turn=True,
+    ),
+    "phi-3": _PHI,
+    "phi-3.5": replace(_PHI, system_in_turn=True),
+    "laguna-xs.2": Tokens(
+        controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),
+        added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
+        form="NFC",
+        keeps=True,
+        system_in_turn=True,
+    ),
+    "minimax-m2": Tokens(
+        controls=("[e~[", "]~!b[", "]~b]", "]!d~[", "<fim_prefix>", "<filename>", "]<]image[>["),
+        added=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),
+        call=('<invoke name="', "</invoke>"),
+        late_system=False,
+        opens_block=True,
+    ),
+    "nemotron-3": _NEMOTRON,
+    "nemotron-3-ultra": _NEMOTRON,
+    "chatml": Tokens(
+        controls=("<|im_end|>", "<|im_start|>"), reasons=False, holds={"tools": False, "reasoning": False}
     ),
 }
 
@@ -106,8 +211,6 @@ def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
 @cache
 def folder_of(family: str, *, split: bool = True) -> Path:
     """A directory with the family's tiny tokenizer."""
-    import json
-
     folder = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-"))
     if family == "ngpt":
         train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=2000)
@@ -128,9 +231,9 @@ def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> F
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:
     """The options to test a family with: the defaults, each switch turned, and all switches turned."""
     switches = [
-        (name, not field.default)
+        (name, field.default is False)  # what is left open (`None`) is on in models without a template
         for name, field in FAMILIES[family].config_class.model_fields.items()
-        if isinstance(field.default, bool)
+        if field.annotation in (bool, bool | None)
     ]
     yield ()
     yield from ((switch,) for switch in switches)

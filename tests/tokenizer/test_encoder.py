@@ -182,6 +182,24 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
         assert a.tolist() == b.tolist()
 
 
+@pytest.mark.parametrize("kind", ["bytes", "nfc"])
+@pytest.mark.parametrize("copies", [1, 30])
+def test_the_quick_way_is_taken_and_left(kind: str, copies: int) -> None:
+    """Where bodies are harmless, and not where one spells a control token, or a normalizer changes it."""
+    pytest.importorskip("gigatoken")
+    quick = encoder(kind, "gigatoken")._flat
+    assert quick is not None
+    for text, taken in (("naïve 🤖 x", True), (f"a{END}", False), ("e\u0301", kind == "bytes")):
+        texts, scaffold = [START + "user\n", text, END] * copies, [True, False, True] * copies
+        made = quick.encode(texts, scaffold, np.full(copies, 3))
+        assert (made is not None) == taken
+        if made is not None:
+            general = encoder(kind, "tokenizers").encode_flat(texts, scaffold, np.full(copies, 3))
+            assert all(np.array_equal(a, b) for a, b in zip(made, general, strict=True))
+    assert quick.encode([START, "\ud800"], [True, False], np.array([2])) is None
+    assert quick.encode(["<|im_", "end|>"], [True, True], np.array([2])) is None  # over two pieces
+
+
 def test_a_character_cut_over_tokens_and_a_token_over_pieces() -> None:
     ids, owner = encoder("bytes").encode_pieces(["a", "\U0001f6f8", "b"], [False] * 3)
     assert owner.tolist() == [0] + [1] * (ids.size - 2) + [2]

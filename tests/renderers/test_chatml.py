@@ -1,0 +1,210 @@
+"""What is particular to the families that build on ChatML: Qwen, Nemotron, and ChatML itself."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.configs import Qwen35RendererConfig
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.qwen35 import Qwen35Renderer, thinks
+from niels_gpt.renderers.template import TemplateRenderer
+from tests.assets import ASSETS, needs_assets
+from tests.renderers.chats import Wanted, conversation
+from tests.renderers.test_template import official
+from tests.renderers.tiny_families import TOKENS, byte_level, renderer_of
+
+# As TRL's and axolotl's `chatml` have it.
+CHATML = (
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+ASKED = {"role": "user", "content": "a"}
+
+
+def test_chatml_is_the_chatml_of_others() -> None:
+    renderer = renderer_of("chatml")
+    template = TemplateRenderer(renderer.encoder, template=CHATML)
+    rng, wanted = random.Random(1), Wanted(tools=False, reasoning=False, parts=False)
+    for _ in range(300):
+        messages, _ = conversation(rng, wanted)
+        for gen in (False, True):
+            ours = renderer.render(messages, add_generation_prompt=gen)
+            assert ours == template.render(messages, add_generation_prompt=gen)
+    assert renderer.get_stop_token_ids() == [renderer.encoder.added_ids["<|im_end|>"]]
+
+
+def test_chatml_reads_think_tags_as_text() -> None:
+    renderer = renderer_of("chatml")
+    said = renderer.encoder.encode_pieces(["<think>\nx\n</think>\n\ny", "<|im_end|>"], [False, True])[0].tolist()
+    parsed = renderer.parse_response(said)
+    assert (parsed.content, parsed.reasoning_content) == ("<think>\nx\n</think>\n\ny", None)
+
+
+# ---- whether Qwen3.5 thinks unless it is told not to
+
+
+def model(folder: Path, template: str | None = None) -> Path:
+    """A directory with a tokenizer and perhaps a template."""
+    folder.mkdir(parents=True)
+    byte_level(TOKENS["qwen3.5"]).save(str(folder / "tokenizer.json"))
+    held = {"eos_token": "<|im_end|>"} | ({"chat_template": template} if template is not None else {})
+    (folder / "tokenizer_config.json").write_text(json.dumps(held), encoding="utf-8")
+    return folder
+
+
+OPENS, CLOSES = "<think>\n", "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "expected"),
+    [
+        ("Qwen3.5-2B", None, False),
+        ("Qwen3.5-0.8B", None, False),
+        ("Qwen3.5-2B-FP8", None, False),
+        ("Qwen3.5-27B", None, True),
+        ("Qwen3.5-9B", None, True),
+        ("mine", None, True),
+        ("Qwen3.5-9B", CLOSES, False),
+        ("Qwen3.5-2B", OPENS, True),
+        ("Qwen3.5-2B", "", False),
+    ],
+)
+def test_a_models_own_habit(tmp_path: Path, name: str, prompt: str | None, expected: bool) -> None:
+    template = None if prompt is None else f"{{{{ messages[0].content }}}}<|im_start|>assistant\n{prompt}"
+    folder = model(tmp_path / name, template)
+    renderer = Qwen35Renderer(folder)
+    assert renderer.config.enable_thinking is expected is thinks(renderer.encoder)
+    assert renderer.text([ASKED], add_generation_prompt=True).endswith(OPENS if expected else CLOSES)
+    told = Qwen35Renderer(folder, Qwen35RendererConfig(enable_thinking=expected))
+    assert told.fingerprints == renderer.fingerprints
+    other = Qwen35Renderer(folder, Qwen35RendererConfig(enable_thinking=not expected))
+    assert other.fingerprints != renderer.fingerprints
+
+
+def test_a_template_that_fails_says_nothing_of_habits(tmp_path: Path) -> None:
+    folder = model(tmp_path / "x", "{{ raise_exception('no') }}")
+    with pytest.raises(MessageError, match="no"):
+        Qwen35Renderer(folder)
+    assert Qwen35Renderer(folder, Qwen35RendererConfig(enable_thinking=True)).config.enable_thinking
+
+
+# ---- calls in function tags
+
+
+def read(text: str, family: str = "qwen3.5", tools: Any = None) -> list[tuple[str | None, Any, Status]]:
+    renderer = renderer_of(family)
+    ids = renderer.encoder.encode_pieces(["</think>" + text], [True])[0].tolist()
+    calls = renderer.parse_response(ids, tools=tools).tool_calls
+    return [(call.name, call.arguments, call.status) for call in calls]
+
+
+def tags(name: str, **arguments: str) -> str:
+    held = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{held}</function>\n</tool_call>"
+
+
+CALLS: dict[str, tuple[str, list[tuple[str | None, Any, Status]]]] = {
+    "values of all kinds": (
+        tags("f", a="x\ny", b="1", c="True", d="null", e='{"k": [1]}', f="", g="\n\n"),
+        [("f", {"a": "x\ny", "b": 1, "c": True, "d": None, "e": {"k": [1]}, "f": "", "g": "\n\n"}, Status.OK)],
+    ),
+    "tags in values": (
+        tags("f", a="<parameter=b>", b="a </parameter> b", c="</function>", d="</tool_call>"),
+        [
+            (
+                "f",
+                {"a": "<parameter=b>", "b": "a </parameter> b", "c": "</function>", "d": "</tool_call>"},
+                Status.OK,
+            )
+        ],
+    ),
+    "no white space": (
+        "<tool_call><function=f><parameter=a>x</parameter></function></tool_call>",
+        [("f", {"a": "x"}, Status.OK)],
+    ),
+    "no name": (tags("", a="x"), [(None, {"a": "x"}, Status.MISSING_NAME)]),
+    "no function": ("<tool_call>\nf\n</tool_call>", [(None, {}, Status.MALFORMED_STRUCTURE)]),
+    "a function that does not end": (
+        "<tool_call>\n<function=f>\n<parameter=a>\nx\n</tool_call>",
+        [("f", {}, Status.MALFORMED_STRUCTURE)],
+    ),
+    "words behind a function": (
+        "<tool_call>\n<function=f>\n</function>\nso\n</tool_call>",
+        [("f", {}, Status.MALFORMED_STRUCTURE)],
+    ),
+    "a call that does not end, and one that does": (
+        "<tool_call>\n<function=f>\n<parameter=a>\nx\n" + tags("g", b="2"),
+        [("f", {}, Status.UNCLOSED_BLOCK), ("g", {"b": 2}, Status.OK)],
+    ),
+}
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "qwen3.6", "nemotron-3"])
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_in_function_tags(family: str, case: str) -> None:
+    text, expected = CALLS[case]
+    if family == "qwen3.6":
+        text = text.replace("\nTrue\n", "\ntrue\n")
+    assert read(text, family) == expected
+
+
+def test_values_have_the_type_of_their_schema() -> None:
+    schema = {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "boolean"}}
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": schema}}]
+    assert read(tags("f", a="None", b="None", c="False"), tools=tools) == [
+        ("f", {"a": "None", "b": None, "c": False}, Status.OK)
+    ]
+    assert read(tags("f", c="perhaps"), tools=tools) == [("f", {"c": "perhaps"}, Status.INVALID_JSON)]
+    assert read(tags("f", c="True"), "qwen3.6", tools) == [("f", {"c": "True"}, Status.INVALID_JSON)]
+
+
+# ---- tools declared in XML
+
+SCHEMAS: list[Any] = [
+    {"type": "string"},
+    {"type": ["string", "null"], "description": "  padded \n"},
+    {"enum": ["a", 1, None], "default": None},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1, "uniqueItems": True},
+    {"anyOf": [{"type": "string"}, {"type": "null"}], "name": "n", "description": None},
+    {"type": "object", "properties": {"é": {}}, "required": []},
+    {},
+    True,
+    "text",
+]
+PARAMETERS: list[Any] = [
+    {"type": "object", "properties": {}},
+    {"type": "object", "required": ["a", "é"], "additionalProperties": False, "$defs": {"x": {"type": "string"}}},
+    {"properties": "no mapping", "title": "T", "description": "d", "x": 1.5},
+    {},
+    "text",
+]
+
+
+def random_tool(rng: random.Random) -> dict[str, Any]:
+    parameters = rng.choice(PARAMETERS)
+    if isinstance(parameters, dict) and rng.random() < 0.7:
+        parameters = parameters | {"properties": {name: rng.choice(SCHEMAS) for name in ("a", "b c", "é")}}
+    held: dict[str, Any] = {"name": rng.choice(("f", "g-1", "ü"))}
+    held |= rng.choice(({}, {"description": " does\nit "}, {"description": ""}, {"description": None}))
+    held |= {"parameters": parameters} if rng.random() < 0.9 else {}
+    held |= rng.choice(({}, {"strict": True}, {"returns": {"type": "string"}, "type": "function"}, {"note": None}))
+    return {"type": "function", "function": held}
+
+
+@needs_assets
+@pytest.mark.parametrize("name", ["nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra"])
+def test_tools_in_xml(name: str) -> None:
+    rng, renderer = random.Random(2), renderer_of("nemotron-3")
+    for _ in range(300):
+        tools = [random_tool(rng) for _ in range(rng.randint(1, 3))]
+        theirs = official(ASSETS / name).apply_chat_template([ASKED], tools=tools, tokenize=False)
+        assert renderer.text([ASKED], tools=tools) == theirs
