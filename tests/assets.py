@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,3 +16,11 @@ ASSETS = next((Path(place) for place in _PLACES if place and Path(place).is_dir(
 FOLDERS = sorted(path.parent for path in ASSETS.glob("*/tokenizer.json"))
 TEMPLATES = sorted((ASSETS / "templates").glob("*.jinja"))
 needs_assets = pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
+
+
+@cache
+def encoder_at(folder: Path) -> Any:
+    """The encoder of a folder, loaded once for all tests: loading takes seconds and a hundred megabytes."""
+    from niels_gpt.tokenizer.opening import open_encoder
+
+    return open_encoder(folder)

@@ -38,13 +38,14 @@ def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: 
         exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
 
 
-def test_the_page_on_renderers() -> None:
+def test_the_page_on_renderers(tmp_path: Path) -> None:
     """All blocks in order, with a tiny tokenizer of the family in the place of the model."""
     pytest.importorskip("tokenizers")
     from tests.renderers.small import CHATML
     from tests.renderers.tiny_families import folder_of
 
-    model = folder_of("qwen3")
+    model = tmp_path / "model"
+    shutil.copytree(folder_of("qwen3"), model)
     (model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
     found = blocks(REPOSITORY / "docs" / "renderers.md")
     assert len(found) >= 7

@@ -30,7 +30,7 @@ class Completion:
         end = next((at for at, token in enumerate(ids) if token in stop_ids), len(ids))
         self.stopped = end < len(ids)
         self.ids = ids[:end]
-        self._added = encoder.added_ids
+        self._added, self._controls = encoder.added_ids, encoder.control_ids
         # Models with padded embeddings may sample ids that no tokenizer knows.
         known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < encoder.vocab_size]))
         self._bytes = [next(known) if 0 <= token < encoder.vocab_size else _UNKNOWN for token in self.ids]
@@ -59,7 +59,7 @@ class Completion:
         """Where a marker stands next, -1 if nowhere.
 
         A marker that is a token of its own is looked for by id, so that a text that merely spells it is text; where no
-        such id is left, by its spelling, for a model may write it so.
+        such id is left, by its spelling, for a model may write it so; but control tokens come by id alone.
         """
         end = len(self.text) if stop is None else stop
         token = self._added.get(marker)
@@ -68,6 +68,8 @@ class Completion:
             at = bisect_left(places, start)
             if at < len(places) and places[at] + len(marker) <= end:
                 return places[at]
+            if marker in self._controls:
+                return -1
         return self.text.find(marker, start, end)
 
     @cached_property

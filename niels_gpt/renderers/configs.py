@@ -291,7 +291,6 @@ RendererConfig = Annotated[
     | MistralRendererConfig
     | Phi3RendererConfig
     | Phi35RendererConfig
-    | GptOssRendererConfig
     | LagunaXS2RendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig

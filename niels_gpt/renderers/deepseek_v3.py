@@ -21,6 +21,17 @@ from niels_gpt.renderers.sections import Section
 _START, _STOP = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
 _USER, _ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 _SECTION = Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
+_TOOL_TOKENS = (
+    *(
+        _SECTION.opening,
+        _SECTION.closing,
+        _SECTION.call,
+        _SECTION.end_call,
+        "<｜tool▁sep｜>",
+        "<｜tool▁outputs▁begin｜>",
+    ),
+    *("<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+)
 _KIND = "function<｜tool▁sep｜>"
 _HEAD = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
 _TAIL = re.compile(r"\s*```\s*(<｜tool▁call▁end｜>)")
@@ -78,7 +89,7 @@ class DeepSeekV3Renderer(Family):
     name = "deepseek-v3"
     config_class = DeepSeekV3RendererConfig
     stops = (_STOP,)
-    controls = (_START, _USER, _ASSISTANT)
+    controls = (_START, _USER, _ASSISTANT, *_TOOL_TOKENS)
     calls = FencedJSON()
 
     def begin(self, chat: Chat, out: Script) -> int:

@@ -24,6 +24,7 @@ from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.thinking import should_preserve_past_thinking, thought
+from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
@@ -67,6 +68,8 @@ class Family:
             raise UsageError(
                 f"{type(self).__name__} was given a {type(self.config).__name__}; expected {self.config_class.__name__}"
             )
+        if isinstance(self.encoder, Encoder):  # some tokenizers do not mark all of their turn tokens as special
+            self.encoder = self.encoder.with_controls([*self.controls, *self.stops])
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 

@@ -25,7 +25,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, joined, origin_of
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
-MAX_STEPS: Final = 5_000_000  # turns of all loops of one rendering
+MAX_STEPS: Final = 2_000_000  # turns of all loops of one rendering
 MAX_INDENT: Final = 1000
 
 _ENTER, _LEAVE, _STEP, _JOIN = "_niels_enter", "_niels_leave", "_niels_step", "_niels_join"

@@ -10,17 +10,21 @@ from niels_gpt.renderers.jinja import Chunk
 from niels_gpt.renderers.traced import NOWHERE, runs_of
 from niels_gpt.renderers.turns import Controls, Run
 
+QUOTED = -2  # an origin: data of another message than the turn's
 
-def owned(chunks: list[Chunk]) -> list[Run]:
+
+def owned(chunks: list[Chunk], roles: Sequence[str]) -> list[Run]:
     """Every run with its message.
 
     Inside a loop over messages scaffold belongs to the message of that turn. Outside, a stretch that carries the text
     of a message belongs to it (a system block written before the loop); a stretch without any belongs to none.
+    What an assistant said, written into another's turn (the name of the function that a result answers), is quoted:
+    it belongs to that turn, and is nobody's body.
     """
     runs: list[Run] = []
     outside: list[Run] = []
     for chunk in chunks:
-        made = [Run(text, origin if origin != NOWHERE else chunk.owner, origin) for text, origin in _split(chunk.text)]
+        made = [_run(text, origin, chunk.owner, roles) for text, origin in _split(chunk.text)]
         if chunk.owner == NOWHERE:
             outside += made
             continue
@@ -28,6 +32,14 @@ def owned(chunks: list[Chunk]) -> list[Run]:
         runs += made
         outside = []
     return runs + _adopted(outside)
+
+
+def _run(text: str, origin: int, owner: int, roles: Sequence[str]) -> Run:
+    if origin == NOWHERE:
+        return Run(text, owner, NOWHERE)
+    if owner not in (NOWHERE, origin) and roles[origin] == "assistant" != roles[owner]:
+        return Run(text, owner, QUOTED)
+    return Run(text, origin, origin)
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:

@@ -22,6 +22,7 @@ from niels_gpt.renderers.rendered import Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, trace
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
+from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
@@ -67,6 +68,8 @@ class TemplateRenderer:
         **variables: Any,
     ) -> None:
         self.encoder = open_encoder(tokenizer)
+        if isinstance(self.encoder, Encoder):  # no content can forge a stop
+            self.encoder = self.encoder.with_controls(stops)
         source = self.encoder.template if template is None else template
         if source is None:
             name = self.encoder.name
@@ -191,7 +194,7 @@ class TemplateRenderer:
     def _pieces(self, messages: list[Message], tools: Any, gen: bool) -> tuple[list[Piece], str]:
         """The pieces, and what of the messages' content was not traced (empty if all was)."""
         self._check_labels(messages, tools)
-        runs = owned(list(self._chunks(messages, tools, gen)))
+        runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
         lost = untraced(messages, runs)
         pieces: list[Piece] = []
         before = ""  # all text in front of the turn
@@ -202,7 +205,7 @@ class TemplateRenderer:
                 pieces += made
                 lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
             else:
-                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin < 0) for run in turn]
+                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin == NOWHERE) for run in turn]
             before += "".join(run.text for run in turn)
         return pieces, lost
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Description:
 
     Attributes:
         vocab_size: largest id + 1.
-        control_ids: spelling -> id of the added tokens with special: true.
+        control_ids: spelling -> id of the added tokens with special: true, and of those that count as such.
         added_ids: spelling -> id of all added tokens.
         competitors: other added tokens whose spelling overlaps a control token's, so that they compete for characters.
         body: the JSON without control tokens, for a text at the very beginning of the string.
@@ -53,8 +53,11 @@ class Description:
     form: str | None
 
 
-def read_description(parts: HFTokenizer) -> Description:
+def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) -> Description:
     """Read what the JSON says.
+
+    Args:
+        more_controls: added tokens that count as control tokens although they are not marked so.
 
     Raises:
         TokenizerError: the model drops merges at random, or is not one that `tokenizers` writes.
@@ -68,8 +71,8 @@ def read_description(parts: HFTokenizer) -> Description:
     # The post-processor adds bos and trims offsets; neither belongs to the text. Truncation would lose text.
     data |= {"post_processor": None, "truncation": None, "padding": None}
     whole = _dumped(data)
-    controls = [token for token in added if token.get("special")]
-    others = [token for token in added if not token.get("special")]
+    controls = [token for token in added if token.get("special") or token["content"] in more_controls]
+    others = [token for token in added if not token.get("special") and token["content"] not in more_controls]
     body = {**data, "added_tokens": others, "model": _with_words(data["model"], others)}
     vocab = _words(data["model"])
     return Description(

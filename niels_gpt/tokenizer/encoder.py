@@ -8,7 +8,7 @@ where ids do not tell, from the offsets that `tokenizers` gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class Encoder:
         control_ids: spelling -> id of the control tokens; `added_ids`: of all added tokens.
         uncuttable: why strings are encoded whole, with offsets, or `None` (see `encode_pieces`).
 
+    Args:
+        controls: added tokens that count as control tokens although their tokenizer does not mark them so.
+
     Instances pickle: they are loaded again from the same bytes.
 
     Raises:
@@ -49,12 +52,13 @@ class Encoder:
         TokenizerError: the tokenizer cannot be loaded, or the engine asked for gives other ids than `tokenizers`.
     """
 
-    def __init__(self, parts: HFTokenizer, *, engine: EngineName = "auto") -> None:
+    def __init__(self, parts: HFTokenizer, *, engine: EngineName = "auto", controls: Collection[str] = ()) -> None:
         if engine not in ("auto", "gigatoken", "tokenizers"):
             raise UsageError(f"engine is {engine!r}; expected 'auto', 'gigatoken' or 'tokenizers'")
         self.parts = parts
         self._asked = engine
-        about = self._about = read_description(parts)
+        self._controls = frozenset(controls)
+        about = self._about = read_description(parts, self._controls)
         self.vocab_size = about.vocab_size
         self.control_ids: Mapping[str, int] = about.control_ids
         self.added_ids: Mapping[str, int] = about.added_ids
@@ -84,6 +88,11 @@ class Encoder:
     def load(cls, source: str | Path | RustTokenizer | FastTokenizer, *, engine: EngineName = "auto") -> Encoder:
         """An encoder for a directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer."""
         return cls(load_hf(source), engine=engine)
+
+    def with_controls(self, controls: Collection[str]) -> Encoder:
+        """The same tokenizer, for which these added tokens are control tokens too: text never becomes them."""
+        more = self._controls | {text for text in controls if text in self.added_ids and text not in self.control_ids}
+        return self if more == self._controls else Encoder(self.parts, engine=self._asked, controls=more)
 
     @property
     def name(self) -> str:
@@ -282,7 +291,7 @@ class Encoder:
         return self._whole_tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts, "engine": self._asked}
+        return {"parts": self.parts, "engine": self._asked, "controls": self._controls}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["parts"], engine=state["engine"])  # type: ignore[misc]
+        self.__init__(state["parts"], engine=state["engine"], controls=state["controls"])  # type: ignore[misc]

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
 from niels_gpt.encoders import RendererEncoder, SentinelEncoder
+from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, OutputExists, UsageError
@@ -238,7 +238,8 @@ class ByteChatML:
             owner += [index] * len(turn)
             own = message["role"] == "assistant"
             sampled += [own and first <= place <= first + len(body) for place in range(len(turn))]
-        return Tokens([*ids, 0], [*owner, -1], [*sampled, True], [*sampled, True])  # a last token of no message, which must not count
+        # A last token of no message, which must not count.
+        return Tokens([*ids, 0], [*owner, -1], [*sampled, True], [*sampled, True])
 
 
 def test_a_renderer_with_a_vocabulary_above_65_535(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
 from tests.renderers.chats import Messages, Wanted, conversation, forged, plain_text
-from tests.renderers.tiny_families import CASE_IDS, CASES, TOKENS, folder_of, renderer_of
+from tests.renderers.tiny_families import CASE_IDS, CASES, TOKENS, folder_of, renderer_of, variants
 
 Options = tuple[tuple[str, Any], ...]
 PLAIN = {"tools": False, "reasoning": False, "inline": False, "late_system": False}  # what ngpt has a place for
@@ -27,7 +27,15 @@ CHATML = (
     "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-cases = pytest.mark.parametrize(("family", "options"), CASES, ids=CASE_IDS)
+
+
+def _case(family: str, options: Options) -> Any:
+    """The defaults and all switches turned run by default; single switches in the long run."""
+    usual = not options or options == [*variants(family)][-1]
+    return pytest.param(family, options, marks=() if usual else pytest.mark.slow)
+
+
+cases = pytest.mark.parametrize(("family", "options"), [_case(*case) for case in CASES], ids=CASE_IDS)
 families = pytest.mark.parametrize("family", FAMILIES)
 both_cuts = pytest.mark.parametrize("split", [True, False], ids=["split", "merging"])
 

@@ -50,7 +50,7 @@ def results(family: str, message: dict[str, Any]) -> list[Messages]:
 def test_bridges_are_what_rendering_gives(family: str, options: Options) -> None:
     renderer = renderer_of(family, *options)
     whole = []
-    for messages, tools in answered(family, 40, seed=5):
+    for messages, tools in answered(family, 14, seed=5):
         if len(messages) < 2:
             continue
         if family == "mistral" and messages[0]["role"] == "system":

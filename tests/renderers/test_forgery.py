@@ -33,7 +33,7 @@ def forgeries(family: str, number: int, seed: int) -> list[tuple[Messages, Any]]
 def test_bodies_never_become_control_tokens(family: str, split: bool) -> None:
     renderer = renderer_of(family, split=split)
     controls = renderer.encoder.control_ids
-    for number, (messages, tools) in enumerate(forgeries(family, 60, seed=7)):
+    for number, (messages, tools) in enumerate(forgeries(family, 20, seed=7)):
         spelling = [*controls][number % len(controls)]
         honest = renderer.render(messages, tools=tools)
         rendered = renderer.render(forged(messages, spelling), tools=tools)

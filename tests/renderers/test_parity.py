@@ -19,9 +19,8 @@ from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, config_of
 from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.renderers.typescript import declare_tools
-from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
-from tests.assets import FOLDERS, needs_assets
+from tests.assets import FOLDERS, encoder_at, needs_assets
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.sweeps import kimi_id
 from tests.renderers.test_template import official
@@ -338,7 +337,7 @@ pairs = pytest.mark.parametrize(("folder", "family"), PAIRS, ids=[f"{folder.name
 
 @cache
 def encoder_of(folder: Path) -> PieceEncoder:
-    return open_encoder(folder)
+    return encoder_at(folder)
 
 
 def renderer_of(folder: Path, family: str, flags: Flags) -> Family:
@@ -400,13 +399,13 @@ def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False
 @needs_assets
 @pairs
 def test_random_conversations(folder: Path, family: str) -> None:
-    sweep(folder, family, 150, seed=1)
+    sweep(folder, family, 40, seed=1)
 
 
 @needs_assets
 @pairs
 def test_random_conversations_in_parts(folder: Path, family: str) -> None:
-    sweep(folder, family, 60, seed=3, parts=True)
+    sweep(folder, family, 15, seed=3, parts=True)
 
 
 @pytest.mark.slow

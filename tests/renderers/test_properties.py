@@ -76,7 +76,7 @@ def test_every_token_has_the_facts_of_its_first_character(family: str, options: 
 @cases
 def test_facts_agree_with_roles(family: str, options: Options) -> None:
     renderer = renderer_of(family, *options)
-    for messages, tools in chats(family, 40, seed=3):
+    for messages, tools in chats(family, 16, seed=3):
         rendered = renderer.render(messages, tools=tools, add_generation_prompt=True)
         owners = [owner for owner in rendered.message_indices if owner >= 0]
         written = set(range(len(messages)))
@@ -103,7 +103,7 @@ def test_facts_agree_with_roles(family: str, options: Options) -> None:
 def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None:
     renderer = renderer_of(family, *options)
     stops = renderer.get_stop_token_ids()
-    for messages, tools in chats(family, 25, seed=4):
+    for messages, tools in chats(family, 12, seed=4):
         rendered = renderer.render(messages, tools=tools)
         for index, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -140,7 +140,7 @@ def facts(rendered: RenderedTokens) -> list[tuple[int, int, bool]]:
 def test_what_the_generation_prompt_supplies_is_not_sampled(family: str, options: Options) -> None:
     """Up to the first sampled character the turn is what was served, and no more of what was served stands there."""
     renderer = renderer_of(family, *options)
-    for messages, tools in chats(family, 60, seed=5, ends_with="assistant"):
+    for messages, tools in chats(family, 20, seed=5, ends_with="assistant"):
         last = len(messages) - 1
         if not last:
             continue  # nothing was served before
@@ -178,7 +178,7 @@ def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Opt
 def test_bodies_come_back_from_their_tokens(family: str, options: Options) -> None:
     """User, system and tool contents whole; what an assistant says as the script has it."""
     renderer = renderer_of(family, *options)
-    for messages, tools in chats(family, 40, seed=6):
+    for messages, tools in chats(family, 16, seed=6):
         rendered = renderer.render(messages, tools=tools)
         bodies: dict[int, list[int]] = {}
         for token, owner, body in zip(rendered.token_ids, rendered.message_indices, rendered.is_content, strict=True):
@@ -200,7 +200,7 @@ def test_bodies_come_back_from_their_tokens(family: str, options: Options) -> No
 @cases
 def test_batches_equal_single_renderings(family: str, options: Options, split: bool) -> None:
     renderer = renderer_of(family, *options, split=split)
-    made = [(forged(m, "<|im_end|>[EOS]"), t) for m, t in chats(family, 30, seed=8, marks=0.2)]
+    made = [(forged(m, "<|im_end|>[EOS]"), t) for m, t in chats(family, 15, seed=8, marks=0.2)]
     batch = renderer.render_many([m for m, _ in made], tools=[t for _, t in made])
     assert len(batch) == len(made)
     assert list(batch) == [renderer.render(messages, tools=tools) for messages, tools in made]
@@ -221,7 +221,7 @@ def test_batches_of_a_template(split: bool) -> None:
 
 @families
 def test_pickled_and_shared_renderers_render_the_same(family: str) -> None:
-    made = chats(family, 30, seed=10)
+    made = chats(family, 10, seed=10)
     renderer = renderer_of(family)
     expected = [renderer.render(messages, tools=tools) for messages, tools in made]
     again = pickle.loads(pickle.dumps(renderer))

@@ -25,7 +25,7 @@ def test_completions_are_read_back(family: str, options: Options) -> None:
     if dict(options).get("render_assistant_messages_raw"):
         pytest.skip("contents are completions")
     renderer = renderer_of(family, *options)
-    for messages, tools in answered(family, 60, seed=1):
+    for messages, tools in answered(family, 20, seed=1):
         _, said = served_and_said(renderer, messages, tools)
         for ids in (said, [*said, renderer.get_stop_token_ids()[-1], *said]):  # nothing behind a stop is read
             parsed = renderer.parse_response(ids, tools=TOOLS)
@@ -108,7 +108,7 @@ def test_texts_in_arguments_may_hold_any_tag(family: str) -> None:
 def test_cut_completions_are_read_as_far_as_they_go(family: str) -> None:
     """Every prefix of a completion: no error, and content and reasoning only grow as the model speaks."""
     renderer = renderer_of(family)
-    for messages, tools in answered(family, 15, seed=2):
+    for messages, tools in answered(family, 5, seed=2):
         _, said = served_and_said(renderer, messages, tools)
         for length in range(0, len(said), max(1, len(said) // 40)):
             parsed = renderer.parse_response(said[:length], tools=tools)
@@ -162,7 +162,7 @@ def damaged(rng: random.Random, said: list[int], other: list[int], vocab: int, m
 
 @families
 def test_damaged_completions(family: str) -> None:
-    damage(family, 2000, seed=3)
+    damage(family, 300, seed=3)
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_many_more_damaged_completions(family: str) -> None:
 @cache
 def completions(family: str) -> list[list[int]]:
     renderer = renderer_of(family)
-    made = answered(family, 80, seed=4)
+    made = answered(family, 30, seed=4)
     return [served_and_said(renderer, messages, tools)[1] for messages, tools in made]
 
 

@@ -18,7 +18,7 @@ from niels_gpt.renderers.base import RenderedTokens, build_training_sample
 from niels_gpt.renderers.template import TemplateRenderer
 
 pytest.importorskip("tokenizers")
-from tests.assets import FOLDERS, TEMPLATES, needs_assets
+from tests.assets import FOLDERS, TEMPLATES, encoder_at, needs_assets
 from tests.tokenizer import tiny
 
 CHATML = (
@@ -255,7 +255,7 @@ def official(folder: Path) -> Any:
 
 @cache
 def ours(folder: Path) -> TemplateRenderer:
-    return TemplateRenderer(folder, clock=clock)
+    return TemplateRenderer(encoder_at(folder), clock=clock)
 
 
 WORDS = (

@@ -13,8 +13,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.tokenizer.opening import open_encoder
-from tests.assets import FOLDERS, needs_assets
+from tests.assets import FOLDERS, encoder_at, needs_assets
 from tests.renderers.small import CHATML, assistant, family, user
 
 STRIPS = (
@@ -112,7 +111,7 @@ def test_a_format_without_a_stop() -> None:
 @cache
 def official(folder: Path) -> TemplateRenderer:
     stops = tuple(stop for cls in FAMILIES.values() for stop in cls.stops[:1] if cls.ends_turns)
-    return TemplateRenderer(open_encoder(folder), clock=lambda form: "2026-01-01", stops=stops)
+    return TemplateRenderer(encoder_at(folder), clock=lambda form: "2026-01-01", stops=stops)
 
 
 @needs_assets
