@@ -8,11 +8,14 @@
                         client.py     completions from an inference server; limits.py: how long a prompt may be
                         pool.py       several renderers behind one
 
-    families            qwen3.py  glm5.py  kimi_k2.py  ngpt.py     one grammar each; configs.py: their options
+    families            one file and one grammar each: qwen25 qwen3 qwen35 qwen36 glm45 glm5 kimi_k2 kimi_k25 minimax_m2
+                        deepseek_v3 nemotron3 laguna llama3 gemma mistral phi chatml ngpt gpt_oss (not registered yet:
+                        give it a date); configs.py: their options
       and their engine  engine.py     rendering, parsing and bridging, written once
                         script.py     what a grammar writes on;  chat.py: what it reads
-                        calls.py      dialects of tool calls, written and read side by side; bare_json.py: two more
-                        typescript.py tools as TypeScript;  refusals.py: what formats have no place for
+                        calls.py      dialects of tool calls, written and read side by side; bare_json.py,
+                        sections.py   more of them
+                        typescript.py, harmony_tools.py: tools as TypeScript;  refusals.py
                         thinking.py   reasoning in tags
                         completion.py sampled ids as text, each character with its token
                         bridge.py     the next prompt behind what was sampled
