@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -29,7 +30,7 @@ from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 
-class Family:
+class Family(ABC):
     """A renderer by grammar. Subclasses give the words of a format as class attributes, and its sentences as methods.
 
     Args:
@@ -79,25 +80,29 @@ class Family:
         """Write what comes before the turns, tools included, and return the index of the first message to write."""
         return 0
 
+    @abstractmethod
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """Write a system message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """Write a user message."""
-        raise NotImplementedError
 
+    @abstractmethod
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """Write an assistant message."""
-        raise NotImplementedError
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
-        """Write a tool result."""
-        raise NotImplementedError
+        """Write a tool result. Formats without tools leave the role out of `roles`, and this as it is.
 
+        Raises:
+            MessageError: `unknown_role`, always.
+        """
+        raise MessageError("unknown_role", f"message {index}: a tool result has no place in the {self.name} format")
+
+    @abstractmethod
     def prompt(self, chat: Chat, out: Script) -> None:
         """Write the generation prompt."""
-        raise NotImplementedError
 
     def prefill(self) -> str:
         """What the generation prompt supplies behind the assistant's header: the model continues from there."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from niels_gpt.errors import MessageError
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import GemmaRendererConfig
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.refusals import check_alternates, refuse_calls, refuse_late_system, refuse_tools
+from niels_gpt.renderers.refusals import (
+    check_alternates,
+    refuse_calls,
+    refuse_late_system,
+    refuse_system_alone,
+    refuse_tools,
+)
 from niels_gpt.renderers.script import Script
 
 _END = "<end_of_turn>"
@@ -29,11 +34,7 @@ class GemmaRenderer(Family):
         out.frame("<bos>")
         if chat.roles[0] != "system":
             return 0
-        if len(chat.roles) == 1:
-            raise MessageError(
-                "no_user_message",
-                f"message 0: a system message alone; expected a user behind it, in whose turn {self.name} writes it",
-            )
+        refuse_system_alone(chat, self.name)
         return 1
 
     def system(self, chat: Chat, index: int, out: Script) -> None:

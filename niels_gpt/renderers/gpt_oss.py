@@ -15,6 +15,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.harmony_tools import namespace
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script
 
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
@@ -64,10 +65,7 @@ class GptOssRenderer(Family):
         Raises:
             MessageError: always (`late_system`).
         """
-        raise MessageError(
-            "late_system",
-            f"message {index}: a {chat.roles[index]} message after others; expected at most one, first. Merge them",
-        )
+        refuse_late_system(index, self.name)
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message."""

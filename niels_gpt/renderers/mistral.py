@@ -10,7 +10,12 @@ from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import MistralRendererConfig
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.refusals import check_alternates, refuse_late_system, refuse_text_beside_calls
+from niels_gpt.renderers.refusals import (
+    check_alternates,
+    refuse_late_system,
+    refuse_system_alone,
+    refuse_text_beside_calls,
+)
 from niels_gpt.renderers.script import Script
 
 _ID = re.compile(r"[A-Za-z0-9]{9}")
@@ -33,11 +38,7 @@ class MistralRenderer(Family):
         out.frame("<s>")
         if chat.roles[0] != "system":
             return 0
-        if len(chat.roles) == 1:
-            raise MessageError(
-                "no_user_message",
-                f"message 0: a system message alone; expected a user behind it, in whose turn {self.name} writes it",
-            )
+        refuse_system_alone(chat, self.name)
         return 1
 
     def system(self, chat: Chat, index: int, out: Script) -> None:

@@ -45,6 +45,19 @@ def refuse_text_beside_calls(chat: Chat, index: int, format_name: str) -> None:
         )
 
 
+def refuse_system_alone(chat: Chat, format_name: str) -> None:
+    """Refuse a conversation that is a system message alone, in a format that writes it in a user's turn.
+
+    Raises:
+        MessageError: `no_user_message`.
+    """
+    if chat.roles == ["system"]:
+        raise MessageError(
+            "no_user_message",
+            f"message 0: a system message alone; expected a user behind it, in whose turn {format_name} writes it",
+        )
+
+
 def refuse_late_system(index: int, format_name: str) -> None:
     """Refuse a system message that is not the first message.
 

@@ -130,6 +130,11 @@ def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
 
 
 def load_tokenizers(data: bytes, name: str) -> Any:
+    """The bytes of a tokenizer.json as a `tokenizers.Tokenizer`; `name` is what errors call it.
+
+    Raises:
+        MissingExtra: `tokenizers` is not installed. TokenizerError: it cannot load them.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError as error:

@@ -43,6 +43,11 @@ class LaidOut:
 
 
 def laid_out(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> LaidOut:
+    """Strings of pieces, each a list of texts and a list of scaffold flags, laid end to end.
+
+    Raises:
+        UsageError: not as many flags as texts. TokenizerError: a lone surrogate in a text.
+    """
     return laid_end_to_end(*in_one_list(batches))
 
 
@@ -63,6 +68,11 @@ def in_one_list(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tupl
 
 
 def laid_end_to_end(texts: list[str], scaffold: Sequence[bool], counts: Positions) -> LaidOut:
+    """The same for pieces that lie in one list, `counts` (int64) of them to a string.
+
+    Raises:
+        TokenizerError: a lone surrogate in a text.
+    """
     encoded = _utf8(texts)
     flags = np.array(scaffold, np.bool_)
     edges = edges_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
