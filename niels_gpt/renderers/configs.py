@@ -80,13 +80,20 @@ class Qwen3RendererConfig(FamilyConfig):
     enable_thinking: bool = True
 
 
+class Qwen3VLRendererConfig(FamilyConfig):
+    """Qwen3-VL; `add_vision_id` counts images aloud (`Picture 1: `), over the whole conversation."""
+
+    name: Literal["qwen3-vl"] = "qwen3-vl"
+    add_vision_id: bool = False
+
+
 class Qwen35RendererConfig(FamilyConfig):
     """Qwen3.5.
 
     Attributes:
         enable_thinking: what the generation prompt opens: a thinking block, or (`False`) an empty one. `None` is the
             model's own habit, read off its template's generation prompt, else off its name; else it thinks.
-        add_vision_id: images are counted aloud (`Picture 1: `); texts have none.
+        add_vision_id: images are counted aloud (`Picture 1: `).
     """
 
     name: Literal["qwen3.5"] = "qwen3.5"
@@ -277,6 +284,7 @@ RendererConfig = Annotated[
     | DefaultRendererConfig
     | Qwen25RendererConfig
     | Qwen3RendererConfig
+    | Qwen3VLRendererConfig
     | Qwen35RendererConfig
     | Qwen36RendererConfig
     | DeepSeekV3RendererConfig

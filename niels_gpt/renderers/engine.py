@@ -40,6 +40,7 @@ class Family(ABC):
     Class attributes:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: those that the format has a place for.
+        controls: what a tokenizer of the family must have; optional_controls: what it may have.
         stops: spellings that end a turn; the first closes a turn that was cut.
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
@@ -56,6 +57,7 @@ class Family(ABC):
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool")
     stops: ClassVar[tuple[str, ...]]
     controls: ClassVar[tuple[str, ...]] = ()
+    optional_controls: ClassVar[tuple[str, ...]] = ()
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
     call_glue: ClassVar[str] = ""
@@ -70,7 +72,7 @@ class Family(ABC):
                 f"{type(self).__name__} was given a {type(self.config).__name__}; expected {self.config_class.__name__}"
             )
         if isinstance(self.encoder, Encoder):  # some tokenizers do not mark all of their turn tokens as special
-            self.encoder = self.encoder.with_controls([*self.controls, *self.stops])
+            self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 
@@ -146,6 +148,8 @@ class Family(ABC):
     ) -> list[int]:
         """The ids alone."""
         out = self.script(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        if out.images:
+            return self._rendered(out, normalise(messages)).token_ids
         ids: list[int] = self.encoder.encode_pieces(out.texts, out.scaffold)[0].tolist()
         return ids
 
@@ -254,6 +258,17 @@ class Family(ABC):
         A completion that was cut is closed with the first stop. `None`: an assistant is among the new messages, the
         completion goes on behind its last stop, or that opens another turn than the one that comes.
         """
+        return self._bridged(previous_prompt_ids, previous_completion_ids, new_messages, tools)
+
+    def _bridged(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Any,
+        pictures: int = 0,
+    ) -> RenderedTokens | None:
+        """A bridge behind a prompt with so many images."""
         given = normalise(new_messages)
         if reject_assistant_in_extension(given):
             return None
@@ -265,6 +280,7 @@ class Family(ABC):
         check_roles(given, self.roles, format_name=self.name, after_call=True)
         chat = Chat(given, tools_of(tools))
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
+        out.pictures = pictures
         out.frame(self.tail)
         self._turns(chat, 0, out)
         self.prompt(chat, out)

@@ -120,8 +120,12 @@ class KimiK2Renderer(Family):
 
     def _message(self, opener: str, chat: Chat, index: int, out: Script) -> None:
         self._header(opener, chat, index, out)
-        out.body(chat.text(index), index)
+        self.write_content(chat, index, out)
         out.frame("<|im_end|>", index)
+
+    def write_content(self, chat: Chat, index: int, out: Script) -> None:
+        """What the model reads: a message's content."""
+        out.body(chat.text(index), index)
 
     def _header(self, opener: str, chat: Chat, index: int, out: Script) -> None:
         out.frame(opener, index)
@@ -151,7 +155,7 @@ class KimiK2Renderer(Family):
         out.frame("## Return of ", index)
         out.label(chat.messages[index].get("tool_call_id", ""), index)
         out.frame("\n", index)
-        out.body(chat.text(index), index)
+        self.write_content(chat, index, out)
         out.frame("<|im_end|>", index)
 
     def prompt(self, chat: Chat, out: Script) -> None:

@@ -9,7 +9,8 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
 from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.images import CACHE_MOST, ImagePart
+from niels_gpt.renderers.qwen3_vl import QwenImages
 from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.template import TemplateRenderer
@@ -19,22 +20,37 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 _SILENT = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)  # sizes that do not think unless they are told to
 
 
-class Qwen35Renderer(Qwen3Renderer):
-    """Qwen3.5, all sizes; text only."""
+class Qwen35Renderer(QwenImages):
+    """Qwen3.5, all sizes."""
 
     name = "qwen3.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     calls: ClassVar[CallForm] = FunctionTags(python=True)
     call_glue = "\n\n"
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None) -> None:
-        super().__init__(tokenizer, config)
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: FamilyConfig | None = None,
+        *,
+        processor: Any = None,
+        image_cache_max: int = CACHE_MOST,
+    ) -> None:
+        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max)
         if self.config.enable_thinking is None:  # told apart here, so that the fingerprint knows
             self.config = self.config.model_copy(update={"enable_thinking": thinks(self.encoder)})
 
     def content(self, chat: Chat, index: int) -> str:
         """Contents are stripped."""
-        return chat.text(index).strip()
+        return super().content(chat, index).strip()
+
+    def tidied(self, parts: list[str | ImagePart]) -> list[str | ImagePart]:
+        """Without white space at the ends."""
+        if parts and isinstance(parts[0], str):
+            parts[0] = parts[0].lstrip()
+        if parts and isinstance(parts[-1], str):
+            parts[-1] = parts[-1].rstrip()
+        return parts
 
     def begin(self, chat: Chat, out: Script) -> int:
         """One system block: the tools, then the caller's message."""

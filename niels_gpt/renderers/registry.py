@@ -18,6 +18,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.gemma import GemmaRenderer
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.glm45 import GLM45Renderer
+from niels_gpt.renderers.images import CACHE_MOST, Images
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.laguna import LagunaXS2Renderer
@@ -30,9 +31,11 @@ from niels_gpt.renderers.phi import Phi3Renderer, Phi35Renderer
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.qwen3_vl import Qwen3VLRenderer
 from niels_gpt.renderers.qwen25 import Qwen25Renderer
 from niels_gpt.renderers.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.qwen36 import Qwen36Renderer
+from niels_gpt.renderers.vision import TakesImages
 from niels_gpt.tokenizer.hub import load_tokenizer
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -40,6 +43,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 FAMILIES: dict[str, type[Family]] = {
     "qwen2.5": Qwen25Renderer,
     "qwen3": Qwen3Renderer,
+    "qwen3-vl": Qwen3VLRenderer,
     "qwen3.5": Qwen35Renderer,
     "qwen3.6": Qwen36Renderer,
     "deepseek-v3": DeepSeekV3Renderer,
@@ -74,6 +78,9 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3-32B": "qwen3",
     "Qwen/Qwen3-30B-A3B": "qwen3",
     "Qwen/Qwen3-235B-A22B": "qwen3",
+    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl",
+    "Qwen/Qwen3-VL-8B-Instruct": "qwen3-vl",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": "qwen3-vl",
     "Qwen/Qwen3.5-0.8B": "qwen3.5",
     "Qwen/Qwen3.5-2B": "qwen3.5",
     "Qwen/Qwen3.5-4B": "qwen3.5",
@@ -107,7 +114,11 @@ MODEL_RENDERER_MAP: dict[str, str] = {
 }
 
 # Models with images that a family here takes, by modality.
-MULTIMODAL_MODELS: dict[str, frozenset[str]] = {}
+MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
+    name: frozenset({"image"})
+    for name, family in MODEL_RENDERER_MAP.items()
+    if issubclass(FAMILIES[family], TakesImages)
+}
 
 # What a model's config.json has if it takes images.
 _VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
@@ -159,6 +170,7 @@ def create_renderer(
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
     preserve_thinking_between_tool_calls: bool = False,
+    processor: Any = None,
 ) -> Family | DefaultRenderer:
     """A renderer for a tokenizer (document 003).
 
@@ -168,10 +180,12 @@ def create_renderer(
             family; "template" (or "default"); or a config, or its fields.
         tool_parser, reasoning_parser: how completions are read, for renderers by template.
         preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
+        processor: of families with images, see `TakesImages`.
 
     Raises:
         UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for
-            them. TokenizerError, TemplateError: the tokenizer cannot be used.
+            them; a processor for a renderer that takes no images. TokenizerError, TemplateError: the
+            tokenizer cannot be used.
     """
     config = _config(renderer)
     encoder = open_encoder(tokenizer)
@@ -182,6 +196,11 @@ def create_renderer(
     asked = {name: True for name, wanted in kept.items() if wanted}
     if isinstance(config, AutoRendererConfig):
         config = _resolved(config, encoder)
+    if processor is not None and not (config.name in FAMILIES and issubclass(FAMILIES[config.name], TakesImages)):
+        with_images = ", ".join(name for name, family in FAMILIES.items() if issubclass(family, TakesImages))
+        raise UsageError(
+            f"{config.name} takes no images, so no processor; expected one of {with_images}, or leave it out"
+        )
     if isinstance(config, DefaultRendererConfig):
         if asked:
             raise UsageError(
@@ -193,7 +212,8 @@ def create_renderer(
         return DefaultRenderer(encoder, config.model_copy(update=given))
     if tool_parser or reasoning_parser:
         raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
-    return FAMILIES[config.name](encoder, config.model_copy(update=asked))
+    family, made = FAMILIES[config.name], config.model_copy(update=asked)
+    return family(encoder, made, processor=processor) if issubclass(family, TakesImages) else family(encoder, made)
 
 
 def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
@@ -288,8 +308,13 @@ def create_renderer_pool(
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
     preserve_thinking_between_tool_calls: bool = False,
+    processor: Any = None,
 ) -> RendererPool:
-    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`."""
+    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`.
+
+    They share the processor, and what it made of the last images.
+    """
+    shared = None if processor is None else Images.of(processor, CACHE_MOST)
 
     def factory() -> Renderer:
         source: Any = name_or_path if Path(name_or_path).exists() else load_tokenizer(name_or_path)
@@ -300,6 +325,7 @@ def create_renderer_pool(
             reasoning_parser=reasoning_parser,
             preserve_all_thinking=preserve_all_thinking,
             preserve_thinking_between_tool_calls=preserve_thinking_between_tool_calls,
+            processor=shared,
         )
 
     return RendererPool(factory, size)

@@ -14,6 +14,7 @@ from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_o
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
@@ -27,6 +28,12 @@ from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
 BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
+
+
+_NO_IMAGES = (
+    "a template says where it stands, and not how many tokens it takes. Name a family with images, or use text(), "
+    "which shows what the template writes"
+)
 
 
 def no_clock(form: str) -> str:
@@ -193,6 +200,7 @@ class TemplateRenderer:
 
     def _pieces(self, messages: list[Message], tools: Any, gen: bool) -> tuple[list[Piece], str]:
         """The pieces, and what of the messages' content was not traced (empty if all was)."""
+        refuse_images(messages, "unsupported_content", _NO_IMAGES)
         self._check_labels(messages, tools)
         runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
         lost = untraced(messages, runs)

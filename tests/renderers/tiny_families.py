@@ -69,7 +69,7 @@ _GLM = Tokens(
 _KIMI = Tokens(
     controls=(
         *("<|im_end|>", "[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
-        *("[EOT]", "<|media_pad|>", "[PAD]"),
+        *("[EOT]", "<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>", "[PAD]"),
     ),
     added=(
         *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
@@ -126,6 +126,16 @@ TOKENS: dict[str, Tokens] = {
             "</think>",
         ),
         form="NFC",
+    ),
+    "qwen3-vl": Tokens(
+        controls=(
+            *("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+            "<|video_pad|>",
+        ),
+        added=("<tool_call>", "</tool_call>", "<|fim_pad|>", "<tool_response>", "</tool_response>"),
+        form="NFC",
+        reasons=False,
+        late_system=False,
     ),
     "qwen3.5": _QWEN35,
     "qwen3.6": _QWEN35,
