@@ -38,18 +38,24 @@ def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: 
         exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
 
 
-def test_the_page_on_renderers(tmp_path: Path) -> None:
-    """All blocks in order, with a tiny tokenizer of the family in the place of the model."""
+def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks in order, with tiny tokenizers of the families in the place of the models."""
     pytest.importorskip("tokenizers")
+    from tests.renderers import tiny_images
     from tests.renderers.small import CHATML
     from tests.renderers.tiny_families import folder_of
 
     model = tmp_path / "model"
     shutil.copytree(folder_of("qwen3"), model)
     (model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    seeing = tmp_path / "seeing"
+    shutil.copytree(folder_of("qwen3-vl"), seeing)
+    tiny_images.qwen_processor().save_pretrained(seeing)
+    tiny_images.picture(200, 90).save(tmp_path / "receipt.png")
+    monkeypatch.chdir(tmp_path)
     found = blocks(REPOSITORY / "docs" / "renderers.md")
-    assert len(found) >= 7
+    assert len(found) >= 10
     names: dict[str, object] = {}
     for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(model))
+        code = block.replace("~/models/Qwen3-8B", str(model)).replace("~/models/Qwen3-VL-4B-Instruct", str(seeing))
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
