@@ -180,7 +180,7 @@ def create_renderer(
             family; "template" (or "default"); or a config, or its fields.
         tool_parser, reasoning_parser: how completions are read, for renderers by template.
         preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
-        processor: of families with images, see `TakesImages`.
+        processor: of families with images, see `TakesImages`; or an `Images`, which says how many it keeps.
 
     Raises:
         UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for

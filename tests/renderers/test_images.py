@@ -240,6 +240,19 @@ def test_few_images_are_kept() -> None:
     assert processor.calls == 4
 
 
+def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of 8 x 8 have 804 bytes of arrays here; two of them fit, and one that is too large is not kept at all."""
+    monkeypatch.setattr("niels_gpt.renderers.images.CACHE_BYTES", 1700)
+    processor = PaddingProcessor()
+    images = Images(processor)
+    for seed in (0, 1, 0, 1, 2, 1, 0):
+        images.process(ImagePart(0, 0, picture(8, 8, seed)))
+    assert processor.calls == 4
+    for _ in range(2):
+        assert images.process(ImagePart(0, 0, picture(80, 80))).tokens == 100
+    assert processor.calls == 6
+
+
 # ---- pools, and how renderers are made
 
 
