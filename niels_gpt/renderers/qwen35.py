@@ -42,7 +42,8 @@ class Qwen35Renderer(QwenImages):
 
     def content(self, chat: Chat, index: int) -> str:
         """Contents are stripped."""
-        return super().content(chat, index).strip()
+        content = chat.messages[index]["content"]
+        return (content if isinstance(content, str) else super().content(chat, index)).strip()
 
     def tidied(self, parts: list[str | ImagePart]) -> list[str | ImagePart]:
         """Without white space at the ends."""

@@ -31,7 +31,7 @@ class QwenImages(TakesImages, Qwen3Renderer):
     def enclosed(self, header: str, chat: Chat, index: int, footer: str, out: Script) -> None:
         """See `ChatMLTurns`."""
         if isinstance(chat.messages[index]["content"], str):
-            super().enclosed(header, chat, index, footer, out)
+            out.turn(header, self.content(chat, index), footer, index)
             return
         out.frame(header, index)
         self.write_parts(self.tidied(self.parts(chat, index)), index, out)
