@@ -379,9 +379,9 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
         if "strftime" in source:
             expected = dated(expected)
         assert renderer.text(chat, tools=tools) == expected
-        pieces, lost = renderer._pieces(normalise(chat), tools, False)
-        assert "".join(piece.text for piece in pieces) == expected
-        assert not lost.startswith("the content")
+        out, attribution = renderer._written(normalise(chat), tools, False)
+        assert "".join(out.texts) == expected
+        assert not attribution.startswith("partial: the content")
         compared += 1
     assert compared >= 2
 
