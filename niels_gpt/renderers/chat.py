@@ -127,6 +127,12 @@ class Chat:
         last = len(self.roles) - 1
         return next((i for i in range(last, -1, -1) if self.roles[i] == "user" and not self._is_result(i)), last)
 
+    @cached_property
+    def last_answer(self) -> int:
+        """The last assistant message that calls no tool, -1 if there is none."""
+        answers = (i for i, role in enumerate(self.roles) if role == "assistant" and not self.calls(i))
+        return max(answers, default=-1)
+
     def _is_result(self, index: int) -> bool:
         text = self.text(index)
         return text.startswith("<tool_response>") and text.endswith("</tool_response>")

@@ -292,6 +292,7 @@ RendererConfig = Annotated[
     | Phi3RendererConfig
     | Phi35RendererConfig
     | LagunaXS2RendererConfig
+    | GptOssRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig
