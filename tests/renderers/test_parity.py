@@ -291,11 +291,6 @@ FACTS: dict[str, Difference] = {
     "tools before an empty user message": Difference(
         ("llama-3",), "no text of the message is there to tell whose turn it is", [said("user", "")], TOOLS
     ),
-    "an assistant begins, and thinks before the last answer": Difference(
-        ("gpt-oss",),
-        "the template cannot tell the prompt of an empty past, and with a prompt it writes the last answer otherwise",
-        [said("assistant"), ASKED, said("assistant", reasoning_content="r")],
-    ),
     "an empty first system message": Difference(
         ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "llama-3"),
         "the template writes it outside of its loop over messages",
@@ -349,10 +344,6 @@ def in_facts(family: str, messages: Messages, tools: Any, flags: Flags) -> bool:
         return bool(given and in_user) or "" in first_texts
     if family in ("gemma", "mistral"):
         return False
-    if family == "gpt-oss":
-        return (
-            first["role"] == "assistant" and "reasoning_content" in messages[-1] and not messages[-1].get("tool_calls")
-        )
     text = plain_text(first["content"])
     empty = not (text.strip() if family in QWEN35 else text)
     return first["role"] == "system" and (family == "laguna-xs.2" or empty)
