@@ -139,6 +139,12 @@ class Chat:
             self._last_query = at if at >= 0 else last
         return self._last_query
 
+    @cached_property
+    def last_answer(self) -> int:
+        """The last assistant message that calls no tool, -1 if there is none."""
+        answers = (i for i, role in enumerate(self.roles) if role == "assistant" and not self.calls(i))
+        return max(answers, default=-1)
+
     def _is_result(self, index: int) -> bool:
         text = self.text(index)
         return text.startswith("<tool_response>") and text.endswith("</tool_response>")

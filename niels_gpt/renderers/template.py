@@ -268,8 +268,9 @@ class TemplateRenderer:
         if key not in self._prompts:
             try:
                 self._prompts[key] = self._prompt_after(messages[:index], tools, before)
-            except MessageError:  # the template wants a whole conversation, or one that nobody has begun
-                self._prompts[key] = self._prompt_after(messages, tools, None)
+            except MessageError:  # the template wants a whole conversation; or somebody, where nobody has spoken
+                past = messages if index else normalise([{"role": "user", "content": "probe"}])
+                self._prompts[key] = self._prompt_after(past, tools, None)
         return self._prompts[key]
 
     def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
