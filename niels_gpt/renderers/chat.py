@@ -6,7 +6,7 @@ import json
 import marshal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from niels_gpt.errors import MessageError
