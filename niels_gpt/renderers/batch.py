@@ -10,8 +10,8 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.rendered import MultiModalData, PlaceholderRange, RenderedBatch
-from niels_gpt.renderers.script import Script, is_scaffold, unpacked
+from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
+from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.pieces import Ids, Positions
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
@@ -61,11 +61,11 @@ def encoded_batch(
     texts = list(chain.from_iterable(out.texts for out in scripts))
     facts = np.fromiter(chain.from_iterable(out.facts for out in scripts), dtype=np.int32, count=len(texts))
     pieces = np.fromiter((len(out.texts) for out in scripts), dtype=np.int64, count=len(scripts))
-    ids, counts, lengths = encoder.encode_flat(texts, is_scaffold(facts).tolist(), pieces)
+    ids, counts, lengths = encoder.encode_flat(texts, (facts & SCAFFOLD != 0).tolist(), pieces)
     media: Sequence[MultiModalData | None] = ()
     if any(out.images for out in scripts):
         ids, counts, lengths, media = with_images(scripts, ids, counts, pieces)
-    return RenderedBatch(ids, lengths, *unpacked(facts.repeat(counts)), messages, attribution, media)
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media)
 
 
 def with_images(
