@@ -16,7 +16,7 @@ from niels_gpt.tokenizer.pieces import Ids, Positions
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 if TYPE_CHECKING:
-    from niels_gpt.renderers.images import ProcessedImage
+    from niels_gpt.renderers.processors import ProcessedImage
 
 
 def render_batch(

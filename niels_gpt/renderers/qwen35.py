@@ -9,7 +9,8 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
 from niels_gpt.renderers.chat import Chat, tool_json
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
-from niels_gpt.renderers.images import CACHE_MOST, ImagePart
+from niels_gpt.renderers.images import ImagePart
+from niels_gpt.renderers.processors import CACHE_MOST
 from niels_gpt.renderers.qwen3_vl import QwenImages
 from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script

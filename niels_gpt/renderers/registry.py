@@ -19,7 +19,6 @@ from niels_gpt.renderers.gemma import GemmaRenderer
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.glm45 import GLM45Renderer
 from niels_gpt.renderers.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.images import CACHE_MOST, Images
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.laguna import LagunaXS2Renderer
@@ -30,6 +29,7 @@ from niels_gpt.renderers.nemotron3 import Nemotron3Renderer, Nemotron3UltraRende
 from niels_gpt.renderers.ngpt import NgptRenderer
 from niels_gpt.renderers.phi import Phi3Renderer, Phi35Renderer
 from niels_gpt.renderers.pool import RendererPool
+from niels_gpt.renderers.processors import CACHE_MOST, Images
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.qwen3_vl import Qwen3VLRenderer

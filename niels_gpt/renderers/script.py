@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece
 
 if TYPE_CHECKING:
-    from niels_gpt.renderers.images import ProcessedImage
+    from niels_gpt.renderers.processors import ProcessedImage
 
 _FRAME, _BODY, _SAYS, _MARKS = SCAFFOLD, BODY, SAMPLED | BODY, SAMPLED | BODY | SCAFFOLD
 

@@ -12,14 +12,8 @@ from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import FamilyConfig
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.images import (
-    CACHE_MOST,
-    ImagePart,
-    Images,
-    ProcessedImage,
-    image_part,
-    no_processor,
-)
+from niels_gpt.renderers.images import ImagePart, image_part
+from niels_gpt.renderers.processors import CACHE_MOST, Images, ProcessedImage, no_processor
 from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
 from niels_gpt.renderers.script import Script
 

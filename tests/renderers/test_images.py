@@ -32,7 +32,8 @@ from niels_gpt.renderers.base import (
     create_renderer_pool,
     is_multimodal,
 )
-from niels_gpt.renderers.images import ImagePart, Images, image_hash, image_part
+from niels_gpt.renderers.images import ImagePart, image_hash, image_part
+from niels_gpt.renderers.processors import Images
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.sources.rejections import Rejections
@@ -242,7 +243,7 @@ def test_few_images_are_kept() -> None:
 
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of 8 x 8 have 804 bytes of arrays here; two of them fit, and one that is too large is not kept at all."""
-    monkeypatch.setattr("niels_gpt.renderers.images.CACHE_BYTES", 1700)
+    monkeypatch.setattr("niels_gpt.renderers.processors.CACHE_BYTES", 1700)
     processor = PaddingProcessor()
     images = Images(processor)
     for seed in (0, 1, 0, 1, 2, 1, 0):
