@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.calls import Block, CallForm, schemas_of
+from niels_gpt.renderers.calls import Block, CallForm, calls_in, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles, tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
@@ -228,7 +228,7 @@ class Family(ABC):
         return ParsedResponse(
             content=self.tidy(content.removesuffix(self.call_glue) if blocks else content),
             reasoning_content=reasoning or None,
-            tool_calls=[block.call for block in blocks if block.call is not None],
+            tool_calls=calls_in(blocks),
         )
 
     def read_thinking(self, said: Completion) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, schemas_of
+from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, calls_in, schemas_of
 from niels_gpt.renderers.chat import tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.deepseek_v3 import FencedJSON
@@ -49,7 +49,7 @@ class CallFormParser:
         parts = [said.ids[lo:hi] for lo, hi in zip(starts, stops, strict=True)]
         # What is nothing but white space between calls or behind them is the format's, as families read it.
         content = [token for at, part in enumerate(parts) if not at or self._says(part) for token in part]
-        return content, [block.call for block in blocks if block.call is not None]
+        return content, calls_in(blocks)
 
     def _says(self, ids: list[int]) -> bool:
         return bool(b"".join(self._encoder.token_bytes(ids)).strip())

@@ -92,6 +92,30 @@ def test_calls_and_what_is_left() -> None:
     assert parser.extract(ids_of(renderer, " \n")) == (ids_of(renderer, " \n"), [])
 
 
+@pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": ' + "[" * 9000])
+def test_json_that_cannot_be_written_again_is_none(arguments: str) -> None:
+    renderer = family("qwen3")
+    text = f'<tool_call>\n{{"name": "get", "arguments": {arguments}}}\n</tool_call>'
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert (found.status, found.name, found.arguments) == (Status.INVALID_JSON, None, None)
+
+
+def test_arguments_as_json_text_are_no_object() -> None:
+    renderer = family("qwen3")
+    text = '<tool_call>\n{"name": "get", "arguments": "{}"}\n</tool_call>'
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert (found.status, found.name, found.arguments) == (Status.MALFORMED_STRUCTURE, "get", "{}")
+
+
+def test_broken_characters_in_arguments_can_be_written() -> None:
+    renderer = family("qwen3")
+    before, after = (ids_of(renderer, text) for text in ('<tool_call>{"name": "g', '", "arguments": {}}</tool_call>'))
+    half = ids_of(renderer, "ß")[:1]
+    assert renderer.encoder.token_bytes(half) == [b"\xc3"]
+    (found,) = renderer.parse_response([*before, *half, *after]).tool_calls
+    assert (found.status, found.name) == (Status.OK, "g\ufffd")
+
+
 def test_kimis_calls_have_ids() -> None:
     renderer = family("kimi-k2")
     messages = [
