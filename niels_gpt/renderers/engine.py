@@ -258,7 +258,10 @@ class Family(ABC):
         if reject_assistant_in_extension(given):
             return None
         before = trim_to_turn_close(
-            previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._stop_ids[0]
+            previous_prompt_ids,
+            previous_completion_ids,
+            set(self._stop_ids),
+            synthesize_close=next(iter(self._stop_ids), None),
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
@@ -286,7 +289,7 @@ class Family(ABC):
         )
 
     def _check_controls(self) -> None:
-        missing = [text for text in (*self.controls, self.stops[0]) if text not in self.encoder.added_ids]
+        missing = [text for text in (*self.controls, *self.stops[:1]) if text not in self.encoder.added_ids]
         if missing:
             raise TokenizerError(
                 f"{self.encoder.name}: the tokenizer has no {missing[0]!r}, which {self.name} writes; expected a "

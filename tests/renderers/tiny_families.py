@@ -40,6 +40,7 @@ class Tokens:
         holds: what of `Wanted` its conversations may hold, where that is not everything.
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
+        marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
     """
 
@@ -54,6 +55,7 @@ class Tokens:
     shown: Callable[[str], str] = str
     system_in_turn: bool = False
     opens_block: bool = False
+    marked: bool = True
 
 
 _GLM = Tokens(
@@ -168,6 +170,13 @@ TOKENS: dict[str, Tokens] = {
     ),
     "phi-3": _PHI,
     "phi-3.5": replace(_PHI, system_in_turn=True),
+    "phi-4": Tokens(
+        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
+        reasons=False,
+        holds=_TEXTS,
+    ),
+    "phi-4-mini": _PHI,
+    "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
     "laguna-xs.2": Tokens(
         controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),
         added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
