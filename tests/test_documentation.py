@@ -1,4 +1,4 @@
-"""The code of `docs/episodes.md` and `docs/renderers.md`, run as it stands."""
+"""The code of the pages in `docs`, run as it stands, and the pages that a script writes, written again."""
 
 from __future__ import annotations
 
@@ -53,3 +53,12 @@ def test_the_page_on_renderers(tmp_path: Path) -> None:
     for number, block in enumerate(found):
         code = block.replace("~/models/Qwen3-8B", str(model))
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("name", ["families.md", "families.html"])
+def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
+    pytest.importorskip("tokenizers")
+    from docs.families import pages
+
+    committed = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    assert committed == pages()[name], "write them again: python -m docs.families"

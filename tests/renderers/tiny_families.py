@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -199,7 +199,7 @@ TOKENS: dict[str, Tokens] = {
 }
 
 
-def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
+def byte_level(tokens: Tokens, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """Byte-level BPE with these tokens; without `split`, merges go over any seam."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)
@@ -212,20 +212,20 @@ def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*TEXTS] * 20, trainer)
+    tokenizer.train_from_iterator([*texts] * 20, trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in tokens.added])
     return tokenizer
 
 
 @cache
-def folder_of(family: str, *, split: bool = True) -> Path:
-    """A directory with the family's tiny tokenizer."""
+def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Path:
+    """A directory with the family's tiny tokenizer, trained on the texts (a tuple)."""
     folder = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-"))
     if family == "ngpt":
         train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=2000)
         return folder / "spm"
     tokens = TOKENS[family]
-    byte_level(tokens, split=split).save(str(folder / "tokenizer.json"))
+    byte_level(tokens, split=split, texts=texts).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": tokens.controls[0]}), encoding="utf-8")
     return folder
 
