@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import FAMILIES, config_of
+from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
 
@@ -233,8 +233,8 @@ def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) 
 @cache
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`."""
-    config: Any = config_of({"name": family, **dict(options)})
-    return FAMILIES[family](folder_of(family, split=split), config)
+    kind = FAMILIES[family]
+    return kind(folder_of(family, split=split), kind.config_class.model_validate(dict(options)))
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:
