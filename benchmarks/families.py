@@ -2,13 +2,14 @@
 
 Real tokenizers where they are at hand (`tests/assets.py` says where they are looked for), else the tiny ones of the
 tests. A ratio of 0.2 says that rendering takes five times as long as the encoder alone, which none should exceed on
-chats without tools.
+chats without tools. `python -m benchmarks.families` tells the same in processor time, for machines that others use too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -89,3 +90,36 @@ def _alone(renderer: Family, texts: list[str]) -> Callable[[], Any]:
 
     reference = Tokenizer.from_str(encoder.parts.json_bytes.decode())
     return lambda: reference.encode_batch_fast(texts, add_special_tokens=False)
+
+
+def main() -> None:
+    """Print how many times the encoder's processor time rendering takes, the least of several runs each."""
+    print("| family | tokenizer | texts | with tools |\n|---|---|---:|---:|")
+    for name in FAMILIES:
+        model, kind = _model(name)
+        renderer = FAMILIES[name](model)
+        told = [_times(renderer, corpus(CONVERSATIONS, tools=0))]
+        if renderer.calls is not None:
+            told.append(_times(renderer, corpus(CONVERSATIONS, tools=1, call_id="weather01")))
+        shown = (f"{ours / alone:.1f} ({ours / CONVERSATIONS * 1e6:.0f} µs)" for ours, alone in told)
+        print(f"| {name} | {kind} | {' | '.join(shown)}{' | ' * (2 - len(told))} |", flush=True)
+
+
+def _times(renderer: Family, data: Chats) -> tuple[float, float]:
+    """Seconds of rendering and of the encoder alone."""
+    chats, tools = [chat for chat, _ in data], [own for _, own in data]
+    alone = _alone(renderer, [renderer.text(chat, tools=own) for chat, own in data])
+    return _least(partial(renderer.render_many, chats, tools=tools)), _least(alone)
+
+
+def _least(run: Callable[[], Any]) -> float:
+    taken = []
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        run()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+if __name__ == "__main__":
+    main()

@@ -128,7 +128,7 @@ class Shown:
             "sampled": code(self._said()),
             "reasoning": self._reasoning(),
             "calls": (type(self.renderer.calls).__doc__ or "").split("\n")[0] if self.renderer.calls else "none",
-            "overhead": self._overhead(),
+            "tokens": self._overhead(),
         }
         return told
 
@@ -165,7 +165,7 @@ class Shown:
         user, assistant = (owners.count(index) - text for index in (2, 3))
         facts = self.renderer.render(self.messages, tools=self.tools)
         total, scaffold = len(facts.token_ids), facts.is_content.count(False)
-        return f"{user} tokens a user's turn, {assistant} an assistant's; {scaffold} of {total} in the example below"
+        return f"{user} beside a user's text, {assistant} beside an assistant's; {scaffold} of {total} in the example below"
 
 
 def code(text: str) -> str:
