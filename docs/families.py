@@ -164,8 +164,8 @@ class Shown:
         text = len(self.renderer.encoder.encode_pieces(["hello"], [False])[0])
         user, assistant = (owners.count(index) - text for index in (2, 3))
         facts = self.renderer.render(self.messages, tools=self.tools)
-        total, scaffold = len(facts.token_ids), facts.is_content.count(False)
-        return f"{user} beside a user's text, {assistant} beside an assistant's; {scaffold} of {total} in the example below"
+        scaffold = f"{facts.is_content.count(False)} of {len(facts.token_ids)} in the example below"
+        return f"{user} beside a user's text, {assistant} beside an assistant's; {scaffold}"
 
 
 def code(text: str) -> str:

@@ -25,9 +25,9 @@ class KimiK25Renderer(KimiK2Renderer):
 
     def think(self, chat: Chat, index: int, out: Script) -> None:
         """The block, empty in history and where thinking is off."""
-        answered = max(
-            (i for i, role in enumerate(chat.roles) if role == "assistant" and not chat.calls(i)), default=-1
-        )
+        backwards = range(len(chat.roles) - 1, -1, -1)
+        answers = (i for i in backwards if chat.roles[i] == "assistant" and not chat.messages[i].get("tool_calls"))
+        answered = next(answers, -1)
         kept = (self.config.thinking and index > answered) or self.keeps_thinking(chat, index)
         out.marks("<think>", index)
         out.says((chat.reasoning(index) or "") if kept else "", index)
