@@ -217,6 +217,18 @@ class Phi35RendererConfig(FamilyConfig):
     name: Literal["phi-3.5"] = "phi-3.5"
 
 
+class Phi4RendererConfig(FamilyConfig):
+    """Phi-4 has no options of its own."""
+
+    name: Literal["phi-4"] = "phi-4"
+
+
+class Phi4MiniRendererConfig(FamilyConfig):
+    """Phi-4-mini has no options of its own."""
+
+    name: Literal["phi-4-mini"] = "phi-4-mini"
+
+
 class _NemotronConfig(FamilyConfig):
     """Nemotron's options.
 
@@ -281,6 +293,13 @@ class MiniMaxM2RendererConfig(FamilyConfig):
     model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
 
 
+class RawRendererConfig(FamilyConfig):
+    """No markers: what stands between two texts."""
+
+    name: Literal["raw"] = "raw"
+    separator: str = " "
+
+
 class NgptRendererConfig(FamilyConfig):
     """The house format of document 000: what stands in for a system message that is not there."""
 
@@ -308,12 +327,15 @@ RendererConfig = Annotated[
     | MistralRendererConfig
     | Phi3RendererConfig
     | Phi35RendererConfig
+    | Phi4RendererConfig
+    | Phi4MiniRendererConfig
     | LagunaXS2RendererConfig
     | GptOssRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig
     | ChatMLRendererConfig
+    | RawRendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

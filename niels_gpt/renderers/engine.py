@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.calls import Block, CallForm, schemas_of
+from niels_gpt.renderers.calls import Block, CallForm, calls_in, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles, tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
@@ -77,7 +77,6 @@ class Family(ABC):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
-        self._cut_end_id = self.encoder.added_ids[self.cut_end or self.stops[0]]
 
     # ---- the grammar: what a family writes
 
@@ -235,7 +234,7 @@ class Family(ABC):
         return ParsedResponse(
             content=self.tidy(content.removesuffix(self.call_glue) if blocks else content),
             reasoning_content=reasoning or None,
-            tool_calls=[block.call for block in blocks if block.call is not None],
+            tool_calls=calls_in(blocks),
         )
 
     def read_thinking(self, said: Completion) -> tuple[str, int]:
@@ -293,6 +292,11 @@ class Family(ABC):
         # The next turn's opener was the stop: it is there already, or it opens another turn than the one that comes.
         return behind(before, added, skip=1) if before[-1] == added.token_ids[0] else None
 
+    @property
+    def _cut_end_id(self) -> int | None:
+        """What closes a turn that was cut."""
+        return self.encoder.added_ids.get(self.cut_end, next(iter(self._stop_ids), None))
+
     # ---- for the families
 
     def keeps_thinking(self, chat: Chat, index: int) -> bool:
@@ -305,7 +309,7 @@ class Family(ABC):
         )
 
     def _check_controls(self) -> None:
-        missing = [text for text in (*self.controls, self.stops[0]) if text not in self.encoder.added_ids]
+        missing = [text for text in (*self.controls, *self.stops[:1]) if text not in self.encoder.added_ids]
         if missing:
             raise TokenizerError(
                 f"{self.encoder.name}: the tokenizer has no {missing[0]!r}, which {self.name} writes; expected a "

@@ -83,7 +83,10 @@ class Qwen35Renderer(QwenImages):
 
     def _current(self, chat: Chat, index: int) -> bool:
         """No query stands behind this message; a tool result in a user's clothes is none."""
-        asked = (self.content(chat, i) for i in range(index + 1, chat.last("user") + 1) if chat.roles[i] == "user")
+        last = chat.last("user")
+        if index > last:
+            return True
+        asked = (self.content(chat, i) for i in range(last, index, -1) if chat.roles[i] == "user")
         return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
 
     def prefill(self) -> str:

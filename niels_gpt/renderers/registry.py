@@ -27,7 +27,7 @@ from niels_gpt.renderers.minimax_m2 import MiniMaxM2Renderer
 from niels_gpt.renderers.mistral import MistralRenderer
 from niels_gpt.renderers.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
 from niels_gpt.renderers.ngpt import NgptRenderer
-from niels_gpt.renderers.phi import Phi3Renderer, Phi35Renderer
+from niels_gpt.renderers.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.processors import CACHE_MOST, Images
 from niels_gpt.renderers.protocol import Renderer
@@ -36,6 +36,7 @@ from niels_gpt.renderers.qwen3_vl import Qwen3VLRenderer
 from niels_gpt.renderers.qwen25 import Qwen25Renderer
 from niels_gpt.renderers.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.qwen36 import Qwen36Renderer
+from niels_gpt.renderers.raw import RawRenderer
 from niels_gpt.renderers.vision import TakesImages
 from niels_gpt.tokenizer.hub import load_tokenizer
 from niels_gpt.tokenizer.opening import open_encoder
@@ -59,12 +60,15 @@ FAMILIES: dict[str, type[Family]] = {
     "mistral": MistralRenderer,
     "phi-3": Phi3Renderer,
     "phi-3.5": Phi35Renderer,
+    "phi-4": Phi4Renderer,
+    "phi-4-mini": Phi4MiniRenderer,
     "laguna-xs.2": LagunaXS2Renderer,
     "gpt-oss": GptOssRenderer,
     "minimax-m2": MiniMaxM2Renderer,
     "nemotron-3": Nemotron3Renderer,
     "nemotron-3-ultra": Nemotron3UltraRenderer,
     "chatml": ChatMLRenderer,
+    "raw": RawRenderer,
     "ngpt": NgptRenderer,
 }
 
@@ -107,6 +111,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
     "google/gemma-3-1b-it": "gemma",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
+    "microsoft/phi-4": "phi-4",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
     "poolside/Laguna-XS.2": "laguna-xs.2",
     "openai/gpt-oss-20b": "gpt-oss",
     "openai/gpt-oss-120b": "gpt-oss",

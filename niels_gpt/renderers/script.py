@@ -140,6 +140,9 @@ class Script:
             supplied  <think>        text  <                  frame  nothing      left  <
         """
         prompt, self.supplied = self.supplied, ""
+        if text.startswith(prompt):  # nearly always
+            self.frame(prompt, msg)
+            return text[len(prompt) :]
         pairs = enumerate(zip(text, prompt, strict=False))
         shared = next((at for at, (one, other) in pairs if one != other), min(len(text), len(prompt)))
         if shared < len(prompt):  # half a tag was not supplied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import FAMILIES, config_of
+from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
 
@@ -40,6 +40,7 @@ class Tokens:
         holds: what of `Wanted` its conversations may hold, where that is not everything.
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
+        marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
         thinks_aloud: a text beside a call stands where reasoning does.
@@ -62,6 +63,7 @@ class Tokens:
     thinks_aloud: bool = False
     ends: str = ""
     day: str = ""
+    marked: bool = True
 
 
 _GLM = Tokens(
@@ -192,6 +194,13 @@ TOKENS: dict[str, Tokens] = {
     ),
     "phi-3": _PHI,
     "phi-3.5": replace(_PHI, system_in_turn=True),
+    "phi-4": Tokens(
+        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
+        reasons=False,
+        holds=_TEXTS,
+    ),
+    "phi-4-mini": _PHI,
+    "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
     "laguna-xs.2": Tokens(
         controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),
         added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
@@ -229,7 +238,7 @@ TOKENS: dict[str, Tokens] = {
 }
 
 
-def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
+def byte_level(tokens: Tokens, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """Byte-level BPE with these tokens; without `split`, merges go over any seam."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)
@@ -242,20 +251,20 @@ def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*TEXTS] * 20, trainer)
+    tokenizer.train_from_iterator([*texts] * 20, trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in tokens.added])
     return tokenizer
 
 
 @cache
-def folder_of(family: str, *, split: bool = True) -> Path:
-    """A directory with the family's tiny tokenizer."""
+def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Path:
+    """A directory with the family's tiny tokenizer, trained on the texts (a tuple)."""
     folder = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-"))
     if family == "ngpt":
         train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=2000)
         return folder / "spm"
     tokens = TOKENS[family]
-    byte_level(tokens, split=split).save(str(folder / "tokenizer.json"))
+    byte_level(tokens, split=split, texts=texts).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": tokens.controls[0]}), encoding="utf-8")
     return folder
 
@@ -263,8 +272,8 @@ def folder_of(family: str, *, split: bool = True) -> Path:
 @cache
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`."""
-    config: Any = config_of({"name": family, **dict(options)})
-    return FAMILIES[family](folder_of(family, split=split), config)
+    kind = FAMILIES[family]
+    return kind(folder_of(family, split=split), kind.config_class.model_validate(dict(options)))
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:
