@@ -161,7 +161,9 @@ def check_calls_sane(renderer: Family, ids: Ids, calls: list[ParsedToolCall]) ->
 def check_raw(renderer: Family, call: ParsedToolCall, held: str) -> None:
     """The text of a call's span is its raw text between its tags, or, where calls are bare, between separators."""
     opening, closing = TOKENS[renderer.name].call
-    if not opening:
+    if TOKENS[renderer.name].headed:
+        assert opening.strip() + call.raw in held
+    elif not opening:
         assert held.strip(BETWEEN) == call.raw.strip(BETWEEN)
     else:
         assert held in (opening + call.raw + closing, opening + call.raw)

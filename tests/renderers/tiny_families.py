@@ -34,6 +34,7 @@ class Tokens:
         added: added tokens that are no control tokens.
         form: how the tokenizer normalises text.
         call: what a tool call is opened and closed with.
+        headed: the span of a call begins with a header, before what it is opened with.
         reasons: the format has a place for reasoning.
         keeps: its template keeps reasoning in history.
         late_system: it has one for system messages behind the first.
@@ -52,6 +53,7 @@ class Tokens:
     added: tuple[str, ...] = ()
     form: str | None = None
     call: tuple[str, str] = ("<tool_call>", "</tool_call>")
+    headed: bool = False
     reasons: bool = True
     keeps: bool = False
     late_system: bool = True
@@ -214,6 +216,7 @@ TOKENS: dict[str, Tokens] = {
             *("<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"),
         ),
         call=(" to=", "<|call|>"),
+        headed=True,
         late_system=False,
         holds={"inline": False, "one_call": True, "both": False},  # think tags in a content stay there
         shown=_in_json,
