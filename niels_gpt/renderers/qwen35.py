@@ -86,6 +86,8 @@ class Qwen35Renderer(QwenImages):
         last = chat.last("user")
         if index > last:
             return True
+        if chat.is_plain(last) and "<tool_response>" not in chat.text(last):  # nearly always
+            return False
         asked = (self.content(chat, i) for i in range(last, index, -1) if chat.roles[i] == "user")
         return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
 

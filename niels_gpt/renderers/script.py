@@ -143,8 +143,13 @@ class Script:
         if text.startswith(prompt):  # nearly always
             self.frame(prompt, msg)
             return text[len(prompt) :]
-        pairs = enumerate(zip(text, prompt, strict=False))
-        shared = next((at for at, (one, other) in pairs if one != other), min(len(text), len(prompt)))
+        if text and text[0] != prompt[0]:
+            return text
+        shared = 0
+        for one, other in zip(text, prompt, strict=False):
+            if one != other:
+                break
+            shared += 1
         if shared < len(prompt):  # half a tag was not supplied
             opened = text.rfind("<", 0, shared)
             shared = opened if opened > text.rfind(">", 0, shared) else shared
