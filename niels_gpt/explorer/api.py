@@ -1,0 +1,319 @@
+"""What the page asks and is told, without HTTP: typed requests in, plain JSON out."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from niels_gpt import __version__
+from niels_gpt.errors import MessageError, NielsError, UsageError
+from niels_gpt.explorer.chats import ChatRows
+from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
+from niels_gpt.explorer.drift import compare
+from niels_gpt.explorer.export import exported
+from niels_gpt.explorer.findings import Findings
+from niels_gpt.explorer.gallery import Choice, Gallery
+from niels_gpt.explorer.modes import DEFAULT_MODE, MODES, LossMode
+from niels_gpt.explorer.strip import Strip
+from niels_gpt.explorer.survey import Survey
+from niels_gpt.renderers.loss import LossOn, Preset
+
+PAGE_ROWS = 200
+_FORBID = ConfigDict(extra="forbid")
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True)
+class CustomMode:
+    """The page's own choice of tokens."""
+
+    __pydantic_config__ = _FORBID
+
+    preset: Preset = "all_assistant_turns"
+    bodies_of_roles: list[str] = field(default_factory=list)
+    bodies_of_tools: list[str] = field(default_factory=list)
+    end_of_turn: bool = True
+
+    def mode(self) -> LossMode:
+        """As a mode beside the others."""
+        on = LossOn(self.preset, frozenset(self.bodies_of_roles), frozenset(self.bodies_of_tools))
+        return LossMode("custom", "Custom", "Your own choice.", on, self.end_of_turn)
+
+
+@dataclass(frozen=True)
+class Render:
+    """A conversation to render. `messages` are judged by `normalise`, whose errors name the message."""
+
+    __pydantic_config__ = _FORBID
+
+    messages: Any
+    choice: Choice
+    tools: Any = None
+    custom: CustomMode | None = None
+    prompt: bool = False
+
+    @property
+    def modes(self) -> list[LossMode]:
+        """All modes to show."""
+        return [*MODES, *([self.custom.mode()] if self.custom else [])]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A conversation to render twice."""
+
+    __pydantic_config__ = _FORBID
+
+    messages: Any
+    left: Choice
+    right: Choice
+    tools: Any = None
+    prompt: bool = False
+
+
+@dataclass(frozen=True)
+class Browse:
+    """Rows to show."""
+
+    __pydantic_config__ = _FORBID
+
+    split: str = ""
+    start: int = 0
+    limit: int = 50
+    text: str = ""
+    has: list[Literal["system", "tools", "reasoning", "multi_turn", "unusable"]] = field(default_factory=list)
+    min_size: int | None = None
+    max_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Open:
+    """One row to show, rendered as chosen where it is a conversation."""
+
+    __pydantic_config__ = _FORBID
+
+    row: int
+    split: str = ""
+    choice: Choice | None = None
+    custom: CustomMode | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """Histograms to show."""
+
+    __pydantic_config__ = _FORBID
+
+    split: str = ""
+    choice: Choice | None = None
+
+
+@dataclass(frozen=True)
+class Train:
+    """Rows as they will be trained; with `row` its tokens too."""
+
+    __pydantic_config__ = _FORBID
+
+    block_size: int
+    split: str = ""
+    too_long: str = "head"
+    packed: bool = True
+    start: int = 0
+    limit: int = 40
+    row: int | None = None
+    choice: Choice | None = None
+    mode: str = DEFAULT_MODE
+
+
+@dataclass(frozen=True)
+class Export:
+    """A view to write as a file: what the page shows, as it was told."""
+
+    __pydantic_config__ = _FORBID
+
+    kind: Literal["mask", "zoo", "drift", "row"]
+    title: str
+    strips: list[dict[str, Any]]
+    mode: str = DEFAULT_MODE
+    drift: dict[str, Any] | None = None
+
+
+def asked(kind: type[Asked], body: bytes) -> Asked:
+    """A request from its JSON.
+
+    Raises:
+        UsageError: not JSON, or another shape; the first wrong field is named.
+    """
+    try:
+        return TypeAdapter(kind).validate_json(body or b"{}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"])) or "the request"
+        raise UsageError(f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}") from error
+
+
+_MESSAGE = re.compile(r"message (\d+)\b")
+
+
+def problem(error: NielsError) -> dict[str, Any]:
+    """An error as the page shows it: in words, with the message it is about if there is one."""
+    found = _MESSAGE.search(str(error)) if isinstance(error, MessageError) else None
+    return {
+        "error": str(error),
+        "kind": type(error).__name__,
+        "reason": error.reason if isinstance(error, MessageError) else None,
+        "message": int(found[1]) if found else None,
+    }
+
+
+class Explorer:
+    """Everything that one page looks at.
+
+    Args:
+        dataset: what was opened, if anything.
+        findings: the doctor's report, if one was given.
+    """
+
+    def __init__(self, gallery: Gallery, dataset: Dataset | None = None, findings: Findings | None = None) -> None:
+        self.gallery, self.dataset, self.findings = gallery, dataset, findings
+        self._surveys: dict[tuple[str, Choice], Survey] = {}
+        self._training: dict[tuple[Choice, str], Any] = {}
+        self._lock = threading.Lock()
+
+    def session(self) -> dict[str, Any]:
+        """What is at hand."""
+        return {
+            "version": __version__,
+            "exhibits": [dataclasses.asdict(exhibit) for exhibit in self.gallery.exhibits()],
+            "tokenizers": list(self.gallery.tokenizers),
+            "first": dataclasses.asdict(self.gallery.first),
+            "modes": [{"name": mode.name, "title": mode.title, "meaning": mode.meaning} for mode in MODES],
+            "default_mode": DEFAULT_MODE,
+            "dataset": self.about(),
+            "findings": self.findings.model_dump() if self.findings else None,
+        }
+
+    def about(self, split: str = "") -> dict[str, Any] | None:
+        """What is open."""
+        return dataclasses.asdict(self.dataset.about(self._split(split))) if self.dataset else None
+
+    def _split(self, given: str) -> str:
+        splits = getattr(self.dataset, "splits", ["all"])
+        if given and given not in splits:
+            raise UsageError(f"split is {given!r}; expected one of {', '.join(splits)}")
+        return given or str(splits[0])
+
+    def _opened(self) -> Dataset:
+        if self.dataset is None:
+            raise NoSuchRow("no dataset is open; start with: niels-gpt explore FILE")
+        return self.dataset
+
+    def render(self, request: Render) -> dict[str, Any]:
+        """A conversation as a strip."""
+        strip = self.gallery.strip(
+            request.messages, request.tools, request.choice, request.modes, prompt=request.prompt
+        )
+        return strip.to_json()
+
+    def drift(self, request: Compare) -> dict[str, Any]:
+        """A conversation as two strips, and where they differ."""
+        left, right = (self._strip(request, choice) for choice in (request.left, request.right))
+        return {
+            "left": left.to_json(),
+            "right": right.to_json(),
+            "drift": dataclasses.asdict(compare(left, right)),
+        }
+
+    def _strip(self, request: Compare, choice: Choice) -> Strip:
+        return self.gallery.strip(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
+
+    def rows(self, request: Browse) -> dict[str, Any]:
+        """A page of the table."""
+        wanted = Filter(request.text, frozenset(request.has), request.min_size, request.max_size)
+        dataset, split = self._opened(), self._split(request.split)
+        if not 1 <= request.limit <= PAGE_ROWS:
+            raise UsageError(f"limit is {request.limit}; expected 1 to {PAGE_ROWS} rows")
+        if request.start < 0:
+            raise NoSuchRow(f"start is {request.start}; rows are counted from 0")
+        page = dataset.page(split, request.start, request.limit, wanted)
+        return {"page": dataclasses.asdict(page), "about": self.about(split)}
+
+    def row(self, request: Open) -> dict[str, Any]:
+        """One row."""
+        modes = [*MODES, *([request.custom.mode()] if request.custom else [])]
+        choice = request.choice or self.gallery.first
+        return dataclasses.asdict(self._opened().detail(self._split(request.split), request.row, choice, modes))
+
+    def survey(self, request: Look) -> dict[str, Any]:
+        """The histograms by now; asking begins them."""
+        dataset, choice = self._opened(), request.choice or self.gallery.first
+        key = self._split(request.split), choice
+        with self._lock:
+            if key not in self._surveys:
+                for earlier in self._surveys.values():
+                    earlier.stop()
+                chats = isinstance(dataset, ChatRows)
+                self._surveys = {
+                    key: Survey(dataset, key[0], choice, "characters" if chats and not choice.tokenizer else "tokens")
+                }
+            survey = self._surveys[key]
+        return dataclasses.asdict(survey.now())
+
+    def training(self, request: Train) -> dict[str, Any]:
+        """Rows as they will be trained."""
+        from niels_gpt.explorer.training_rows import Fit  # here, because it needs torch
+
+        fit = Fit(request.block_size, request.too_long, request.packed)
+        source, split = self._training_rows(request)
+        page = source.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
+        strip = None if request.row is None else source.strip(split, fit, request.row).to_json()
+        return {"fitted": dataclasses.asdict(page), "strip": strip}
+
+    def _training_rows(self, request: Train) -> tuple[Any, str]:
+        from niels_gpt.explorer.training_rows import RenderedRows, TrainingRows
+
+        dataset = self._opened()
+        if not isinstance(dataset, ChatRows):
+            if getattr(dataset, "kind", "") != "episodes":
+                raise UsageError(
+                    "this cache's loader takes runs of the stream, or single examples padded; build episodes to pack "
+                    "them: niels-gpt episodes build"
+                )
+            stored: Any = dataset
+            return TrainingRows(stored.directory, stored.spelling, source=str(stored.directory)), self._split(
+                request.split
+            )
+        choice = request.choice or self.gallery.first
+        mode = next((mode for mode in MODES if mode.name == request.mode), None)
+        if mode is None:
+            raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
+        with self._lock:
+            if (choice, mode.name) not in self._training:
+                self._training = {(choice, mode.name): RenderedRows(dataset, self.gallery, choice, mode)}
+            return self._training[choice, mode.name].rows, "train"
+
+    def export(self, request: Export) -> str:
+        """A view as a file."""
+        view = {"kind": request.kind, "strips": request.strips, "mode": request.mode, "drift": request.drift}
+        return exported(request.title, view)
+
+
+def open_dataset(path: Path | None, gallery: Gallery) -> Dataset | None:
+    """A chat file, a cache or episodes, told apart by what lies there.
+
+    Raises:
+        InputError, CacheError: nothing usable.
+    """
+    if path is None:
+        return None
+    if not path.is_dir():
+        return ChatRows(path, gallery)
+    from niels_gpt.explorer.stored import StoredRows  # here, because it needs torch
+
+    return StoredRows(path, list(gallery.tokenizers.values()))

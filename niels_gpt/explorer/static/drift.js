@@ -1,0 +1,87 @@
+import { ask, h, latest, number, saved } from "./dom.js";
+import { oneLine, unpacked } from "./strip.js";
+import { tokenPanel } from "./panel.js";
+import { exhibitPicker } from "./pick.js";
+
+// Two formats on one conversation: the first difference, and all that lies between it and the last.
+
+export class DriftView {
+  constructor({ session, editor, inspect, state }) {
+    Object.assign(this, { session, editor, inspect, state, current: latest() });
+    const { first } = session;
+    const other = session.exhibits.find((exhibit) => exhibit.renderer === (first.renderer === "template" ? "file" : "template") && exhibit.tokenizer === first.tokenizer)
+      ?? session.exhibits.find((exhibit) => exhibit.renderer === "qwen2.5") ?? session.exhibits[0];
+    this.left = exhibitPicker(session, "Left", first, () => this.refresh(), { source: true });
+    this.right = exhibitPicker(session, "Right", other, () => this.refresh(), { source: true });
+    this.verdict = h("p", { class: "verdict", role: "status" });
+    this.place = h("div", { class: "pair" });
+    this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Go to the difference");
+    this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
+      h("div", { class: "content" },
+        h("div", { class: "bar" }, this.left.element, h("span", { class: "versus" }, "against"), this.right.element, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
+        this.verdict, this.place));
+  }
+
+  enter(place) {
+    this.element.querySelector(".side").append(this.editor.element);
+    place.append(this.element);
+    this.refresh();
+  }
+
+  async refresh() {
+    const mine = this.current();
+    try {
+      const told = await ask("/api/drift", { ...this.editor.asked(), left: this.left.value(), right: this.right.value() });
+      if (!mine()) return;
+      this.editor.tell(null);
+      this.told = told;
+      this.show(told);
+    } catch (error) {
+      if (!mine()) return;
+      this.told = null;
+      this.editor.tell(error);
+      this.verdict.replaceChildren();
+      this.jump.disabled = true;
+      this.place.replaceChildren(h("p", { class: "problem" }, error.message));
+    }
+  }
+
+  show({ left, right, drift }) {
+    const views = [{ ...unpacked(left), differs: drift.left }, { ...unpacked(right), differs: drift.right }];
+    if (drift.mask_at >= 0) views.forEach((view) => view.marked.add(drift.mask_at));
+    this.panels = views.map((view, at) => tokenPanel(view, this.state.mode, {
+      inspect: this.inspect, compact: true, label: ["left", "right"][at], heading: `${view.title}${view.tokenizer ? ` · ${view.tokenizer}` : ""}`,
+    }));
+    this.place.replaceChildren(...this.panels.map((panel) => panel.element));
+    this.verdict.textContent = verdictOf(views, drift);
+    this.verdict.className = `verdict ${drift.same && drift.mask_at < 0 ? "same" : "differ"}`;
+    this.jump.disabled = drift.same && drift.mask_at < 0;
+  }
+
+  toDifference() {
+    const { drift } = this.told;
+    [drift.left[0], drift.right[0]].forEach((at, side) => this.panels[side].tokens.moveTo(drift.mask_at >= 0 ? drift.mask_at : at, true, "center"));
+    this.panels[0].tokens.element.focus();
+  }
+
+  async save() {
+    if (!this.told) return;
+    const { left, right, drift } = this.told;
+    saved("drift.html", await ask("/api/export", { kind: "drift", title: "two formats", mode: this.state.mode, strips: [left, right], drift: { ...drift, verdict: this.verdict.textContent } }));
+  }
+}
+
+function verdictOf([left, right], drift) {
+  const unit = left.unit === "token" ? "token" : "piece";
+  if (drift.same) {
+    if (drift.mask_at >= 0) return `≠ The same ${drift.by}, but the masks differ, first at ${unit} ${number(drift.mask_at)}.`;
+    return drift.by === "ids" ? "= The same ids, and the same mask." : "= The same text. The tokenizers differ, so the ids are not compared.";
+  }
+  const at = (view, span) => (span[0] < span[1] ? `${number(span[1] - span[0])} from ${unit} ${number(span[0])} on (${quoted(view, span[0])})` : `nothing there (before ${unit} ${number(span[0])})`);
+  return `≠ By ${drift.by}, first difference at ${unit} ${number(drift.left[0])}. Left: ${at(left, drift.left)}. Right: ${at(right, drift.right)}.`;
+}
+
+function quoted(view, at) {
+  const text = oneLine(view.texts[at] ?? "");
+  return `“${text.length > 30 ? `${text.slice(0, 30)}…` : text}”`;
+}
