@@ -186,6 +186,15 @@ class Explorer:
         self._training: dict[tuple[Choice, str], Any] = {}
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Stop what runs in the background, and let go of files."""
+        for survey in self._surveys.values():
+            survey.stop()
+        for rendered in self._training.values():
+            rendered.close()
+        if self.dataset is not None:
+            self.dataset.close()
+
     def session(self) -> dict[str, Any]:
         """What is at hand."""
         return {
@@ -295,7 +304,10 @@ class Explorer:
             raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
         with self._lock:
             if (choice, mode.name) not in self._training:
-                self._training = {(choice, mode.name): RenderedRows(dataset, self.gallery, choice, mode)}
+                made = RenderedRows(dataset, self.gallery, choice, mode)
+                for earlier in self._training.values():
+                    earlier.close()
+                self._training = {(choice, mode.name): made}
             return self._training[choice, mode.name].rows, "train"
 
     def export(self, request: Export) -> str:

@@ -41,4 +41,7 @@ def explore(
     out().print(Text.assemble("explorer at ", (address, "bold"), "  (Ctrl-C ends it)"), soft_wrap=True)
     if browser:
         threading.Timer(0.3, webbrowser.open, [address]).start()
-    server_of(explorer).run(sockets=[listening])
+    try:
+        server_of(explorer).run(sockets=[listening])
+    finally:
+        explorer.close()

@@ -120,6 +120,9 @@ class Dataset(Protocol):
             NoSuchRow: there is none.
         """
 
+    def close(self) -> None:
+        """Let go of files."""
+
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """Length and share of trained tokens of some rows, for histograms; rows that cannot be used are left out."""
 

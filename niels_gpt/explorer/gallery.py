@@ -119,7 +119,11 @@ class Gallery:
         first = self.first.tokenizer
         shown = [Exhibit("bare text", RAW, first, "contents with a space between: what a base model would be given")]
         shown += [Exhibit(name, name, self._family_tokenizers.get(name, "")) for name in FAMILIES]
-        shown += [Exhibit(f"template of {name}", TEMPLATE, name) for name in self.tokenizers]
+        shown += [
+            Exhibit(f"template of {name}", TEMPLATE, name)
+            for name, place in self.tokenizers.items()
+            if family_of(place) != "ngpt"  # our own models have none
+        ]
         if self._template is not None:
             shown.append(Exhibit(self._template.name, FILE, first, "--template"))
         return shown

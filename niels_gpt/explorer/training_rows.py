@@ -212,6 +212,10 @@ class RenderedRows:
             numbers=np.array(numbers, np.int64),
         )
 
+    def close(self) -> None:
+        """Remove the directory."""
+        self._kept.cleanup()
+
 
 def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:
     for row in range(min(len(chats.lines), CHAT_ROWS)):

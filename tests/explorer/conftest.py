@@ -37,9 +37,7 @@ def serving(explorer: Explorer) -> Iterator[str]:
         server.should_exit = True
         thread.join(10)
         listening.close()
-        close = getattr(explorer.dataset, "close", None)
-        if close:
-            close()
+        explorer.close()
 
 
 @dataclass

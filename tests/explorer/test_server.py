@@ -38,11 +38,15 @@ def ours(tokenizer_dir: Path) -> Iterator[Client]:
 
 def test_page_and_its_policy(bare: Client) -> None:
     answer = bare.http.get("/")
-    assert answer.status_code == 200 and '<script type="module" src="/static/main.js">' in answer.text
+    assert answer.status_code == 200
+    assert '<script type="module" src="/static/main.js">' in answer.text
     policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert " style=" not in answer.text and "<style" not in answer.text
+    assert " style=" not in answer.text
+    assert "<style" not in answer.text
     for name in ("main.js", "style.css", "tokens.js", "icon.svg"):
         assert bare.http.get(f"/static/{name}").status_code == 200
 
@@ -50,7 +54,8 @@ def test_page_and_its_policy(bare: Client) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 def test_another_host_is_refused(bare: Client, host: str) -> None:
     answer = bare.http.get("/api/session", headers={"host": host})
-    assert answer.status_code == 403 and "Host" in answer.json()["error"]
+    assert answer.status_code == 403
+    assert "Host" in answer.json()["error"]
 
 
 def test_another_page_is_refused(bare: Client) -> None:
@@ -58,15 +63,18 @@ def test_another_page_is_refused(bare: Client) -> None:
     foreign = bare.http.post(
         "/api/render", content=body, headers={"origin": "https://evil.example", "content-type": "application/json"}
     )
-    assert foreign.status_code == 403 and "another page" in foreign.json()["error"]
+    assert foreign.status_code == 403
+    assert "another page" in foreign.json()["error"]
     simple = bare.http.post("/api/render", content=body, headers={"content-type": "text/plain"})
-    assert simple.status_code == 403 and "application/json" in simple.json()["error"]
+    assert simple.status_code == 403
+    assert "application/json" in simple.json()["error"]
 
 
 def test_what_is_at_hand(bare: Client, ours: Client) -> None:
     session = bare.session()
     assert {exhibit["renderer"] for exhibit in session["exhibits"]} == {"raw", *FAMILIES}
-    assert session["tokenizers"] == [] and session["dataset"]["kind"] == "chats"
+    assert session["tokenizers"] == []
+    assert session["dataset"]["kind"] == "chats"
     assert [mode["name"] for mode in session["modes"]] == ["none", "content", "end_of_turn", "last_turn", "tool_bodies"]
     assert ours.session()["first"] == {"renderer": "ngpt", "tokenizer": "tokenizer", "source": None}
 
@@ -74,17 +82,20 @@ def test_what_is_at_hand(bare: Client, ours: Client) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_renders_without_a_tokenizer(bare: Client, family: str) -> None:
     strip = bare.ask("/api/render", {"messages": CHAT, "choice": {"renderer": family}})
-    assert strip["unit"] == "character" and strip["ids"] is None
-    assert "Why?" in "".join(strip["texts"]) and "Because." in "".join(strip["texts"])
+    assert strip["unit"] == "character"
+    assert strip["ids"] is None
+    assert "Why?" in "".join(strip["texts"])
+    assert "Because." in "".join(strip["texts"])
     assert strip["counts"]["total"] == len("".join(strip["texts"]))
     trained = {mode["name"]: mode["count"] for mode in strip["modes"]}
-    assert trained["content"] >= len("Because.") and trained["none"] == strip["counts"]["total"]
+    assert trained["content"] >= len("Because.")
+    assert trained["none"] == strip["counts"]["total"]
 
 
 def test_modes_on_our_own_tokenizer(ours: Client) -> None:
     choice = {"renderer": "ngpt", "tokenizer": "tokenizer"}
     strip = ours.ask("/api/render", {"messages": [*CHAT, *CHAT], "choice": choice})
-    assert strip["texts"][0] == "<|ngpt_usr_7f3d|>" or strip["texts"][0].startswith("<|")
+    assert strip["texts"][0].startswith("<|ngpt_")
     trained = {mode["name"]: mode["count"] for mode in strip["modes"]}
     assert trained["end_of_turn"] == trained["content"] + 2  # two turns, each with its end
     assert trained["last_turn"] * 2 == trained["end_of_turn"]
@@ -92,7 +103,8 @@ def test_modes_on_our_own_tokenizer(ours: Client) -> None:
     custom = ours.ask("/api/render", asked)["modes"][-1]
     told = ours.ask("/api/render", {"messages": CHAT, "choice": choice})
     body = told["counts"]["body"]
-    assert custom["name"] == "custom" and custom["count"] == body - 1  # all bodies, without the stop that is sampled
+    assert custom["name"] == "custom"
+    assert custom["count"] == body - 1
 
 
 @pytest.mark.parametrize(
@@ -115,18 +127,21 @@ def test_modes_on_our_own_tokenizer(ours: Client) -> None:
 )
 def test_errors_in_words(bare: Client, body: bytes, words: str) -> None:
     answer = bare.http.post("/api/render", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 400 and words in answer.json()["error"], answer.text
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
 
 
 def test_error_names_the_message(bare: Client) -> None:
     wrong = [*CHAT, {"role": "tool", "content": "x"}]
     told = bare.ask("/api/render", {"messages": wrong, "choice": TEXT}, 400)
-    assert told["message"] == 2 and told["reason"] == "tool_without_call"
+    assert told["message"] == 2
+    assert told["reason"] == "tool_without_call"
 
 
 def test_nothing_there(bare: Client) -> None:
     answer = bare.http.get("/nowhere")
-    assert answer.status_code == 404 and answer.json()["error"] == "there is nothing at /nowhere"
+    assert answer.status_code == 404
+    assert answer.json()["error"] == "there is nothing at /nowhere"
     assert bare.http.get("/static/../api.py").status_code == 404
     assert bare.http.get("/static/%2e%2e/api.py").status_code == 404
     assert bare.http.get("/api/render").status_code == 405
@@ -137,18 +152,21 @@ def test_nothing_there(bare: Client) -> None:
 
 def test_rows_search_and_filters(bare: Client) -> None:
     page = bare.ask("/api/rows", {"limit": 3})["page"]
-    assert [row["row"] for row in page["rows"]] == [0, 1, 2] and page["next"] == 3
+    assert [row["row"] for row in page["rows"]] == [0, 1, 2]
+    assert page["next"] == 3
     assert page["rows"][0]["roles"][:2] == ["user", "assistant"]
     found = bare.ask("/api/rows", {"text": "SOURDOUGH"})["page"]
     rows = [json.loads(line) for line in chats_file().read_text().splitlines()]
     held = [at for at, row in enumerate(rows) if "sourdough" in json.dumps(row["messages"]).lower()]
-    assert [row["row"] for row in found["rows"]] == held and held
+    assert [row["row"] for row in found["rows"]] == held
+    assert held
     systems = bare.ask("/api/rows", {"has": ["system"], "limit": 200})["page"]["rows"]
     assert [row["row"] for row in systems] == [
         at for at, row in enumerate(rows) if row["messages"][0]["role"] == "system"
     ]
     short = bare.ask("/api/rows", {"max_size": 200, "limit": 200})["page"]["rows"]
-    assert short and all(row["size"] <= 200 for row in short)
+    assert short
+    assert all(row["size"] <= 200 for row in short)
     assert "expected 1 to 200" in bare.ask("/api/rows", {"limit": 0}, 400)["error"]
 
 
@@ -157,7 +175,9 @@ def test_survey_reaches_every_row(bare: Client, ours: Client) -> None:
         deadline = time.monotonic() + 20
         while (told := client.ask("/api/survey", {}))["rows"] < 100 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert told["of"] == told["total"] == 100 and told["unit"] == unit and not told["problem"]
+        assert told["of"] == told["total"] == 100
+        assert told["unit"] == unit
+        assert not told["problem"]
         assert sum(told["lengths"]["counts"]) + told["outside"] == 100
         assert 0 < told["shares"]["quantiles"][1] < 1
 
@@ -169,10 +189,12 @@ def test_bad_rows_are_shown_not_hidden(tmp_path: Path) -> None:
         rows = client.ask("/api/rows", {})["page"]["rows"]
         assert len(rows) == 5  # blank lines are none
         assert [bool(row["problem"]) for row in rows] == [False, True, True, True, False]
-        assert rows[1]["where"].endswith("bad.jsonl:2") and "not valid JSON" in rows[1]["problem"]
+        assert rows[1]["where"].endswith("bad.jsonl:2")
+        assert "not valid JSON" in rows[1]["problem"]
         assert rows[4]["where"].endswith("bad.jsonl:7")
         detail = client.ask("/api/row", {"row": 2})
-        assert detail["strip"] is None and "content is missing" in detail["problem"]
+        assert detail["strip"] is None
+        assert "content is missing" in detail["problem"]
         unusable = client.ask("/api/rows", {"has": ["unusable"]})["page"]["rows"]
         assert [row["row"] for row in unusable] == [1, 2, 3]
 
@@ -185,7 +207,8 @@ def test_export_holds_no_end_tag(bare: Client) -> None:
     head, _, rest = answer.text.partition('<script type="application/json" id="data">')
     data, _, tail = rest.partition("</script>")
     assert json.loads(data)["strips"][0]["texts"] == strip["texts"]
-    assert "alert(1)</script>" not in head and tail.count("<script") == 1
+    assert "alert(1)</script>" not in head
+    assert tail.count("<script") == 1
     assert not any(outside in head + tail for outside in ("src=", "href=", "http://", "https://", "@import", "url("))
 
 
@@ -194,7 +217,9 @@ def test_drift_marks_the_first_difference(bare: Client) -> None:
     told = bare.ask("/api/drift", body)
     left, right = told["left"]["texts"], told["right"]["texts"]
     at = told["drift"]["left"][0]
-    assert not told["drift"]["same"] and left[:at] == right[:at] and "think" in left[at]
+    assert not told["drift"]["same"]
+    assert left[:at] == right[:at]
+    assert "think" in left[at]
     assert bare.ask("/api/drift", {**body, "right": TEXT})["drift"]["same"]
 
 
@@ -212,5 +237,5 @@ def test_only_this_machine(bare: Client) -> None:
     for address in outside:
         if address.startswith("127."):
             continue
-        with pytest.raises(OSError):
+        with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), timeout=2)

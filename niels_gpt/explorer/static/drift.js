@@ -10,7 +10,7 @@ export class DriftView {
     Object.assign(this, { session, editor, inspect, state, current: latest() });
     const { first } = session;
     const other = session.exhibits.find((exhibit) => exhibit.renderer === (first.renderer === "template" ? "file" : "template") && exhibit.tokenizer === first.tokenizer)
-      ?? session.exhibits.find((exhibit) => exhibit.renderer === "qwen2.5") ?? session.exhibits[0];
+      ?? session.exhibits.find((exhibit) => exhibit.renderer === (first.renderer === "qwen3" ? "chatml" : "qwen3"));
     this.left = exhibitPicker(session, "Left", first, () => this.refresh(), { source: true });
     this.right = exhibitPicker(session, "Right", other, () => this.refresh(), { source: true });
     this.verdict = h("p", { class: "verdict", role: "status" });
@@ -30,6 +30,7 @@ export class DriftView {
 
   async refresh() {
     const mine = this.current();
+    const slow = setTimeout(() => { this.verdict.className = "verdict"; this.verdict.textContent = "Loading tokenizers …"; }, 400);
     try {
       const told = await ask("/api/drift", { ...this.editor.asked(), left: this.left.value(), right: this.right.value() });
       if (!mine()) return;
@@ -40,9 +41,11 @@ export class DriftView {
       if (!mine()) return;
       this.told = null;
       this.editor.tell(error);
-      this.verdict.replaceChildren();
+      this.verdict.textContent = "";
       this.jump.disabled = true;
       this.place.replaceChildren(h("p", { class: "problem" }, error.message));
+    } finally {
+      clearTimeout(slow);
     }
   }
 

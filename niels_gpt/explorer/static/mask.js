@@ -44,6 +44,7 @@ export class Mask {
     const mine = this.current();
     const custom = this.custom.element.open || this.state.mode === "custom" ? this.custom.value() : null;
     this.place.setAttribute("aria-busy", "true");
+    if (!this.panel) this.place.replaceChildren(h("p", { class: "note" }, "Loading …"));
     try {
       const strip = await ask("/api/render", { ...this.editor.asked(), choice: this.picker.value(), custom });
       if (!mine()) return;

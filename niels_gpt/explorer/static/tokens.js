@@ -205,7 +205,11 @@ export class TokenView {
 
 function whoIs(chunk) {
   const label = h("span", { class: "index" }, chunk.label);
-  return chunk.role === "episode" ? [label] : [label, h("span", { class: "role" }, chunk.role === "none" ? "format" : chunk.role)];
+  return chunk.role === "episode" ? [label] : [label, h("span", { class: "role" }, chunk.role === "none" ? chunk.name : chunk.role)];
+}
+
+function nobody(view, at) {
+  return view.facts[at] & PADDING ? "padding" : "format";
 }
 
 // A chunk never spans two messages, and prefers to end where a line does.
@@ -227,7 +231,7 @@ function cutIntoChunks(view) {
     }
     chunks.push({
       number: chunks.length, start, stop: at + 1, role, first, odd: turn % 2 === 1,
-      label: owner ? owner.label : "", name: owner ? `${owner.role} ${owner.label}` : "format",
+      label: owner ? owner.label : "", name: owner ? `${owner.role} ${owner.label}` : nobody(view, start),
       lines: Math.max(1, Math.ceil(characters / 88) + breaks), full: false,
     });
     start = at + 1;

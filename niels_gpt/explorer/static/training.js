@@ -32,6 +32,7 @@ export class TrainingView {
     if (this.element.hidden) return;
     const mine = this.current();
     this.bars.setAttribute("aria-busy", "true");
+    if (!this.bars.firstChild) this.said.textContent = "Making the rows …";
     try {
       const { fitted } = await ask("/api/training", this.asked());
       if (!mine()) return;
