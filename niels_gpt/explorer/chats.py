@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +30,7 @@ from niels_gpt.renderers.loss import LossOn, batch_weights
 from niels_gpt.sources.chat_file import ChatFile, conversation_of
 
 PREVIEW = 160
-_SEARCH_BYTES = 1 << 24
+_SEARCH_BYTES = 1 << 22
 
 
 class ChatRows:
@@ -85,32 +83,31 @@ class ChatRows:
         found: list[RowSummary] = []
         if start >= end:
             return Page([], None, end)
-        pattern = _spellings(wanted.text)
-        with self.lines.mapped() as held:
-            at = start
-            while at < end:
-                upto = min(end, max(at + 1, self._row_behind(self.lines.start(at) + _SEARCH_BYTES, end)))
-                for row in self._candidates(pattern, held, at, upto):
-                    summary = self._wanted(row, wanted)
-                    if summary is not None:
-                        found.append(summary)
-                    if len(found) == limit or time.monotonic() > stop:
-                        return Page(found, row + 1 if row + 1 < end else None, row + 1)
-                at = upto
-                if time.monotonic() > stop:
-                    break
+        needles = _spellings(wanted.text)
+        at = start
+        while at < end and time.monotonic() < stop:
+            upto = self.lines.row_from(self.lines.start(at) + _SEARCH_BYTES, after=at)
+            for row in self._candidates(needles, at, upto):
+                summary = self._wanted(row, wanted)
+                if summary is not None:
+                    found.append(summary)
+                if len(found) == limit or time.monotonic() > stop:
+                    return Page(found, row + 1 if row + 1 < end else None, row + 1)
+            at = upto
         return Page(found, at if at < end else None, at)
 
-    def _row_behind(self, offset: int, end: int) -> int:
-        return min(end, int(self.lines.rows_at(np.array([offset]))[0]))
-
-    def _candidates(self, pattern: re.Pattern[bytes], held: mmap.mmap, first: int, stop: int) -> Iterator[int]:
-        """Rows first..stop - 1 whose bytes hold one of the spellings."""
-        begin, end = self.lines.start(first), self.lines.start(stop)
-        while match := pattern.search(held, begin, end):
-            row = int(self.lines.rows_at(np.array([match.start()]))[0])
-            yield row
-            begin = self.lines.start(row + 1)
+    def _candidates(self, needles: list[bytes], first: int, stop: int) -> list[int]:
+        """Rows first..stop - 1 whose bytes hold one of the spellings, ascending."""
+        begin = self.lines.start(first)
+        block = self.lines.read(first, stop).lower()
+        rows: set[int] = set()
+        for needle in needles:
+            at = block.find(needle)
+            while at >= 0:
+                row = self.lines.row_at(begin + at)
+                rows.add(row)
+                at = block.find(needle, self.lines.start(row + 1) - begin)
+        return sorted(rows)
 
     def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
         chat = self.conversation(row)
@@ -183,12 +180,8 @@ def _holds(text: str, wanted: str) -> bool:
     return wanted.casefold() in text.casefold()
 
 
-def _spellings(text: str) -> re.Pattern[bytes]:
-    """How JSON may spell a text: as it is, or escaped to ASCII."""
-    plain, escaped = (json.dumps(text, ensure_ascii=ascii)[1:-1].encode() for ascii in (False, True))
-    cased = {
-        form
-        for word in {text, text.lower(), text.upper(), text.title()}
-        for form in (json.dumps(word)[1:-1].encode(), json.dumps(word, ensure_ascii=False)[1:-1].encode())
-    }
-    return re.compile(b"|".join(re.escape(word) for word in sorted({plain, escaped, *cased})), re.IGNORECASE)
+def _spellings(text: str) -> list[bytes]:
+    """How lowercased JSON may spell a text: as it is or escaped to ASCII; other letters than ASCII's in each case."""
+    cases = {text, text.lower(), text.upper(), text.title()}
+    spelled = (json.dumps(word, ensure_ascii=escaped)[1:-1] for word in cases for escaped in (False, True))
+    return sorted({word.encode("utf-8", "surrogatepass").lower() for word in spelled})

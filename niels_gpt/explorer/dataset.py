@@ -27,7 +27,6 @@ class Filter:
         text: found in a message, or in the decoded tokens; upper and lower case are alike.
         has: of chats, all of "system", "tools", "reasoning", "multi_turn", "unusable".
         min_size, max_size: characters of chats, tokens of stored rows.
-        min_share, max_share: the share of trained tokens, of stored rows.
     """
 
     text: str = ""

@@ -7,7 +7,6 @@ by row, to a temporary file of JSON lines.
 from __future__ import annotations
 
 import json
-import mmap
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -100,10 +99,13 @@ class Lines:
             line = self._file.readline()
         return parse_line(line.removeprefix(b"\xef\xbb\xbf") if row == 0 else line, self.where(row))
 
-    def rows_at(self, offsets: Int64s) -> Int64s:
-        """The rows in which these bytes of the file lie."""
-        rows: Int64s = np.searchsorted(self._starts, offsets, side="right") - 1
-        return rows
+    def row_at(self, offset: int) -> int:
+        """The row in which a byte of the file lies."""
+        return int(np.searchsorted(self._starts, offset, side="right")) - 1
+
+    def row_from(self, offset: int, *, after: int) -> int:
+        """The first row that starts at a byte or behind it, and in any case behind row `after`."""
+        return max(after + 1, int(np.searchsorted(self._starts, offset)))
 
     def start(self, row: int) -> int:
         """The first byte of a row; of the one behind the last, the end of what is found."""
@@ -114,10 +116,12 @@ class Lines:
             self._file.flush()
             return self._file.seek(0, 2)
 
-    def mapped(self) -> mmap.mmap:
-        """The lines as bytes, not read."""
-        self._size()
-        return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+    def read(self, first: int, stop: int) -> bytes:
+        """The bytes of rows first..stop - 1, as they stand in the file."""
+        start, end = self.start(first), self.start(stop)
+        with self._reading:
+            self._file.seek(start)
+            return self._file.read(end - start)
 
     def _find(self) -> None:
         try:

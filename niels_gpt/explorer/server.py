@@ -19,9 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from niels_gpt.errors import NielsError, UsageError
-from niels_gpt.explorer.api import Browse, Compare, Explorer, Export, Look, Open, Render, Train, asked, problem
+from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.export import STATIC
+from niels_gpt.explorer.requests import Browse, Compare, Export, Look, Open, Render, Train, asked, problem
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 64 * 1024 * 1024

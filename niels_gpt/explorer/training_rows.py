@@ -204,11 +204,12 @@ class RenderedRows:
         np.concatenate(masks).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
         encoder = gallery.encoder(choice.tokenizer)
-        looked = min(len(chats.lines), CHAT_ROWS)
+        looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
+        told = f"All {total:,} rows" if len(ids) == total else f"{len(ids):,} of the first {looked:,} of {total:,} rows"
         self.rows = TrainingRows(
             folder,
             lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token])),
-            source=f"{len(ids):,} of the first {looked:,} rows of {len(chats.lines):,}, rendered by {choice.renderer}",
+            source=f"{told}, rendered by {choice.renderer}",
             numbers=np.array(numbers, np.int64),
         )
 

@@ -265,11 +265,11 @@ def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
 
 def test_drift_marks_what_differs(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#drift").page
-    page.locator(".verdict", has_text="first difference").wait_for()
+    page.locator(".verdict", has_text="First difference").wait_for()
     page.get_by_label("Left: format").select_option(label="qwen3")
     page.get_by_label("Right: format").select_option(label="chatml")
     page.locator(".pair .t.differs", has_text="think").first.wait_for()
-    page.get_by_role("button", name="Go to the difference").click()
+    page.get_by_role("button", name="Next difference").click()
     assert page.locator(".pair .t.cursor").count() == 2
     page.get_by_label("Right: format").select_option(label="qwen3")
     page.locator(".verdict", has_text="The same text").wait_for()
@@ -368,4 +368,4 @@ def test_a_real_tokenizer_and_its_own_template(visit: Visit) -> None:
             "{% for m in messages %}{{ m.content }}{% endfor %}"
         )
         page.get_by_label("Right: a chat template of your own").press("Tab")
-        page.locator(".verdict", has_text="first difference at token 0").wait_for()
+        page.locator(".verdict", has_text="First difference at token 0").wait_for()

@@ -216,7 +216,7 @@ def test_drift_marks_the_first_difference(bare: Client) -> None:
     body = {"messages": CHAT, "left": TEXT, "right": {"renderer": "chatml"}}
     told = bare.ask("/api/drift", body)
     left, right = told["left"]["texts"], told["right"]["texts"]
-    at = told["drift"]["left"][0]
+    at = told["drift"]["left"][0][0]
     assert not told["drift"]["same"]
     assert left[:at] == right[:at]
     assert "think" in left[at]

@@ -63,29 +63,44 @@ def _strip(texts: list[str], tokenizer: str = "", ids: list[int] | None = None) 
 WORDS = st.lists(st.sampled_from(["a", "ab", "b", "ba", "é🙂"]), max_size=12)
 
 
+def same_between(one: list[Any], other: list[Any], left: list[Any], right: list[Any]) -> bool:
+    """What lies between the places that differ is equal."""
+    at = [0, 0]
+    for (a, b), (c, d) in zip([*left, (len(one),) * 2], [*right, (len(other),) * 2], strict=True):
+        if one[at[0] : a] != other[at[1] : c]:
+            return False
+        at = [b, d]
+    return True
+
+
 @given(WORDS, WORDS)
-def test_drift_holds_everything_that_differs(one: list[str], other: list[str]) -> None:
+def test_drift_by_text_holds_everything_that_differs(one: list[str], other: list[str]) -> None:
     found = compare(_strip(one), _strip(other))
-    assert found.same == ("".join(one) == "".join(other))
-    (a, b), (c, d) = found.left, found.right
-    before, behind = "".join(one[:a]), "".join(one[b:])
-    assert "".join(other).startswith(before)
-    assert "".join(other).endswith(behind)
-    assert 0 <= a <= b <= len(one)
-    assert 0 <= c <= d <= len(other)
-    if not found.same:
+    assert found.same == ("".join(one) == "".join(other)) == (found.left == [])
+    if not found.same:  # entries may be cut by a word that differs, so only what is in front of the first is whole
+        (a, b), (c, d) = found.left[0], found.right[0]
+        assert "".join(other).startswith("".join(one[:a]))
+        assert "".join(one).startswith("".join(other[:c]))
         assert b > a or d > c
+        assert all(0 <= start <= stop <= len(one) for start, stop in found.left)
 
 
 @given(st.lists(st.integers(0, 2), max_size=12), st.lists(st.integers(0, 2), max_size=12))
 def test_drift_by_ids(one: list[int], other: list[int]) -> None:
     found = compare(_strip(list(map(str, one)), "t", one), _strip(list(map(str, other)), "t", other))
-    (a, b), (c, d) = found.left, found.right
     assert found.by == "ids"
-    assert found.same == (one == other)
-    assert one[:a] == other[:c]
-    assert one[b:] == other[d:]
-    assert found.same or a == len(one) or c == len(other) or one[a] != other[c]
+    assert found.same == (one == other) == (found.left == [])
+    assert same_between(one, other, found.left, found.right)
+    if found.left:
+        (a, _), (c, _) = found.left[0], found.right[0]
+        assert one[:a] == other[:c]
+        assert a == len(one) or c == len(other) or one[a] != other[c]
+
+
+def test_a_long_difference_is_one_place() -> None:
+    one, other = list(range(3000)), list(range(10_000, 13_000))
+    found = compare(_strip(list(map(str, one)), "t", [7, *one]), _strip(list(map(str, other)), "t", [7, *other]))
+    assert found.left == found.right == [(1, 3001)]
 
 
 @needs_assets

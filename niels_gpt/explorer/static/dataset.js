@@ -64,8 +64,8 @@ export class DatasetView {
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
-    const jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
-    return h("div", { class: "bar controls" }, this.text, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`), jump);
+    this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
+    return h("div", { class: "bar controls" }, this.text, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
   }
 
   enter(place) {
@@ -136,8 +136,10 @@ export class DatasetView {
     const pager = h("div", { class: "pager" },
       h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = this.filtered() ? 0 : Math.max(0, this.start - LIMIT); this.load(); } }, this.filtered() ? "First" : "Earlier"),
       h("span", { role: "status" }, said),
-      h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"));
+      h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"), this.jump);
+    const typing = this.jump.contains(document.activeElement) ? document.activeElement : null;
     this.list.replaceChildren(pager, table);
+    typing?.focus();
   }
 
   between(event, table) {
@@ -176,7 +178,7 @@ export class DatasetView {
   showRow(told, evidence) {
     const edit = told.conversation ? h("button", { type: "button", onclick: () => { this.editor.load(structuredClone(told.conversation)); this.goto("mask"); } }, "Open in the mask view") : null;
     const save = told.strip ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${told.row}.html`, await ask("/api/export", { kind: "row", title: `row ${told.row}`, mode: this.state.mode, strips: [told.strip] })) }, "Export as HTML") : null;
-    const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(told.row)}`, h("small", {}, told.where)), edit, save);
+    const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(told.row)}`, h("small", { title: told.where }, told.where.split("/").at(-1))), edit, save);
     const parts = [head];
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
     if (told.problem) parts.push(h("p", { class: "problem" }, told.problem));

@@ -15,11 +15,12 @@ export class DriftView {
     this.right = exhibitPicker(session, "Right", other, () => this.refresh(), { source: true });
     this.verdict = h("p", { class: "verdict", role: "status" });
     this.place = h("div", { class: "pair" });
-    this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Go to the difference");
+    this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Next difference");
     this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
       h("div", { class: "content" },
-        h("div", { class: "bar" }, this.left.element, h("span", { class: "versus" }, "against"), this.right.element, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
-        this.verdict, this.place));
+        h("div", { class: "pair" }, this.left.element, this.right.element),
+        h("div", { class: "bar" }, this.verdict, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
+        this.place));
   }
 
   enter(place) {
@@ -52,6 +53,7 @@ export class DriftView {
   show({ left, right, drift }) {
     const views = [{ ...unpacked(left), differs: drift.left }, { ...unpacked(right), differs: drift.right }];
     if (drift.mask_at >= 0) views.forEach((view) => view.marked.add(drift.mask_at));
+    this.shown = -1;
     this.panels = views.map((view, at) => tokenPanel(view, this.state.mode, {
       inspect: this.inspect, compact: true, label: ["left", "right"][at], heading: `${view.title}${view.tokenizer ? ` · ${view.tokenizer}` : ""}`,
     }));
@@ -63,8 +65,12 @@ export class DriftView {
 
   toDifference() {
     const { drift } = this.told;
-    [drift.left[0], drift.right[0]].forEach((at, side) => this.panels[side].tokens.moveTo(drift.mask_at >= 0 ? drift.mask_at : at, true, "center"));
-    this.panels[0].tokens.element.focus();
+    if (drift.mask_at >= 0) this.panels.forEach((panel) => panel.tokens.moveTo(drift.mask_at, true, "center"));
+    else {
+      this.shown = ((this.shown ?? -1) + 1) % drift.left.length;
+      [drift.left, drift.right].forEach((spans, side) => this.panels[side].tokens.moveTo(spans[this.shown][0], true, "center"));
+    }
+    this.panels[0].tokens.element.focus({ preventScroll: true });
   }
 
   async save() {
@@ -80,8 +86,9 @@ function verdictOf([left, right], drift) {
     if (drift.mask_at >= 0) return `≠ The same ${drift.by}, but the masks differ, first at ${unit} ${number(drift.mask_at)}.`;
     return drift.by === "ids" ? "= The same ids, and the same mask." : "= The same text. The tokenizers differ, so the ids are not compared.";
   }
-  const at = (view, span) => (span[0] < span[1] ? `${number(span[1] - span[0])} from ${unit} ${number(span[0])} on (${quoted(view, span[0])})` : `nothing there (before ${unit} ${number(span[0])})`);
-  return `≠ By ${drift.by}, first difference at ${unit} ${number(drift.left[0])}. Left: ${at(left, drift.left)}. Right: ${at(right, drift.right)}.`;
+  const side = (view, [start, stop]) => (start < stop ? `${stop - start === 1 ? unit : `${number(stop - start)} ${unit}s`} ${quoted(view, start)}` : "nothing");
+  const places = drift.left.length === 1 ? "one place differs" : `${number(drift.left.length)} places differ`;
+  return `≠ By ${drift.by}, ${places}. First difference at ${unit} ${number(drift.left[0][0])}: left ${side(left, drift.left[0])}, right ${side(right, drift.right[0])}.`;
 }
 
 function quoted(view, at) {

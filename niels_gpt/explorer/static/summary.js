@@ -1,5 +1,5 @@
 import { choices, h, number, percent } from "./dom.js";
-import { PADDING, roleOf } from "./strip.js";
+import { CONTROL, PADDING, roleOf } from "./strip.js";
 
 // What stands over tokens: the ways to mask them, the counts, the legend, the whole sequence as a ribbon.
 
@@ -37,7 +37,7 @@ export function legend(view) {
     view.facts_known ? key("body sampled", "sampled", "the model's, not in the loss") : null,
     view.facts_known ? key("body", "body", "from your data") : null,
     view.facts_known ? key("scaffold", "scaffold", "the format's own") : null,
-    key("scaffold control", "control", view.facts_known ? "control token" : "sentinel"),
+    view.facts.some((facts) => facts & CONTROL) ? key("scaffold control", "control", view.facts_known ? "control token" : "sentinel") : null,
     h("li", {}, h("span", { class: "t" }, "·⏎⇥"), " space, newline, tab"),
   );
 }

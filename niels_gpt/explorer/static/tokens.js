@@ -82,7 +82,7 @@ export class TokenView {
     if (this.trained[at]) kinds.push("trained");
     else if (facts & SAMPLED) kinds.push("sampled");
     if (view.marked.has(at)) kinds.push("marked");
-    if (view.differs && at >= view.differs[0] && at < view.differs[1]) kinds.push("differs");
+    if (view.differs && differsAt(view.differs, at)) kinds.push("differs");
     if (at === this.cursor) kinds.push("cursor");
     const span = document.createElement("span");
     span.className = kinds.join(" ");
@@ -201,6 +201,17 @@ export class TokenView {
     this.watcher?.disconnect();
     this.element.remove();
   }
+}
+
+// Spans are in order: the last that begins at or before a token is the only one that may hold it.
+function differsAt(spans, at) {
+  let low = 0, high = spans.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (spans[middle][0] <= at) low = middle + 1;
+    else high = middle;
+  }
+  return low > 0 && at < spans[low - 1][1];
 }
 
 function whoIs(chunk) {

@@ -20,7 +20,7 @@ export class TrainingView {
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     this.element = h("div", { class: "training" },
       h("div", { class: "bar controls" }, h("label", {}, "block size ", this.size), h("label", {}, "too long ", this.policy), h("label", {}, this.packed, " packed")),
-      this.problem, this.said, this.bars, this.detail);
+      this.problem, this.said, h("div", { class: "browse" }, this.bars, this.detail));
   }
 
   asked() {
@@ -62,7 +62,7 @@ export class TrainingView {
       const room = h("span", { class: "room" }, row.room > fitted.width / 12 ? `${number(row.room)} free` : "");
       room.style.flexGrow = row.room;
       const named = `row ${row.row}: ${row.parts.length} ${row.parts.length === 1 ? "episode" : "episodes"}, ${row.room} free`;
-      return h("button", { type: "button", class: "bar-row", "aria-label": named, onclick: () => this.open(row.row) }, h("span", { class: "index" }, number(row.row)), h("span", { class: "parts" }, parts, row.room ? room : null));
+      return h("button", { type: "button", class: "bar-row", "data-row": row.row, "aria-label": named, onclick: () => this.open(row.row) }, h("span", { class: "index" }, number(row.row)), h("span", { class: "parts" }, parts, row.room ? room : null));
     };
     const pager = h("div", { class: "pager" },
       h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = Math.max(0, this.start - LIMIT); this.refresh(); } }, "Earlier"),
@@ -74,6 +74,7 @@ export class TrainingView {
 
   async open(row) {
     const { strip } = await ask("/api/training", { ...this.asked(), row });
+    for (const bar of this.bars.querySelectorAll(".bar-row")) bar.toggleAttribute("aria-current", Number(bar.dataset.row) === row);
     this.panel?.tokens.drop();
     this.panel = tokenPanel(unpacked(strip), "stored", { inspect: this.owner.inspect, label: `training row ${row}` });
     this.detail.replaceChildren(h("h2", {}, `Row ${number(row)} as trained`), this.panel.element);
