@@ -77,7 +77,7 @@ class Gallery:
         date: str | None = None,
     ) -> None:
         self.tokenizers = _named(tokenizers)
-        self._template, self._clock = template, clock_on(date)
+        self._template, self._clock, self._dated = template, clock_on(date), date is not None
         self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
         self._renderers: OrderedDict[Choice, Family | DefaultRenderer] = OrderedDict()
         self._lock = threading.Lock()
@@ -176,7 +176,9 @@ class Gallery:
             create_renderer(NoTokenizer(()), name)  # says which are known
         encoder = self.encoder(choice.tokenizer)
         if name in FAMILIES:
-            return create_renderer(encoder, name)
+            option, form = FAMILIES[name].config_class.day
+            told = {option: self._clock(form)} if option and self._dated else {}
+            return create_renderer(encoder, {"name": name, **told})
         source = load_template(self._template) if name == FILE and self._template else choice.source
         return DefaultRenderer(encoder, template=source, clock=self._clock)
 

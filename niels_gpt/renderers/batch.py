@@ -10,8 +10,8 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.renderers.script import Script, is_scaffold, unpacked
+from niels_gpt.renderers.rendered import SCAFFOLD, RenderedBatch
+from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 
@@ -56,5 +56,5 @@ def encoded_batch(
     texts = list(chain.from_iterable(out.texts for out in scripts))
     facts = np.fromiter(chain.from_iterable(out.facts for out in scripts), dtype=np.int32, count=len(texts))
     pieces = np.fromiter((len(out.texts) for out in scripts), dtype=np.int64, count=len(scripts))
-    ids, counts, lengths = encoder.encode_flat(texts, is_scaffold(facts).tolist(), pieces)
-    return RenderedBatch(ids, lengths, *unpacked(facts.repeat(counts)), messages, attribution)
+    ids, counts, lengths = encoder.encode_flat(texts, (facts & SCAFFOLD != 0).tolist(), pieces)
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution)

@@ -54,8 +54,7 @@ class ChatMLRenderer(ChatMLTurns):
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """An assistant message."""
         refuse_calls(chat, index, self.name)
-        out.frame("<|im_start|>assistant\n", index)
-        out.reply(chat.text(index), "<|im_end|>", "\n", index)
+        out.answer("<|im_start|>assistant\n", chat.text(index), "<|im_end|>", "\n", index)
 
     def read_thinking(self, said: Completion) -> tuple[str, int]:
         """Think tags are text."""

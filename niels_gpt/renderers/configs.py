@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,9 +14,14 @@ class FamilyConfig(BaseModel):
         preserve_all_thinking: keep the reasoning of all turns, also where the template drops it from history.
         preserve_thinking_between_tool_calls: keep it in the tool cycle that is under way.
         special_tokens_in_content: what a control token's spelling in a body is: ordinary text, an error, or the token.
+
+    Class attributes:
+        day: the option that tells the day, and how it writes one (`strftime`); "" where the format tells none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    day: ClassVar[tuple[str, str]] = ("", "")
 
     name: str
     preserve_all_thinking: bool = False
@@ -168,6 +173,8 @@ class Llama3RendererConfig(FamilyConfig):
         tools_in_user_message: tools stand in the first user's turn; `False`: in the system block.
     """
 
+    day = ("date_string", "%d %b %Y")
+
     name: Literal["llama-3"] = "llama-3"
     date_string: str = "26 Jul 2024"
     tools_in_user_message: bool = True
@@ -251,6 +258,8 @@ class GptOssRendererConfig(FamilyConfig):
             `openai-harmony` does. The clock is never read.
     """
 
+    day = ("conversation_start_date", "%Y-%m-%d")
+
     name: Literal["gpt-oss"] = "gpt-oss"
     reasoning_effort: Literal["low", "medium", "high"] = "medium"
     conversation_start_date: str | None = None
@@ -292,6 +301,7 @@ RendererConfig = Annotated[
     | Phi3RendererConfig
     | Phi35RendererConfig
     | LagunaXS2RendererConfig
+    | GptOssRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig

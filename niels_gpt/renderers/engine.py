@@ -40,7 +40,8 @@ class Family(ABC):
     Class attributes:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: those that the format has a place for.
-        stops: spellings that end a turn; the first closes a turn that was cut.
+        stops: spellings that end a turn.
+        cut_end: closes a turn that was cut; "": the first stop does.
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
         call_glue: what stands between a content and the first call.
@@ -55,6 +56,7 @@ class Family(ABC):
     config_class: ClassVar[type[FamilyConfig]]
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool")
     stops: ClassVar[tuple[str, ...]]
+    cut_end: ClassVar[str] = ""
     controls: ClassVar[tuple[str, ...]] = ()
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
@@ -73,6 +75,7 @@ class Family(ABC):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops])
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
+        self._cut_end_id = self.encoder.added_ids[self.cut_end or self.stops[0]]
 
     # ---- the grammar: what a family writes
 
@@ -215,7 +218,7 @@ class Family(ABC):
     # ---- reading
 
     def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops; the first closes a turn that was cut."""
+        """The ids at which sampling stops."""
         return list(self._stop_ids)
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
@@ -251,14 +254,14 @@ class Family(ABC):
     ) -> RenderedTokens | None:
         """The next prompt without rendering anything again; see `Renderer`.
 
-        A completion that was cut is closed with the first stop. `None`: an assistant is among the new messages, the
+        A completion that was cut is closed with `cut_end`. `None`: an assistant is among the new messages, the
         completion goes on behind its last stop, or that opens another turn than the one that comes.
         """
         given = normalise(new_messages)
         if reject_assistant_in_extension(given):
             return None
         before = trim_to_turn_close(
-            previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._stop_ids[0]
+            previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._cut_end_id
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
@@ -269,7 +272,7 @@ class Family(ABC):
         self._turns(chat, 0, out)
         self.prompt(chat, out)
         added = self._rendered(self._checked(out), given)
-        if self.ends_turns or before[-1] == self._stop_ids[0]:
+        if self.ends_turns or before[-1] == self._cut_end_id:
             return behind(before, added)
         # The next turn's opener was the stop: it is there already, or it opens another turn than the one that comes.
         return behind(before, added, skip=1) if before[-1] == added.token_ids[0] else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.calls import Pairs
-from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.chat import Chat, to_json, tool_json
 from niels_gpt.renderers.configs import FamilyConfig, GLM5RendererConfig, GLM51RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
@@ -46,7 +46,7 @@ class GLM5Renderer(Family):
 
     def declared(self, tool: Mapping[str, Any]) -> str:
         """A tool as the model reads it."""
-        return to_json(tool) + "\n"
+        return tool_json(tool) + "\n"
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A system message."""

@@ -25,10 +25,7 @@ class KimiK25Renderer(KimiK2Renderer):
 
     def think(self, chat: Chat, index: int, out: Script) -> None:
         """The block, empty in history and where thinking is off."""
-        answered = max(
-            (i for i, role in enumerate(chat.roles) if role == "assistant" and not chat.calls(i)), default=-1
-        )
-        kept = (self.config.thinking and index > answered) or self.keeps_thinking(chat, index)
+        kept = (self.config.thinking and index > chat.last_answer) or self.keeps_thinking(chat, index)
         out.marks("<think>", index)
         out.says((chat.reasoning(index) or "") if kept else "", index)
         out.marks("</think>", index)

@@ -12,7 +12,7 @@ from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig, Llama3RendererConfig, Llama30RendererConfig
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.refusals import refuse_calls, refuse_text_beside_calls, refuse_tools
+from niels_gpt.renderers.refusals import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
 from niels_gpt.renderers.script import Script
 
 _BEGIN, _END = "<|begin_of_text|>", "<|eot_id|>"
@@ -90,12 +90,7 @@ class Llama3Renderer(Family):
         if not calls:
             out.reply(chat.text(index).strip(), _END, "", index)
             return
-        if len(calls) > 1:
-            raise MessageError(
-                "too_many_calls",
-                f"message {index}: {len(calls)} tool_calls; expected one: a turn of the {self.name} format makes one "
-                "call. Make a message of each, with its result behind it",
-            )
+        refuse_many_calls(chat, index, self.name)
         refuse_text_beside_calls(chat, index, self.name)
         _DIALECT.write(calls[0], out, index)
         out.marks(_END, index)

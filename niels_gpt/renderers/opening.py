@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from niels_gpt.errors import UsageError
+from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.renderers.registry import config_from_name, create_renderer
 from niels_gpt.renderers.template import load_template, no_clock
 
 
@@ -20,20 +21,24 @@ def open_renderer(
 
     Args:
         template: a file with the chat template to use.
-        date: the day that templates are told which ask for it, as 2026-01-31.
+        date: the day that templates are told which ask for it, and families that tell it, as 2026-01-31.
 
     Raises:
-        UsageError: not a date, or a template or date for a family, which has none. Else as `create_renderer`.
+        UsageError: not a date, or a template or date for a family that takes none. Else as `create_renderer`.
     """
     clock = clock_on(date)
     if template is None and date is None:
         return create_renderer(str(tokenizer), renderer)
-    if renderer not in ("auto", "default", "template"):
+    config = config_from_name(renderer)
+    if isinstance(config, AutoRendererConfig | DefaultRendererConfig):
+        source = None if template is None else load_template(template)
+        return DefaultRenderer(str(tokenizer), template=source, clock=clock)
+    option, form = config.day
+    if template is not None or not option:
         raise UsageError(
             f"renderer {renderer} writes by its own grammar; a template or date is for --renderer template"
         )
-    source = None if template is None else load_template(template)
-    return DefaultRenderer(str(tokenizer), template=source, clock=clock)
+    return create_renderer(str(tokenizer), {"name": renderer, option: clock(form)})
 
 
 def clock_on(date: str | None) -> Callable[[str], str]:

@@ -36,7 +36,7 @@ class Renderer(Protocol):
         on what a model wrote."""
 
     def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops; the first is what a turn that was cut is closed with."""
+        """The ids at which sampling stops; the first ends an answer."""
 
     def bridge_to_next_turn(
         self,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
-from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.chat import Chat, tool_json
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.refusals import refuse_late_system
@@ -43,7 +43,7 @@ class Qwen35Renderer(Qwen3Renderer):
         if chat.tools:
             owner = 0 if given else -1
             out.frame("<|im_start|>system\n" + TAGS_DECLARED, owner)
-            out.label("".join("\n" + to_json(tool) for tool in chat.tools), owner)
+            out.label("".join("\n" + tool_json(tool) for tool in chat.tools), owner)
             out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
         elif given:
             super().system(chat, 0, out)

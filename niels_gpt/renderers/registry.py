@@ -18,6 +18,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.gemma import GemmaRenderer
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.glm45 import GLM45Renderer
+from niels_gpt.renderers.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.laguna import LagunaXS2Renderer
@@ -55,6 +56,7 @@ FAMILIES: dict[str, type[Family]] = {
     "phi-3": Phi3Renderer,
     "phi-3.5": Phi35Renderer,
     "laguna-xs.2": LagunaXS2Renderer,
+    "gpt-oss": GptOssRenderer,
     "minimax-m2": MiniMaxM2Renderer,
     "nemotron-3": Nemotron3Renderer,
     "nemotron-3-ultra": Nemotron3UltraRenderer,
@@ -99,6 +101,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "google/gemma-3-1b-it": "gemma",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
     "poolside/Laguna-XS.2": "laguna-xs.2",
+    "openai/gpt-oss-20b": "gpt-oss",
+    "openai/gpt-oss-120b": "gpt-oss",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3",
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3",

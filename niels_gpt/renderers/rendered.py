@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import Message
+
+# A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
+SAMPLED, BODY, SCAFFOLD = 1, 2, 4
 
 
 class Piece(NamedTuple):
@@ -136,22 +140,44 @@ class RenderedTokens:
 class RenderedBatch:
     """Many conversations as ids, one after the other, with the three facts of every token (DESIGN 2.1).
 
+    The facts are kept by piece, some forty to a conversation, and become arrays by token when they are asked for.
+
     Attributes:
         ids: int32 of shape (tokens,).
         lengths: int64 of shape (conversations,), the tokens of each.
-        message_indices: int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none.
-        sampled, is_content: bool of shape (tokens,), as in `RenderedTokens`.
+        facts: int32 of shape (pieces,), of each piece `(msg << 3) | bits`.
+        counts: int64 of shape (pieces,), the tokens of each piece.
+        pieces: int64 of shape (conversations,), the pieces of each.
         messages: the conversations as they were rendered, normalised.
         attribution: of each conversation, as in `RenderedTokens`.
     """
 
     ids: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
-    message_indices: npt.NDArray[np.int32]
-    sampled: npt.NDArray[np.bool_]
-    is_content: npt.NDArray[np.bool_]
+    facts: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    pieces: npt.NDArray[np.int64]
     messages: Sequence[Sequence[Message]]
     attribution: Sequence[str]
+
+    @cached_property
+    def message_indices(self) -> npt.NDArray[np.int32]:
+        """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
+        return self._facts()[0]
+
+    @cached_property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._facts()[1]
+
+    @cached_property
+    def is_content(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._facts()[2]
+
+    def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        by_token = self.facts.repeat(self.counts)
+        return by_token >> 3, by_token & SAMPLED != 0, by_token & BODY != 0
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -159,13 +185,14 @@ class RenderedBatch:
     def __iter__(self) -> Iterator[RenderedTokens]:
         """Each conversation as `render` returns it."""
         stop = 0
+        message_indices, sampled, is_content = self._facts()
         for messages, length, attribution in zip(self.messages, self.lengths.tolist(), self.attribution, strict=True):
             start, stop = stop, stop + length
             yield RenderedTokens(
                 token_ids=self.ids[start:stop].tolist(),
-                message_indices=self.message_indices[start:stop].tolist(),
-                sampled_mask=self.sampled[start:stop].tolist(),
-                is_content=self.is_content[start:stop].tolist(),
+                message_indices=message_indices[start:stop].tolist(),
+                sampled_mask=sampled[start:stop].tolist(),
+                is_content=is_content[start:stop].tolist(),
                 message_roles=[message["role"] for message in messages],
                 message_tool_names=extract_message_tool_names(messages),
                 attribution=attribution,

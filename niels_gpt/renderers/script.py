@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
+from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece
 
-from niels_gpt.renderers.rendered import Piece
-
-# A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
-SAMPLED, BODY, SCAFFOLD = 1, 2, 4
 _FRAME, _BODY, _SAYS, _MARKS = SCAFFOLD, BODY, SAMPLED | BODY, SAMPLED | BODY | SCAFFOLD
 
 
@@ -50,11 +45,26 @@ class Script:
         ]
         return out
 
+    def put(self, text: str, msg: int, bits: int) -> None:
+        """Text with facts that are known."""
+        self.texts.append(text)
+        self.facts.append(msg << 3 | bits)
+
     def turn(self, header: str, text: str, footer: str, msg: int) -> None:
         """A frame, a body, a frame: a whole turn of someone who is not the model."""
         own = msg << 3
         self.texts += (header, text, footer)
         self.facts += (own | _FRAME, own | self._body, own | _FRAME)
+
+    def answer(self, header: str, text: str, stop: str, tail: str, msg: int) -> None:
+        """A whole turn of the model that is nothing but a text: a frame and a reply."""
+        if self.supplied:
+            self.frame(header, msg)
+            self.reply(text, stop, tail, msg)
+            return
+        own = msg << 3
+        self.texts += (header, text, stop, tail)
+        self.facts += (own | _FRAME, own | self._says, own | _MARKS, own | _FRAME)
 
     def reply(self, text: str, stop: str, tail: str, msg: int) -> None:
         """What the model says, its stop, and what the template writes behind that: the end of its turn."""
@@ -125,17 +135,3 @@ class Script:
             Piece(text, fact >> 3, bool(fact & SAMPLED), bool(fact & BODY), bool(fact & SCAFFOLD))
             for text, fact in zip(self.texts, self.facts, strict=True)
         ]
-
-
-def is_scaffold(facts: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Of each piece whether control tokens are recognised in it."""
-    known: npt.NDArray[np.bool_] = facts & SCAFFOLD != 0
-    return known
-
-
-Facts = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
-
-
-def unpacked(facts: npt.NDArray[np.int32]) -> Facts:
-    """`(message_indices, sampled, is_content)` of tokens with these facts."""
-    return facts >> 3, facts & SAMPLED != 0, facts & BODY != 0

@@ -41,6 +41,10 @@ class Tokens:
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
+        forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
+        thinks_aloud: a text beside a call stands where reasoning does.
+        ends: what ends an answer in history, where that is no stop.
+        day: the option that tells the day as 2026-01-01, for templates that always tell it.
     """
 
     controls: tuple[str, ...]
@@ -54,6 +58,10 @@ class Tokens:
     shown: Callable[[str], str] = str
     system_in_turn: bool = False
     opens_block: bool = False
+    forgets: bool = False
+    thinks_aloud: bool = False
+    ends: str = ""
+    day: str = ""
 
 
 _GLM = Tokens(
@@ -79,6 +87,12 @@ _KIMI = Tokens(
 )
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
 _LLAMA = Tokens(
     controls=(
         *("<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -87,7 +101,7 @@ _LLAMA = Tokens(
     call=("", ""),
     reasons=False,
     holds={"beside": False, "one_call": True, "user_first": True},
-    shown=lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    shown=_in_json,
 )
 _PHI = Tokens(
     controls=("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<s>", "<unk>"),
@@ -145,7 +159,7 @@ TOKENS: dict[str, Tokens] = {
     "glm-5": _GLM,
     "glm-5.1": _GLM,
     "kimi-k2": replace(_KIMI, reasons=False),
-    "kimi-k2.5": replace(_KIMI, holds={"inline": False}),  # think tags in a content stay there
+    "kimi-k2.5": replace(_KIMI, holds={"inline": False}, forgets=True),  # think tags in a content stay there
     "llama-3": _LLAMA,
     "llama-3.0": replace(_LLAMA, holds=_TEXTS),
     "gemma": Tokens(
@@ -174,6 +188,21 @@ TOKENS: dict[str, Tokens] = {
         form="NFC",
         keeps=True,
         system_in_turn=True,
+    ),
+    "gpt-oss": Tokens(
+        controls=(
+            *("<|return|>", "<|startoftext|>", "<|endoftext|>", "<|constrain|>", "<|channel|>", "<|start|>"),
+            *("<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"),
+        ),
+        call=(" to=", "<|call|>"),
+        late_system=False,
+        holds={"inline": False, "one_call": True, "both": False},  # think tags in a content stay there
+        shown=_in_json,
+        system_in_turn=True,
+        forgets=True,
+        thinks_aloud=True,
+        ends="<|end|>",
+        day="conversation_start_date",
     ),
     "minimax-m2": Tokens(
         controls=("[e~[", "]~!b[", "]~b]", "]!d~[", "<fim_prefix>", "<filename>", "]<]image[>["),
