@@ -146,7 +146,9 @@ class Gallery:
                 self._encoders[name] = found
                 self._encoders.move_to_end(name)
                 while len(self._encoders) > _MOST_ENCODERS:
-                    self._encoders.popitem(last=False)
+                    gone, _ = self._encoders.popitem(last=False)
+                    for choice in [choice for choice in self._renderers if choice.tokenizer == gone]:
+                        del self._renderers[choice]
         return found
 
     def renderer(self, choice: Choice) -> Family | DefaultRenderer:
