@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from niels_gpt import __version__
 from niels_gpt.errors import UsageError
@@ -20,6 +20,11 @@ from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Look
 from niels_gpt.explorer.strip import Strip
 from niels_gpt.explorer.survey import Survey
 
+if TYPE_CHECKING:
+    from niels_gpt.explorer.training_rows import RenderedRows, TrainingRows
+
+_MOST_SURVEYS = 4
+
 
 class Explorer:
     """Everything that one page looks at.
@@ -32,8 +37,9 @@ class Explorer:
     def __init__(self, gallery: Gallery, dataset: Dataset | None = None, findings: Findings | None = None) -> None:
         self.gallery, self.dataset, self.findings = gallery, dataset, findings
         self._surveys: dict[tuple[str, Choice], Survey] = {}
-        self._training: dict[tuple[Choice, str], Any] = {}
-        self._lock = threading.Lock()
+        self._training: dict[tuple[Choice, str], RenderedRows] = {}
+        self._stored: TrainingRows | None = None
+        self._lock, self._rendering = threading.Lock(), threading.Lock()
 
     def close(self) -> None:
         """Stop what runs in the background, and let go of files."""
@@ -62,10 +68,10 @@ class Explorer:
         return dataclasses.asdict(self.dataset.about(self._split(split))) if self.dataset else None
 
     def _split(self, given: str) -> str:
-        splits = getattr(self.dataset, "splits", ["all"])
+        splits = self._opened().splits
         if given and given not in splits:
             raise UsageError(f"split is {given!r}; expected one of {', '.join(splits)}")
-        return given or str(splits[0])
+        return given or splits[0]
 
     def _opened(self) -> Dataset:
         if self.dataset is None:
@@ -114,12 +120,10 @@ class Explorer:
         key = self._split(request.split), choice
         with self._lock:
             if key not in self._surveys:
-                for earlier in self._surveys.values():
-                    earlier.stop()
-                chats = isinstance(dataset, ChatRows)
-                self._surveys = {
-                    key: Survey(dataset, key[0], choice, "characters" if chats and not choice.tokenizer else "tokens")
-                }
+                while len(self._surveys) >= _MOST_SURVEYS:
+                    self._surveys.pop(next(iter(self._surveys))).stop()
+                characters = isinstance(dataset, ChatRows) and not choice.tokenizer
+                self._surveys[key] = Survey(dataset, *key, "characters" if characters else "tokens")
             survey = self._surveys[key]
         return dataclasses.asdict(survey.now())
 
@@ -133,25 +137,27 @@ class Explorer:
         strip = None if request.row is None else source.strip(split, fit, request.row).to_json()
         return {"fitted": dataclasses.asdict(page), "strip": strip}
 
-    def _training_rows(self, request: Train) -> tuple[Any, str]:
+    def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
+        """What is fitted into rows, and which split of it."""
+        from niels_gpt.explorer.stored import StoredRows
         from niels_gpt.explorer.training_rows import RenderedRows, TrainingRows
 
         dataset = self._opened()
-        if not isinstance(dataset, ChatRows):
-            if getattr(dataset, "kind", "") != "episodes":
+        if isinstance(dataset, StoredRows):
+            if dataset.kind != "episodes":
                 raise UsageError(
                     "this cache's loader takes runs of the stream, or single examples padded; build episodes to pack "
                     "them: niels-gpt episodes build"
                 )
-            stored: Any = dataset
-            return TrainingRows(stored.directory, stored.spelling, source=str(stored.directory)), self._split(
-                request.split
-            )
+            if self._stored is None:
+                self._stored = TrainingRows(dataset.directory, dataset.spelling, source=str(dataset.directory))
+            return self._stored, self._split(request.split)
+        assert isinstance(dataset, ChatRows)
         choice = request.choice or self.gallery.first
         mode = next((mode for mode in MODES if mode.name == request.mode), None)
         if mode is None:
             raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
-        with self._lock:
+        with self._rendering:
             if (choice, mode.name) not in self._training:
                 made = RenderedRows(dataset, self.gallery, choice, mode)
                 for earlier in self._training.values():

@@ -43,6 +43,7 @@ class ChatRows:
     def __init__(self, path: Path, gallery: Gallery) -> None:
         self.lines, self._gallery = Lines(path), gallery
         self._name = path.name
+        self.splits = ["all"]
         self._dialect = ChatFile(path).found_dialect() or "messages"
 
     def close(self) -> None:
@@ -55,7 +56,7 @@ class ChatRows:
             name=str(self.lines.path),
             kind="chats",
             unit="characters",
-            splits=["all"],
+            splits=self.splits,
             rows=len(self.lines),
             share=self.lines.share,
             problem=self.lines.problem,

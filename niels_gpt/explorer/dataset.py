@@ -106,6 +106,10 @@ class About:
 class Dataset(Protocol):
     """A chat file, a cache or episodes."""
 
+    @property
+    def splits(self) -> list[str]:
+        """Those that hold rows."""
+
     def about(self, split: str) -> About:
         """What is open, and how much of it is known by now."""
 

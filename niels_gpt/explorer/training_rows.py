@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from niels_gpt.explorer.chats import ChatRows
 from niels_gpt.explorer.dataset import check_row
 from niels_gpt.explorer.gallery import Choice, Gallery
 from niels_gpt.explorer.modes import LossMode
-from niels_gpt.explorer.strip import Strip, stored_strip
+from niels_gpt.explorer.strip import PADDING, Group, Strip, stored_strip
 from niels_gpt.explorer.tokens import Spelling, view_episode
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
@@ -165,10 +165,6 @@ class TrainingRows:
 
 def _renamed(strip: Strip, names: Sequence[str]) -> Strip:
     """Episodes by the names that people know them by, each token of a row that is not packed too."""
-    from dataclasses import replace
-
-    from niels_gpt.explorer.strip import PADDING, Group
-
     if not strip.groups and len(names) == 1:
         runs = [[stop, -1 if facts & PADDING else 0, facts] for stop, _, facts in strip.runs]
         return replace(strip, runs=runs, groups=[Group(names[0], "episode")])

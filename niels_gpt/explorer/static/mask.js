@@ -30,7 +30,9 @@ export class Mask {
     const element = h("details", { class: "custom" }, h("summary", {}, "custom mask"),
       h("div", { class: "custom-fields" }, h("label", {}, "train ", preset),
         roles.map((box) => h("label", {}, box, ` ${box.value} bodies`)), h("label", {}, "tools ", tools), h("label", {}, stops, " end of turn")));
-    element.addEventListener("change", () => { this.state.mode = "custom"; this.refresh(); });
+    const chosen = () => { this.state.mode = "custom"; this.refresh(); };
+    element.addEventListener("change", chosen);
+    element.addEventListener("toggle", () => element.open && chosen());
     return { element, value };
   }
 
