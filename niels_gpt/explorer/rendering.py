@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from niels_gpt.explorer.modes import LossMode
+from niels_gpt.explorer.modes import Bools, LossMode
 from niels_gpt.explorer.strip import Strip, rendered_strip, spelled
 from niels_gpt.messages import Message
 from niels_gpt.renderers.default import DefaultRenderer
@@ -35,10 +36,10 @@ def tokens_strip(
         MessageError: the renderer refuses the conversation.
     """
     made = by.render(messages, tools=tools, add_generation_prompt=prompt)
-    stops = np.isin(made.token_ids, by.get_stop_token_ids())
     facts = made.message_indices, made.sampled_mask, made.is_content
     note = "" if made.attribution == "full" else f"Attribution is {made.attribution}."
-    return _token_strip(by.encoder, made.token_ids, facts, stops, messages, modes, note=note, **told)
+    stop_ids = by.get_stop_token_ids()
+    return _token_strip(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **told)
 
 
 def script_strip(
@@ -67,33 +68,53 @@ def raw_strip(messages: Sequence[Message], modes: Sequence[LossMode], encoder: P
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
     own = [pieces[at] for at in owner.tolist()]
     facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.body for piece in own]
-    return _token_strip(encoder, ids.tolist(), facts, np.zeros(len(ids), np.bool_), messages, modes, note="", **told)
+    return _token_strip(encoder, ids.tolist(), facts, [], messages, modes, note="", **told)
 
 
 def _token_strip(
     encoder: PieceEncoder,
     ids: list[int],
     facts: tuple[list[int], list[bool], list[bool]],
-    stops: Any,
+    stop_ids: Sequence[int],
     messages: Sequence[Message],
     modes: Sequence[LossMode],
     **told: str,
 ) -> Strip:
     texts, half = spelled(encoder.token_bytes(ids))
-    owners, sampled, body = facts
+    owners, sampled, body = np.array(facts[0], np.int64), np.array(facts[1], np.bool_), np.array(facts[2], np.bool_)
     return rendered_strip(
         texts=texts,
         ids=ids,
-        owners=np.array(owners, np.int64),
-        sampled=np.array(sampled, np.bool_),
-        body=np.array(body, np.bool_),
+        owners=owners,
+        sampled=sampled,
+        body=body,
         control=np.isin(ids, list(encoder.control_ids.values())),
-        stops=stops,
+        stops=stops_of(encoder, stop_ids, np.array(ids, np.int64), owners, sampled),
         half=half,
         messages=messages,
         modes=modes,
         **told,
     )
+
+
+def stops_of(
+    encoder: PieceEncoder,
+    stop_ids: Sequence[int],
+    ids: npt.NDArray[np.int64],
+    owners: npt.NDArray[np.int64],
+    sampled: Bools,
+) -> Bools:
+    """The ends of turn: the stops, and a control token that is the last that the model says in a message.
+
+    The latter, because a template's stop may be no eos of its tokenizer::
+
+        message   0 0 1 1 1 1 2         sampled  . . . # # . .         the last  . . . . # . .
+    """
+    goes_on = np.zeros(len(ids), np.bool_)
+    goes_on[:-1] = sampled[1:] & (owners[1:] == owners[:-1])
+    control = np.isin(ids, list(encoder.control_ids.values()))
+    found: Bools = np.isin(ids, stop_ids) | (control & sampled & ~goes_on)
+    return found
 
 
 def _piece_strip(

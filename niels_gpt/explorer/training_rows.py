@@ -23,6 +23,7 @@ from niels_gpt.explorer.chats import ChatRows
 from niels_gpt.explorer.dataset import check_row
 from niels_gpt.explorer.gallery import Choice, Gallery
 from niels_gpt.explorer.modes import LossMode
+from niels_gpt.explorer.rendering import stops_of
 from niels_gpt.explorer.strip import PADDING, Group, Strip, stored_strip
 from niels_gpt.explorer.tokens import Spelling, view_episode
 from niels_gpt.format.fitting import check_policy
@@ -232,7 +233,6 @@ def trained_ids(
     renderer = gallery.renderer(choice)
     made = renderer.render(chat.messages, tools=chat.tools)
     ids = np.array(made.token_ids, np.int64)
-    facts = np.array(made.sampled_mask, np.bool_), np.array(made.is_content, np.bool_)
-    stops = np.isin(ids, renderer.get_stop_token_ids())
-    owners = np.array(made.message_indices, np.int64)
-    return ids, mode.weights(owners, *facts, stops, chat.messages) > 0
+    owners, sampled = np.array(made.message_indices, np.int64), np.array(made.sampled_mask, np.bool_)
+    stops = stops_of(renderer.encoder, renderer.get_stop_token_ids(), ids, owners, sampled)
+    return ids, mode.weights(owners, sampled, np.array(made.is_content, np.bool_), stops, chat.messages) > 0

@@ -133,6 +133,19 @@ def test_strip_is_what_the_renderer_gives(family: str, folder: str) -> None:
 
 
 @needs_assets
+def test_a_stop_that_is_no_eos_is_found() -> None:
+    gallery = Gallery([str(ASSETS / "kimi-k2")])
+    gallery._encoders["kimi-k2"] = encoder_at(ASSETS / "kimi-k2")
+    counts = []
+    for renderer in ("kimi-k2", "template"):
+        chat = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}]
+        strip = gallery.strip(chat, None, Choice(renderer, "kimi-k2"), MODES)
+        counts.append({mode.name: mode.count for mode in strip.modes})
+    assert counts[0] == counts[1]
+    assert counts[0]["content"] == counts[0]["end_of_turn"] - 1
+
+
+@needs_assets
 @pytest.mark.parametrize(("family", "folder"), [("qwen3", "qwen3-8b"), ("llama-3", "llama-3.1-8b-instruct")])
 def test_without_a_tokenizer_the_text_is_the_same(family: str, folder: str) -> None:
     gallery = Gallery()
