@@ -123,6 +123,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "httpx": "client",
     "starlette": "explorer",
     "uvicorn": "explorer",
+    "Pillow": "vision",
 }
 
 STORAGE_REMEDIES = {

@@ -88,7 +88,25 @@ class Chat:
             MessageError: a part is not text (`unsupported_content`).
         """
         content = self.messages[index]["content"]
-        return content if isinstance(content, str) else self._joined(content, index)
+        if isinstance(content, str):
+            return content
+        return "".join(self.text_of(part, index, number) for number, part in enumerate(content))
+
+    def text_of(self, part: Mapping[str, Any], index: int, number: int, *, beside: str = "") -> str:
+        """The text of one part of a content; `beside` is what else might have stood there.
+
+        Raises:
+            MessageError: it is not text (`unsupported_content`).
+        """
+        text = part.get("text")
+        if part.get("type") not in TEXT_PARTS or not isinstance(text, str):
+            raise MessageError(
+                "unsupported_content",
+                f"message {index}: content.{number} is of type {part.get('type')!r}; expected a text part "
+                f"{{'type': 'text', 'text': ...}}{beside}, which is all that a message of role "
+                f"{self.roles[index]!r} may hold in this format",
+            )
+        return text
 
     def is_plain(self, index: int) -> bool:
         """The message is nothing but a role and a text, as most are."""
@@ -156,17 +174,6 @@ class Chat:
     def ends_run(self, index: int) -> bool:
         """No message with the same role stands right behind this one."""
         return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
-
-    @staticmethod
-    def _joined(parts: list[dict[str, Any]], index: int) -> str:
-        for number, part in enumerate(parts):
-            if part.get("type") not in TEXT_PARTS or not isinstance(part.get("text"), str):
-                raise MessageError(
-                    "unsupported_content",
-                    f"message {index}: content.{number} is of type {part.get('type')!r}; expected text parts "
-                    "{'type': 'text', 'text': ...}, which is all that this renderer takes",
-                )
-        return "".join(part["text"] for part in parts)
 
 
 def to_json(value: Any, where: str = "a tool") -> str:

@@ -29,7 +29,11 @@ class ChatMLTurns(Family):
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message."""
-        out.turn("<|im_start|>user\n", self.content(chat, index), "<|im_end|>\n", index)
+        self.enclosed("<|im_start|>user\n", chat, index, "<|im_end|>\n", out)
+
+    def enclosed(self, header: str, chat: Chat, index: int, footer: str, out: Script) -> None:
+        """What the model reads: a message's content between two frames."""
+        out.turn(header, self.content(chat, index), footer, index)
 
     def prompt(self, chat: Chat, out: Script) -> None:
         """The assistant's header."""

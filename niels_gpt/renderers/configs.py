@@ -85,13 +85,20 @@ class Qwen3RendererConfig(FamilyConfig):
     enable_thinking: bool = True
 
 
+class Qwen3VLRendererConfig(FamilyConfig):
+    """Qwen3-VL; `add_vision_id` counts images aloud (`Picture 1: `), over the whole conversation."""
+
+    name: Literal["qwen3-vl"] = "qwen3-vl"
+    add_vision_id: bool = False
+
+
 class Qwen35RendererConfig(FamilyConfig):
     """Qwen3.5.
 
     Attributes:
         enable_thinking: what the generation prompt opens: a thinking block, or (`False`) an empty one. `None` is the
             model's own habit, read off its template's generation prompt, else off its name; else it thinks.
-        add_vision_id: images are counted aloud (`Picture 1: `); texts have none.
+        add_vision_id: images are counted aloud (`Picture 1: `).
     """
 
     name: Literal["qwen3.5"] = "qwen3.5"
@@ -210,6 +217,18 @@ class Phi35RendererConfig(FamilyConfig):
     name: Literal["phi-3.5"] = "phi-3.5"
 
 
+class Phi4RendererConfig(FamilyConfig):
+    """Phi-4 has no options of its own."""
+
+    name: Literal["phi-4"] = "phi-4"
+
+
+class Phi4MiniRendererConfig(FamilyConfig):
+    """Phi-4-mini has no options of its own."""
+
+    name: Literal["phi-4-mini"] = "phi-4-mini"
+
+
 class _NemotronConfig(FamilyConfig):
     """Nemotron's options.
 
@@ -274,6 +293,13 @@ class MiniMaxM2RendererConfig(FamilyConfig):
     model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
 
 
+class RawRendererConfig(FamilyConfig):
+    """No markers: what stands between two texts."""
+
+    name: Literal["raw"] = "raw"
+    separator: str = " "
+
+
 class NgptRendererConfig(FamilyConfig):
     """The house format of document 000: what stands in for a system message that is not there."""
 
@@ -286,6 +312,7 @@ RendererConfig = Annotated[
     | DefaultRendererConfig
     | Qwen25RendererConfig
     | Qwen3RendererConfig
+    | Qwen3VLRendererConfig
     | Qwen35RendererConfig
     | Qwen36RendererConfig
     | DeepSeekV3RendererConfig
@@ -300,12 +327,15 @@ RendererConfig = Annotated[
     | MistralRendererConfig
     | Phi3RendererConfig
     | Phi35RendererConfig
+    | Phi4RendererConfig
+    | Phi4MiniRendererConfig
     | LagunaXS2RendererConfig
     | GptOssRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig
     | ChatMLRendererConfig
+    | RawRendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

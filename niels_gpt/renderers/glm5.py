@@ -142,7 +142,7 @@ class GLM51Renderer(GLM5Renderer):
         """A turn without reasoning gets an empty block: behind the last user, or among turns that have some."""
         if index > chat.last("user"):
             return bool(self.config.enable_thinking)
-        asked = max((i for i in range(index) if chat.roles[i] == "user"), default=-1)
+        asked = next((i for i in range(index - 1, -1, -1) if chat.roles[i] == "user"), -1)
         following = (i for i in range(asked + 1, len(chat.roles)) if chat.roles[i] == "user")
         turns = range(asked + 1, next(following, len(chat.roles)))
         return asked >= 0 and any(chat.roles[i] == "assistant" and chat.reasoning(i) is not None for i in turns)

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from niels_gpt.renderers.calls import Block, Schemas
 from niels_gpt.renderers.chat import Call
 from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.json_values import loaded
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
@@ -118,7 +118,7 @@ def _read(text: str | None) -> tuple[dict[str, object] | str | None, Status]:
     if text is None:
         return None, Status.MALFORMED_STRUCTURE
     try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
+        held = loaded(text)
+    except ValueError:
         return text, Status.INVALID_JSON
     return (held, Status.OK) if isinstance(held, dict) else (text, Status.MALFORMED_STRUCTURE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import ClassVar
 
 from niels_gpt.errors import MessageError
@@ -33,6 +34,11 @@ _FOR_SYSTEM = (
 
 def _header(role: str) -> str:
     return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
+@lru_cache(maxsize=1024)  # many conversations have the same tools
+def _indented(tool: str) -> str:
+    return json.dumps(json.loads(tool), ensure_ascii=False, indent=4)
 
 
 class Llama3Renderer(Family):
@@ -73,7 +79,7 @@ class Llama3Renderer(Family):
         return given + 1
 
     def _declared(self, chat: Chat) -> str:
-        return "".join(json.dumps(tool, ensure_ascii=False, indent=4) + "\n\n" for tool in chat.tools or ())
+        return "".join(_indented(to_json(tool)) + "\n\n" for tool in chat.tools or ())
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A later system message."""

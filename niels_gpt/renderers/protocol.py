@@ -73,8 +73,3 @@ class MultimodalRenderer(Renderer, Protocol):
         previous_multi_modal_data: MultiModalData | None = None,
     ) -> RenderedTokens | None:
         """As `Renderer`; the images of the turns before come along."""
-
-
-def is_multimodal(renderer: object) -> bool:
-    """The renderer (or the renderers of a pool) takes images."""
-    return isinstance(renderer, MultimodalRenderer)

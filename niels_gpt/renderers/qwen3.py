@@ -96,7 +96,7 @@ class Qwen3Renderer(ChatMLTurns):
         """Neighbouring results share one user turn."""
         if chat.begins_run(index):
             out.frame("<|im_start|>user", index)
-        out.turn("\n<tool_response>\n", self.content(chat, index), "\n</tool_response>", index)
+        self.enclosed("\n<tool_response>\n", chat, index, "\n</tool_response>", out)
         if chat.ends_run(index):
             out.frame("<|im_end|>\n", index)
 

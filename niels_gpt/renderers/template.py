@@ -14,7 +14,8 @@ from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_o
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.chat import tool_json
-from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.completion import Completion, shown
+from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
@@ -28,6 +29,12 @@ from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
 BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
+
+
+_NO_IMAGES = (
+    "a template says where it stands, and not how many tokens it takes. Name a family with images, or use text(), "
+    "which shows what the template writes"
+)
 
 
 def no_clock(form: str) -> str:
@@ -158,14 +165,15 @@ class TemplateRenderer:
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
         """What the model said, as far as the parsers given know its format; see `Renderer`."""
         said = Completion(self.encoder, token_ids, self._stop_ids)
-        reasoning, content = None, said.told()
+        thought, rest = None, said.text
         if self._reasoning_parser is not None:
-            reasoning, content = self._reasoning_parser.extract(content)
+            thought, rest = self._reasoning_parser.extract(rest)
+        reasoning, content = None if thought is None else shown(thought), shown(rest)
         if self._tool_parser is None:
             return ParsedResponse(content, reasoning)
         # Calls are read behind the reasoning: 9 characters in 5 tokens, 4 of content, which begin in token 3.
-        start = len(said.text) - len(content)
-        first = said.span(start, len(said.text))[0] if content else len(said.ids)
+        start = len(said.text) - len(rest)
+        first = said.span(start, len(said.text))[0] if rest else len(said.ids)
         content_ids, calls = self._tool_parser.extract(said.ids[first:], tools=tools)
         text = Completion(self.encoder, content_ids, ()).told()
         return ParsedResponse(text if calls else content, reasoning, [call.moved(first) for call in calls])
@@ -183,6 +191,7 @@ class TemplateRenderer:
 
     def _written(self, messages: list[Message], tools: Any, gen: bool = False) -> tuple[Script, str]:
         """The rendering before it becomes ids, and "full", or what of the messages' content was not traced."""
+        refuse_images(messages, "unsupported_content", _NO_IMAGES)
         self._check_labels(messages, tools)
         runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
         lost = untraced(messages, runs)

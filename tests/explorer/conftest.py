@@ -15,11 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("starlette", reason="the extra explorer is not installed")
-pytest.importorskip("uvicorn", reason="the extra explorer is not installed")
-
 from niels_gpt.explorer.api import Explorer
-from niels_gpt.explorer.server import HOST, bound, server_of
 
 _INSTALL = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
 
@@ -27,6 +23,10 @@ _INSTALL = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chrom
 @contextmanager
 def serving(explorer: Explorer) -> Iterator[str]:
     """The address of a server that runs until the block ends."""
+    for library in ("starlette", "uvicorn"):
+        pytest.importorskip(library, reason="the extra explorer is not installed")
+    from niels_gpt.explorer.server import HOST, bound, server_of
+
     listening = bound(0)
     server = server_of(explorer)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -132,6 +132,7 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             "gemma",
             "kimi-k2.5",
@@ -158,6 +159,7 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *NEMOTRON,
             "gemma",
             "kimi-k2.5",
@@ -171,7 +173,7 @@ DIFFERENCES: dict[str, Difference] = {
         ("qwen3.5", "qwen3.6"), "rendered all the same; the template wants a user", [said("assistant")], refused=True
     ),
     "late system messages": Difference(
-        ("deepseek-v3", "minimax-m2", "gemma", "gpt-oss"),
+        ("deepseek-v3", "minimax-m2", "gemma", "qwen3-vl", "gpt-oss"),
         "refused; the template drops them, DeepSeek's moves them to the front",
         [ASKED, said("system")],
     ),
@@ -183,6 +185,7 @@ DIFFERENCES: dict[str, Difference] = {
             "kimi-k2",
             "laguna-xs.2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             *NEMOTRON,
             "gemma",
@@ -223,6 +226,7 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             *NEMOTRON,
             "gemma",
@@ -274,7 +278,7 @@ DIFFERENCES: dict[str, Difference] = {
 # Where `TemplateRenderer` cannot know what the family knows: case -> families, why, messages, tools.
 FACTS: dict[str, Difference] = {
     "an empty system message before tools": Difference(
-        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "llama-3"),
+        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),
         "no text of the message is there to tell whose block it is",
         [said("system", ""), ASKED],
         TOOLS,
@@ -292,7 +296,7 @@ FACTS: dict[str, Difference] = {
         ("llama-3",), "no text of the message is there to tell whose turn it is", [said("user", "")], TOOLS
     ),
     "an empty first system message": Difference(
-        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "llama-3"),
+        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),
         "the template writes it outside of its loop over messages",
         [said("system", ""), ASKED],
     ),

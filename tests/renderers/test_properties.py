@@ -95,7 +95,7 @@ def test_facts_agree_with_roles(family: str, options: Options) -> None:
             owners = [owner for owner in owners if messages[owner]["role"] != "system"]
             written = {index for index in written if messages[index]["role"] != "system"}
         assert owners == sorted(owners)
-        assert set(owners) == written
+        assert set(owners) == written or (family in TOKENS and not TOKENS[family].marked)
         for owner, sampled, body in zip(
             rendered.message_indices, rendered.sampled_mask, rendered.is_content, strict=True
         ):
@@ -178,12 +178,13 @@ def test_what_the_generation_prompt_supplies_is_not_sampled(family: str, options
 def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Options, content: str) -> None:
     """Half a tag of what serving supplies is the model's own, in history and in the last turn."""
     renderer = renderer_of(family, *options)
+    stop = text_of(renderer, renderer.get_stop_token_ids()[:1])
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     for messages in (chat, [*chat, *chat]):
         pieces = renderer.script(messages).pieces()
         for index in range(1, len(messages), 2):
             said = "".join(piece.text for piece in pieces if piece.msg == index and piece.sampled)
-            for end in (renderer.stops[0], TOKENS[family].ends if family in TOKENS else ""):
+            for end in (stop, TOKENS[family].ends if family in TOKENS else ""):
                 said = said.removesuffix(end)
             assert said.rstrip("\n").endswith(content.strip())
 
