@@ -17,7 +17,7 @@ const panels = views.map((view) => tokenPanel(view, held.mode, {
 root.append(
   h("header", { class: "top" }, h("h1", {}, "niels_gpt ", h("span", {}, held.title))),
   held.drift?.verdict ? h("p", { class: "verdict" }, held.drift.verdict) : "",
-  compact && views[0].modes.length > 1 ? modeBar(views[0], held.mode, (name) => panels.forEach((panel) => panel.setMode(name))) : "",
+  compact && views[0].modes.length > 1 ? modeBar({ ...views[0], modes: views[0].modes.map((each) => ({ ...each, count: null })) }, held.mode, (name) => panels.forEach((panel) => panel.setMode(name))) : "",
   h("div", { class: compact ? "zoo" : "single" }, panels.map((panel) => panel.element)),
 );
 document.body.append(bar);
