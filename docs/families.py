@@ -15,9 +15,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from niels_gpt.explorer.example import ExampleView
 from niels_gpt.explorer.html import example_html, legend_html, page_html
 from niels_gpt.explorer.rendered import view_rendered
-from niels_gpt.explorer.tokens import ExampleView
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.engine import Family

@@ -119,6 +119,41 @@ def render(
         out().print(shown(view, with_table=table))
 
 
+@app.command()
+def explore(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A chat file, a cache or episodes.  [default: the zoo alone]", show_default=False),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(help="A tokenizer directory or hub name, or a directory of such directories; repeat for more."),
+    ] = None,
+    renderer: RendererName = None,
+    template: Template = None,
+    date: Date = None,
+    findings: Annotated[Path | None, typer.Option(help="A report of the doctor (--json).")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """A local web page: all families side by side, masks token by token, datasets row by row, templates compared.
+
+    Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
+    """
+    from niels_gpt.explorer.command import explore as serve
+
+    serve(
+        path,
+        tokenizers=tokenizer or (),
+        renderer=renderer,
+        template=template,
+        date=date,
+        findings=findings,
+        port=port,
+        browser=browser,
+    )
+
+
 @tokenizer_app.command("train")
 def train(
     inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],

@@ -121,6 +121,8 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "tokenizers": "hf",
     "transformers": "hf",
     "httpx": "client",
+    "starlette": "explorer",
+    "uvicorn": "explorer",
     "Pillow": "vision",
 }
 

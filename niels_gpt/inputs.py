@@ -191,10 +191,11 @@ def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
-                yield _parse_line(line, where)
+                yield parse_line(line, where)
 
 
-def _parse_line(line: bytes, where: str) -> Record | Rejected:
+def parse_line(line: bytes, where: str) -> Record | Rejected:
+    """One line of a JSON-lines file, or why it is not one."""
     try:
         return Record(where, json.loads(decode(line, where)))
     except InputError as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.show import render, visible
-from niels_gpt.explorer.tokens import ExampleView, TokenView
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from niels_gpt.explorer.tokens import ExampleView, Kind, TokenView
+from niels_gpt.explorer.example import ExampleView, Kind, TokenView
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family

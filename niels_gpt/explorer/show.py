@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.explorer.tokens import ExampleView, Kind, TokenView
+from niels_gpt.explorer.example import ExampleView, Kind, TokenView
 
 STYLES: dict[Kind, str] = {
     "trained": "bold black on green",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,58 +19,30 @@ from niels_gpt.episodes.format import is_episode_indexed_dataset, open_manifest
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.explorer.example import ExampleView, Kind, TokenView
 from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
 
-Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
+Spelling = Callable[[int], str]
 TOKENIZER_PLACES = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
 
 
-@dataclass(frozen=True)
-class TokenView:
-    """A token at a position of `x`.
-
-    `kind` says what the token is: trained (in the loss when it was predicted), sampled (the model's, but not trained),
-    context, scaffold (the format's own) or padding. `target` is the token predicted from here, in the loss only if
-    `target_trained`. `segment` counts the texts of a packed row, or the messages of a rendering, from 1; `role`,
-    `sampled` and `body` are known of renderings alone.
-    """
-
-    position: int
-    id: int
-    text: str
-    kind: Kind
-    target: int
-    target_text: str
-    target_trained: bool
-    segment: int = 0
-    role: str | None = None
-    sampled: bool | None = None
-    body: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The view as a JSON object."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class ExampleView:
-    """An example as a training step sees it, with a line that says where it is from."""
-
-    title: str
-    tokens: list[TokenView]
-    has_text: bool
-
-
 def view_example(
-    cache: Path, number: int, *, split: str = "train", T: int | None = None, tokenizer: Path | None = None
+    cache: Path,
+    number: int,
+    *,
+    split: str = "train",
+    T: int | None = None,
+    tokenizer: Path | None = None,
+    spelling: Spelling | None = None,
 ) -> ExampleView:
     """Example `number` (SFT) or the `number`-th run of `T` tokens (pretrain) of a cache.
 
     Args:
         T: tokens shown; by default a whole SFT example, or 64 tokens of a stream.
         tokenizer: by default the one found in a `tokenizer` directory near the cache, if its hash fits.
+        spelling: how ids are spelled, where that is known already.
 
     Raises:
         CacheError: no cache, or a damaged one. UsageError: no such example. Mismatch: not the cache's tokenizer.
@@ -78,9 +50,9 @@ def view_example(
     if T is not None:
         check_length(T)
     if is_episode_indexed_dataset(cache):
-        return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer)
+        return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer, spelling=spelling)
     meta = open_meta(cache)
-    text = _pieces(cache, meta, tokenizer)
+    text = spelling or spelling_of(cache, meta, tokenizer)
     view = _sft if meta["kind"] == "sft" else _pretrain
     return view(cache, meta, number, split, T, text)
 
@@ -92,9 +64,13 @@ def view_episode(
     split: str = "train",
     T: int | None = None,
     packed: bool = False,
+    too_long: str = "head",
     tokenizer: Path | None = None,
+    spelling: Spelling | None = None,
 ) -> ExampleView:
     """Episode `number` of a dataset, or row `number` of its packing into rows of `T` inputs, as the loader gives it.
+
+    `too_long` is the loader's; `spelling` says how ids are spelled, where that is known already.
 
     Raises:
         CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
@@ -113,7 +89,7 @@ def view_episode(
         epoch_drop_last=False,
         episode_min_tokens=1,
         packing=packed,
-        too_long="head",
+        too_long=too_long,
     )
     feed = loader.feed(split)
     n = loader.steps_per_epoch(split)
@@ -123,7 +99,9 @@ def view_episode(
     x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
     trained = np.concatenate([[False], graded[:-1]])
     kinds = [_kind(i, int(x[i]), batch.num_tokens, bool(trained[i]), set(special.values())) for i in range(T)]
-    text = _pieces(dataset, manifest, tokenizer) if manifest.get("tokenizer_sha256") else None
+    text = spelling
+    if text is None and manifest.get("tokenizer_sha256"):
+        text = spelling_of(dataset, manifest, tokenizer)
     views = _views(x, y, kinds, graded, text)
     if batch.segment_ids is not None:
         segments = batch.segment_ids[0].tolist()
@@ -131,12 +109,10 @@ def view_episode(
     what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
     what = what or f"episode {number:,} of {n:,}:"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
-    return ExampleView(title, views, text is not None)
+    return ExampleView(title, views, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
 
 
-def _sft(
-    cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Callable[[int], str] | None
-) -> ExampleView:
+def _sft(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Spelling | None) -> ExampleView:
     tokens_path, idx_path = cache / tokens_name(split), cache / index_name(split)
     tokens = map_tokens(tokens_path, TOKEN_DTYPES[meta["token_dtype"]])
     index = ExampleIndex(idx_path, len(tokens))
@@ -155,12 +131,11 @@ def _sft(
     title = (
         f"{cache} {split} example {number:,} of {len(index):,}: {length:,} tokens{cut}, {int(graded.sum()):,} trained"
     )
-    return ExampleView(title, _views(x, y, kinds, graded, text), text is not None)
+    views = _views(x, y, kinds, graded, text)
+    return ExampleView(title, views, text is not None, n_tokens=min(length, T + 1))
 
 
-def _pretrain(
-    cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Callable[[int], str] | None
-) -> ExampleView:
+def _pretrain(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Spelling | None) -> ExampleView:
     if number < 0:
         raise UsageError(f"{cache}: runs are counted from 0; there is no {number:,}")
     T = T or 64
@@ -178,7 +153,8 @@ def _pretrain(
     eot = meta["special_token_ids"]["eot"]
     kinds: list[Kind] = ["scaffold" if token == eot else "trained" for token in row[:-1]]
     title = f"{path}: tokens {start:,} to {start + len(row) - 1:,} of {len(tokens):,}, all trained"
-    return ExampleView(title, _views(row[:-1], row[1:], kinds, graded, text), text is not None)
+    views = _views(row[:-1], row[1:], kinds, graded, text)
+    return ExampleView(title, views, text is not None, n_tokens=len(row))
 
 
 def _kind(position: int, token: int, length: int, trained: bool, sentinels: set[int]) -> Kind:
@@ -189,7 +165,7 @@ def _kind(position: int, token: int, length: int, trained: bool, sentinels: set[
     return "scaffold" if token in sentinels else "context"
 
 
-def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Callable[[int], str] | None) -> list[TokenView]:
+def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Spelling | None) -> list[TokenView]:
     name = text or (lambda token: "")
     return [
         TokenView(i, int(x[i]), name(int(x[i])), kind, int(y[i]), name(int(y[i])), bool(graded[i]))
@@ -197,7 +173,7 @@ def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Callable[[int],
     ]
 
 
-def _pieces(cache: Path, meta: Meta, given: Path | None) -> Callable[[int], str] | None:
+def spelling_of(cache: Path, meta: Meta, given: Path | None) -> Spelling | None:
     """How ids are spelled; `None` if the cache's tokenizer is neither given nor near."""
     if given is not None and (given / "tokenizer.json").is_file():
         return _hf_spelling(cache, meta, given)
@@ -215,7 +191,7 @@ def _pieces(cache: Path, meta: Meta, given: Path | None) -> Callable[[int], str]
     return None
 
 
-def _hf_spelling(cache: Path, meta: Meta, given: Path) -> Callable[[int], str]:
+def _hf_spelling(cache: Path, meta: Meta, given: Path) -> Spelling:
     """How a Hugging Face tokenizer spells its ids."""
     from niels_gpt.tokenizer.encoder import Encoder
 
@@ -225,6 +201,6 @@ def _hf_spelling(cache: Path, meta: Meta, given: Path) -> Callable[[int], str]:
     return lambda token: encoder.decode([token])
 
 
-def _spelling(tokenizer: SentencePieceTokenizer, meta: Meta) -> Callable[[int], str]:
+def _spelling(tokenizer: SentencePieceTokenizer, meta: Meta) -> Spelling:
     names = {token: f"<{name}>" for name, token in meta["special_token_ids"].items()}
     return lambda token: names.get(token) or tokenizer.piece(token)

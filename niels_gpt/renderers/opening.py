@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 from niels_gpt.errors import UsageError
@@ -25,10 +26,7 @@ def open_renderer(
     Raises:
         UsageError: not a date, or a template or date for a family that takes none. Else as `create_renderer`.
     """
-    try:
-        clock = no_clock if date is None else datetime.date.fromisoformat(date).strftime
-    except ValueError as error:
-        raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error
+    clock = clock_on(date)
     if template is None and date is None:
         return create_renderer(str(tokenizer), renderer)
     config = config_from_name(renderer)
@@ -41,3 +39,15 @@ def open_renderer(
             f"renderer {renderer} writes by its own grammar; a template or date is for --renderer template"
         )
     return create_renderer(str(tokenizer), {"name": renderer, option: clock(form)})
+
+
+def clock_on(date: str | None) -> Callable[[str], str]:
+    """The clock of a day like 2026-01-31; without one, a clock that refuses.
+
+    Raises:
+        UsageError: not a date.
+    """
+    try:
+        return no_clock if date is None else datetime.date.fromisoformat(date).strftime
+    except ValueError as error:
+        raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error

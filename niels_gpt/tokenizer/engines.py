@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice, repeat
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +41,7 @@ class Body:
         self._lengths, self._form = about.byte_lengths, about.form
         self._tokenizer = load_tokenizers(data, name)
         self._gigatoken: Any = None
+        self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
         self.reason = "asked for"
         plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
         _check_added_ids(self._tokenizer, plain, name)
@@ -69,10 +71,11 @@ class Body:
 
     def _flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
         encoded: list[Any]
-        if self._gigatoken is not None and len(runs) >= _BATCH:
-            return self._one_call(runs)
         if self._gigatoken is not None:
-            encoded = list(map(self._gigatoken.encode, runs))
+            with self._one_at_a_time:
+                if len(runs) >= _BATCH:
+                    return self._one_call(runs)
+                encoded = list(map(self._gigatoken.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
         encoded = [

@@ -77,6 +77,7 @@ class FlatEncoder:
         self._form: Any = about.form
         self._finder, self._frames = finder, Frames(finder)
         self._backend, self._is_control = backend, is_control
+        self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
         lengths = np.zeros(about.vocab_size, np.int64)
         if about.byte_lengths is not None:
             lengths[: about.byte_lengths.size] = about.byte_lengths
@@ -115,7 +116,8 @@ class FlatEncoder:
         if self._form and not all(s.isascii() or unicodedata.is_normalized(self._form, s) for s in strings):
             return None
         edges = edges_of(self._sizes(texts, strings, data))
-        ids, lengths = self._ids(data)
+        with self._one_at_a_time:
+            ids, lengths = self._ids(data)
         starts = edges_of(self._lengths.take(ids))
         controls = np.flatnonzero(self._is_control.take(ids))
         at, expected = self._expected(texts, scaffold, edges)

@@ -1,0 +1,159 @@
+"""The pictures of docs/explorer.md: the explorer on the bundled chats, seen by a headless Chromium.
+
+Run it from the repository: `python docs/screenshots.py`. It needs the extras `explorer` and `dev`, a Chromium, and the
+tokenizers of the tests ($NGPT_ASSETS).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.findings import read_findings
+from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.explorer.server import HOST, bound, server_of
+from niels_gpt.samples import chats_file
+
+DOCS = Path(__file__).parent
+ASSETS = Path(os.environ.get("NGPT_ASSETS", "/work/shared/assets"))
+TOKENIZERS = ("qwen3-8b", "llama-3.1-8b-instruct", "glm-5", "mistral-nemo-instruct-2407")
+REPORT: dict[str, Any] = {
+    "version": 1,
+    "rows": 100,
+    "findings": [
+        {
+            "rule": "truncated-mid-turn",
+            "severity": "error",
+            "title": "Answers break off in the middle of a turn",
+            "count": 2,
+            "summary": "At 512 tokens, two answers end without their end of turn, and their last words are trained.",
+            "cause": "Rows are cut at a fixed length, wherever that falls.",
+            "fix": "Raise the block size, or train without the cut turn: too_long='drop_partial_turn'.",
+            "thread": "allenai/open-instruct#1876",
+            "evidence": [
+                {"row": 8, "where": "chats.jsonl:9", "message": 5, "token": 250, "note": "the answer ends here"},
+                {"row": 45, "where": "chats.jsonl:46", "message": 3, "token": None, "note": "and here"},
+            ],
+        },
+        {
+            "rule": "empty-thinking-trained",
+            "severity": "warning",
+            "title": "Empty thinking blocks are trained",
+            "count": 100,
+            "summary": "The model learns to open and close a block without a thought, four tokens a row.",
+            "cause": "The format writes a block for the last answer even where the data has no reasoning.",
+            "fix": "Render with enable_thinking=False, so that serving supplies the block.",
+            "thread": "NVIDIA-NeMo/Automodel#3739",
+            "evidence": [{"row": 2, "where": "chats.jsonl:3", "message": 3, "token": None, "note": "<think></think>"}],
+        },
+    ],
+}
+
+
+def zoo(page: Any) -> None:
+    """Six formats side by side."""
+    for name in ("gemma", "chatml"):
+        page.locator(".chip", has_text=name).first.click()
+    for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "glm-5@glm-5", "raw@qwen3-8b"):
+        page.wait_for_selector(f'[data-exhibit="{name}"] .t')
+    page.locator('[data-exhibit="qwen3@qwen3-8b"] .t.trained').nth(6).hover()
+
+
+def mask(page: Any) -> None:
+    """Reasoning and a tool call, a token under the cursor."""
+    page.get_by_label("Begin with a sample").select_option("a tool call")
+    page.locator(".tokens", has_text="umbrella").wait_for()
+    page.locator(".tokens .t.trained").nth(14).hover()
+
+
+def dataset(page: Any) -> None:
+    """A row of the samples."""
+    page.get_by_text("From all 100 rows.").wait_for()
+    page.locator('tr[data-row="2"] button').click()
+    page.wait_for_selector(".detail .t.trained")
+    page.locator(".detail .tokens .t.trained").nth(20).hover()
+
+
+def training(page: Any) -> None:
+    """Packed rows."""
+    page.get_by_text("From all 100 rows.").wait_for()
+    page.get_by_role("radio", name="As trained").click()
+    page.get_by_label("Block size, tokens").fill("1000")
+    page.get_by_label("Block size, tokens").press("Tab")
+    page.locator(".training .lead", has_text="1,001").wait_for()
+    page.wait_for_selector(".training .detail .t.trained")
+
+
+def drift(page: Any) -> None:
+    """A family against a template that somebody has changed."""
+    page.locator(".verdict", has_text="The same ids").wait_for()
+    page.get_by_text("edit the template").last.click()
+    page.get_by_label("Right: a chat template of your own").fill(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    page.get_by_label("Right: a chat template of your own").press("Tab")
+    page.locator(".verdict", has_text="First difference").wait_for()
+
+
+def findings(page: Any) -> None:
+    """A report."""
+    page.wait_for_selector(".finding")
+
+
+VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
+    "explorer-zoo": ("zoo", "light", zoo),
+    "explorer-mask": ("mask", "light", mask),
+    "explorer-mask-dark": ("mask", "dark", mask),
+    "explorer-dataset": ("dataset", "light", dataset),
+    "explorer-training": ("dataset", "light", training),
+    "explorer-drift": ("drift", "light", drift),
+    "explorer-findings": ("findings", "light", findings),
+}
+
+
+def main(wanted: list[str]) -> None:
+    """Write the pictures, or those that are named."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None or not ASSETS.is_dir():
+        sys.exit("needs a Chromium (apt-get install chromium) and tokenizers ($NGPT_ASSETS)")
+    with tempfile.TemporaryDirectory() as kept, sync_playwright() as playwright:
+        report, chats = Path(kept) / "report.json", Path(kept) / "chats.jsonl"
+        report.write_text(json.dumps(REPORT))
+        chats.write_bytes(chats_file().read_bytes())
+        gallery = Gallery([str(ASSETS / name) for name in TOKENIZERS])
+        explorer = Explorer(gallery, open_dataset(chats, gallery), read_findings(report))
+        listening = bound(0)
+        server = server_of(explorer)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for name in wanted or VIEWS:
+            view, scheme, prepare = VIEWS[name]
+            page = browser.new_page(
+                viewport={"width": 1320, "height": 1000 if view == "zoo" else 820}, color_scheme=scheme
+            )
+            page.set_default_timeout(120_000)
+            page.goto(f"http://{HOST}:{listening.getsockname()[1]}/#{view}")
+            prepare(page)
+            page.wait_for_timeout(500)
+            page.screenshot(path=DOCS / f"{name}.png")
+            page.close()
+        browser.close()
+        server.should_exit = True
+        thread.join(10)
+        explorer.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

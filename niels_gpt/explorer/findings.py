@@ -1,0 +1,67 @@
+"""The doctor's report, read for the page: what it found, and at which rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from niels_gpt.errors import InputError
+from niels_gpt.inputs import read_text, the_file
+
+
+class _Read(BaseModel):
+    """Newer reports may say more; that is not shown."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Evidence(_Read):
+    """One place: a row, where that stands, the message and the token if the rule knows them."""
+
+    row: int
+    where: str = ""
+    message: int | None = None
+    token: int | None = None
+    note: str = ""
+    window: list[Any] = Field(default_factory=list)
+
+
+class Finding(_Read):
+    """What a rule found, why it matters, and what to do."""
+
+    rule: str
+    severity: str
+    title: str
+    count: int = 0
+    summary: str = ""
+    cause: str = ""
+    fix: str = ""
+    thread: str = ""
+    evidence: list[Evidence] = Field(default_factory=list)
+
+
+class Findings(_Read):
+    """A report of `niels-gpt doctor --json`."""
+
+    version: Literal[1]
+    rows: int = 0
+    findings: list[Finding] = Field(default_factory=list)
+
+
+def read_findings(path: Path) -> Findings:
+    """A report.
+
+    Raises:
+        InputError: no such file, or no report of version 1; the first wrong field is named.
+    """
+    text = read_text(the_file(path))
+    try:
+        return Findings.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(
+            f"{path}: {field}: {first['msg'].lower()}; expected a report of version 1, from niels-gpt doctor --json"
+        ) from error

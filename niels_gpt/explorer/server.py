@@ -1,0 +1,168 @@
+"""The page over HTTP: on this machine alone, nothing from elsewhere, errors in words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from niels_gpt.errors import NielsError, UsageError
+from niels_gpt.explorer.api import Explorer
+from niels_gpt.explorer.dataset import NoSuchRow
+from niels_gpt.explorer.export import STATIC
+from niels_gpt.explorer.requests import Browse, Compare, Export, Look, Open, Render, Train, asked, problem
+
+HOST = "127.0.0.1"
+MOST_BODY_BYTES = 64 * 1024 * 1024
+_NAMES = (HOST, "localhost")
+_LOG = logging.getLogger(__name__)
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class OwnMachine:
+    """Refuses what does not come from this machine's own page, and puts the page's policy on every answer.
+
+    A foreign site cannot read answers without CORS, but a name that it controls may be made to point at 127.0.0.1: the
+    Host header then tells. A request that another page sends carries its Origin.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        wrong = _foreign(dict(scope["headers"]), scope["method"])
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *own]
+            await send(message)
+
+        if wrong:
+            await JSONResponse({"error": wrong, "kind": "Foreign"}, 403)(scope, receive, sent)
+        else:
+            await self._app(scope, receive, sent)
+
+
+def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
+    """Why a request is not from this machine's own page; empty if it is."""
+    host = headers.get(b"host", b"").decode("latin-1")
+    if host.rsplit(":", 1)[0] not in _NAMES:
+        return f"the Host header is {host!r}; expected {HOST} or localhost: open the address that the command printed"
+    origin = headers.get(b"origin")
+    if origin is not None and origin.decode("latin-1") != f"http://{host}":
+        return "the request comes from another page; expected this server's own"
+    if method == "POST" and not headers.get(b"content-type", b"").startswith(b"application/json"):
+        return "POST without JSON; expected content-type: application/json"
+    return ""
+
+
+def create_app(explorer: Explorer) -> Starlette:
+    """The page and its API."""
+
+    def posts(path: str, kind: Any, answer: Callable[[Any], Any]) -> Route:
+        async def endpoint(request: Request) -> Response:
+            body = await _body(request)
+            found = await run_in_threadpool(lambda: _encoded(answer(asked(kind, body))))
+            return Response(found, media_type="text/html" if kind is Export else "application/json")
+
+        return Route(path, endpoint, methods=["POST"])
+
+    async def session(request: Request) -> Response:
+        return Response(await run_in_threadpool(lambda: _encoded(explorer.session())), media_type="application/json")
+
+    async def page(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
+
+    routes = [
+        Route("/", page),
+        Route("/api/session", session),
+        posts("/api/render", Render, explorer.render),
+        posts("/api/drift", Compare, explorer.drift),
+        posts("/api/rows", Browse, explorer.rows),
+        posts("/api/row", Open, explorer.row),
+        posts("/api/survey", Look, explorer.survey),
+        posts("/api/training", Train, explorer.training),
+        posts("/api/export", Export, explorer.export),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    handlers: dict[Any, Any] = {NielsError: _refused, HTTPException: _no_such_page, Exception: _failed}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.add_middleware(OwnMachine)
+    return app
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BODY_BYTES:
+            raise UsageError(f"the request is longer than {MOST_BODY_BYTES >> 20} MiB; shorten the conversation")
+    return bytes(body)
+
+
+def _encoded(value: Any) -> bytes:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+async def _refused(request: Request, error: NielsError) -> Response:
+    return JSONResponse(problem(error), 404 if isinstance(error, NoSuchRow) else 400)
+
+
+async def _no_such_page(request: Request, error: HTTPException) -> Response:
+    said = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return JSONResponse({"error": said, "kind": "HTTP"}, error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    _LOG.error("%s failed", request.url.path, exc_info=error)
+    return JSONResponse({"error": f"this is a fault of ours: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
+
+
+def bound(port: int) -> socket.socket:
+    """A socket on this machine's own address.
+
+    Raises:
+        UsageError: the port is taken or out of range.
+    """
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise UsageError(
+            f"port {port} cannot be used ({error}); choose another with --port, or leave it out"
+        ) from error
+    return listening
+
+
+def server_of(explorer: Explorer) -> uvicorn.Server:
+    """A server for `run(sockets=[bound(port)])`."""
+    config = uvicorn.Config(create_app(explorer), log_level="warning", lifespan="off", ws="none", access_log=False)
+    return uvicorn.Server(config)

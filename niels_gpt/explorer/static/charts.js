@@ -1,0 +1,30 @@
+import { h, number } from "./dom.js";
+
+// Histograms as SVG; the numbers stand beside them as text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function s(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+export function histogram(title, held, shown) {
+  if (!held) return h("figure", { class: "chart" }, h("figcaption", {}, title), h("p", { class: "note" }, "no usable row yet"));
+  const most = Math.max(1, ...held.counts), wide = 320, high = 64, step = wide / held.counts.length;
+  const bars = held.counts.map((count, at) => {
+    const tall = count ? Math.max(1.5, (high * count) / most) : 0;
+    const last = at + 1 === held.counts.length && title.startsWith("Length") ? " and more" : "";
+    return s("rect", { x: at * step + 0.5, y: high - tall, width: step - 1, height: tall }, s("title", {}, `${shown(held.edges[at])} to ${shown(held.edges[at + 1])}${last}: ${number(count)} rows`));
+  });
+  const [low, middle, top] = held.quantiles;
+  const at = (value) => Math.min(wide, Math.max(0, ((value - held.edges[0]) / (held.edges.at(-1) - held.edges[0])) * wide));
+  const mark = s("path", { class: "median", d: `M${at(middle)} 0V${high}` });
+  const told = `median ${shown(middle)}, 5 % below ${shown(low)}, 5 % above ${shown(top)}`;
+  return h("figure", { class: "chart" }, h("figcaption", {}, title),
+    s("svg", { viewBox: `0 0 ${wide} ${high + 14}`, role: "img", "aria-label": `${title}: ${told}` }, ...bars, mark,
+      s("text", { x: 0, y: high + 12 }, shown(held.edges[0])), s("text", { x: wide, y: high + 12, "text-anchor": "end" }, shown(held.edges.at(-1)))),
+    h("p", { class: "note" }, told));
+}

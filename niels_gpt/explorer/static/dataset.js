@@ -1,0 +1,226 @@
+import { ask, choices, h, later, latest, number, percent, saved } from "./dom.js";
+import { oneLine, unpacked } from "./strip.js";
+import { tokenPanel } from "./panel.js";
+import { exhibitPicker } from "./pick.js";
+import { histogram } from "./charts.js";
+import { TrainingView } from "./training.js";
+
+// A file, cache or episodes: pages of rows, search that goes on until it has enough, one row token by token.
+
+const LIMIT = 50, POLL = 600;
+
+export class DatasetView {
+  constructor(context) {
+    Object.assign(this, context, { current: latest(), opened: latest() });
+    const about = context.session.dataset;
+    if (!about) {
+      this.element = h("p", { class: "note" }, "No dataset is open. Start with: niels-gpt explore FILE, a cache, or an episodes directory.");
+      return;
+    }
+    this.about = about;
+    this.split = about.splits[0];
+    this.start = 0;
+    this.row = null;
+    this.build();
+  }
+
+  build() {
+    const { about, session } = this, chats = about.kind === "chats";
+    this.picker = exhibitPicker(session, "Format of the rows", session.first, () => { this.survey(); if (this.row !== null) this.open(this.row); this.training.refresh(); }, { raw: false });
+    this.facts = h("p", { class: "facts", role: "status" });
+    this.charts = h("div", { class: "charts" });
+    this.list = h("div", { class: "rows" });
+    this.detail = h("div", { class: "detail" }, h("p", { class: "note" }, "Choose a row."));
+    this.problem = h("p", { class: "problem", role: "alert", hidden: true });
+    this.training = new TrainingView(this);
+    const parts = choices("Part of the dataset view", [{ name: "rows", title: "Rows" }, { name: "training", title: "As trained" }], "rows", (name) => this.part(name));
+    this.browse = h("div", { class: "browse" }, h("div", { class: "browse-list" }, this.controls(chats), this.problem, this.list), this.detail);
+    this.element = h("div", { class: "dataset" },
+      h("div", { class: "bar" }, parts, chats ? this.picker.element : null, about.splits.length > 1 ? this.splits() : null, this.facts),
+      this.charts, this.browse, this.training.element);
+    this.training.element.hidden = true;
+  }
+
+  splits() {
+    return choices("Split", this.about.splits.map((name) => ({ name, title: name })), this.split, (name) => {
+      this.split = name;
+      this.start = 0;
+      this.load();
+      this.survey();
+      this.training.refresh();
+    });
+  }
+
+  part(name) {
+    this.browse.hidden = name !== "rows";
+    this.training.element.hidden = name === "rows";
+    if (name === "training") this.training.refresh();
+  }
+
+  controls(chats) {
+    const again = later(250, () => { this.start = 0; this.load(); });
+    this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
+    this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
+    this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
+    this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
+    this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
+    this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
+    return h("div", { class: "bar controls" }, this.text, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
+  }
+
+  enter(place) {
+    place.append(this.element);
+    if (!this.about || this.entered) return;
+    this.entered = true;
+    this.load();
+    this.survey();
+  }
+
+  filter() {
+    const size = (field) => (field.value === "" ? null : Number(field.value));
+    return { text: this.text.value, has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
+  }
+
+  filtered() {
+    const { text, has, min_size: low, max_size: high } = this.filter();
+    return Boolean(text || has.length || low !== null || high !== null);
+  }
+
+  async load() {
+    const mine = this.current();
+    this.list.setAttribute("aria-busy", "true");
+    const found = [];
+    let next = this.start;
+    try {
+      while (next !== null && found.length < LIMIT) {
+        const told = await ask("/api/rows", { split: this.split, start: next, limit: LIMIT - found.length, ...this.filter() });
+        if (!mine()) return;
+        found.push(...told.page.rows);
+        next = told.page.next;
+        this.tellAbout(told.about);
+        this.show(found, next, told.page.scanned);
+      }
+      this.problem.hidden = true;
+    } catch (error) {
+      if (!mine()) return;
+      this.problem.textContent = error.message;
+      this.problem.hidden = false;
+    }
+    this.list.setAttribute("aria-busy", "false");
+    if (this.about.share < 1) setTimeout(() => mine() && this.load(), POLL);
+  }
+
+  tellAbout(about) {
+    this.about = about;
+    const facts = Object.entries(about.facts).map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : value}`);
+    const far = about.share < 1 ? ` so far, ${percent(about.share, 1)} looked through` : "";
+    this.facts.textContent = [`${number(about.rows)} rows${far}`, about.kind, ...facts].join(" · ");
+    if (about.problem) this.facts.textContent += ` · ${about.problem}`;
+  }
+
+  show(found, next, scanned) {
+    const chats = this.about.kind === "chats";
+    const columns = chats ? ["row", "turns", "characters", "begins"] : ["row", "tokens", "trained", "begins"];
+    const line = (row) => h("tr", { "aria-current": row.row === this.row ? "true" : null, "data-row": row.row },
+      h("td", {}, h("button", { type: "button", class: "row", onclick: () => this.open(row.row), "aria-label": `row ${row.row}` }, number(row.row))),
+      chats ? h("td", {}, row.problem ? "–" : h("span", { class: "turns", title: row.roles.join(", ") }, row.roles.slice(0, 12).map((role) => h("i", { class: `role-${role}` }, role[0])), row.roles.length > 12 ? "…" : null)) : h("td", {}, number(row.size)),
+      h("td", {}, chats ? number(row.size) : percent(row.trained, row.size)),
+      h("td", { class: row.problem ? "preview problem" : "preview", title: row.where }, row.problem || oneLine(row.preview).replaceAll("·", " ")));
+    const table = h("table", { class: "figures rows-table" }, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, found.map(line)));
+    table.addEventListener("keydown", (event) => this.between(event, table));
+    table.addEventListener("click", (event) => { if (!event.target.closest("button")) event.target.closest("tr[data-row]")?.querySelector("button").click(); });
+    const done = next === null;
+    const said = this.filtered()
+      ? `${number(found.length)} found${done ? "" : ` in rows ${number(this.start)} to ${number(scanned)}`} of ${number(this.about.rows)}`
+      : `rows ${number(this.start)} to ${number(Math.max(this.start, this.start + found.length - 1))} of ${number(this.about.rows)}`;
+    const pager = h("div", { class: "pager" },
+      h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = this.filtered() ? 0 : Math.max(0, this.start - LIMIT); this.load(); } }, this.filtered() ? "First" : "Earlier"),
+      h("span", { role: "status" }, said),
+      h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"), this.jump);
+    const typing = this.jump.contains(document.activeElement) ? document.activeElement : null;
+    this.list.replaceChildren(pager, table);
+    typing?.focus();
+  }
+
+  between(event, table) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.matches("button.row")) return;
+    event.preventDefault();
+    const all = [...table.querySelectorAll("button.row")];
+    all[Math.max(0, Math.min(all.length - 1, all.indexOf(event.target) + step))].focus();
+  }
+
+  async goTo(row, evidence = {}) {
+    this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
+    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = ""; }
+    await this.open(row, evidence);
+    if (this.problem.hidden) await this.load();
+  }
+
+  async open(row, evidence = {}) {
+    const mine = this.opened();
+    this.detail.setAttribute("aria-busy", "true");
+    try {
+      const told = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
+      if (!mine()) return;
+      this.row = row;
+      this.problem.hidden = true;
+      for (const line of this.list.querySelectorAll("tr[data-row]")) line.toggleAttribute("aria-current", Number(line.dataset.row) === row);
+      this.showRow(told, evidence);
+    } catch (error) {
+      if (!mine()) return;
+      this.problem.textContent = error.message;
+      this.problem.hidden = false;
+    }
+    this.detail.setAttribute("aria-busy", "false");
+  }
+
+  showRow(told, evidence) {
+    const edit = told.conversation ? h("button", { type: "button", onclick: () => { this.editor.load(structuredClone(told.conversation)); this.goto("mask"); } }, "Open in the mask view") : null;
+    const save = told.strip ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${told.row}.html`, await ask("/api/export", { kind: "row", title: `row ${told.row}`, mode: this.state.mode, strips: [told.strip] })) }, "Export as HTML") : null;
+    const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(told.row)}`, h("small", { title: told.where }, told.where.split("/").at(-1))), edit, save);
+    const parts = [head];
+    if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
+    if (told.problem) parts.push(h("p", { class: "problem" }, told.problem));
+    if (told.strip) {
+      const view = unpacked(told.strip);
+      const at = placeOf(view, evidence);
+      if (at >= 0) view.marked.add(at);
+      this.panel?.tokens.drop();
+      this.panel = tokenPanel(view, this.state.mode, { inspect: this.inspect, label: `row ${told.row}, token by token`, picked: (name) => { this.state.mode = name; } });
+      parts.push(this.panel.element);
+      this.detail.replaceChildren(...parts);
+      if (at >= 0) this.panel.tokens.moveTo(at, true, "center");
+    } else this.detail.replaceChildren(...parts, told.conversation ? h("pre", { class: "json" }, JSON.stringify(told.conversation, null, 2)) : "");
+  }
+
+  async survey() {
+    const split = this.split, choice = this.picker.value();
+    const own = this.surveyed = {};
+    let told;
+    do {
+      try {
+        told = await ask("/api/survey", { split, choice });
+      } catch (error) {
+        this.charts.replaceChildren(h("p", { class: "problem" }, error.message));
+        return;
+      }
+      if (own !== this.surveyed) return;
+      this.showSurvey(told);
+      await new Promise((wake) => setTimeout(wake, POLL));
+    } while (own === this.surveyed && (told.of === 0 ? this.about.share < 1 || !told.problem && told.total === 0 && this.about.rows > 0 : told.rows < told.of));
+  }
+
+  showSurvey(told) {
+    const share = (value) => `${Math.round(value * 100)} %`;
+    const said = told.problem ? `Ended early: ${told.problem}` : told.rows < told.of || !told.of ? `${number(told.rows)} of ${number(told.of)} sampled rows looked at …` : `From ${told.of === told.total ? "all" : "a sample of"} ${number(told.of)} rows${told.of === told.total ? "" : ` of ${number(told.total)}`}.${told.outside ? ` ${number(told.outside)} of them cannot be rendered.` : ""}`;
+    this.charts.replaceChildren(histogram(`Length, ${told.unit}`, told.lengths, number), histogram("Loss share", told.shares, share), h("p", { class: "note progress", role: "status" }, said));
+  }
+}
+
+// Where the doctor points: at a token, or at the first of a message.
+function placeOf(view, evidence) {
+  if (evidence.token != null && evidence.token >= 0 && evidence.token < view.n) return evidence.token;
+  if (evidence.message != null) return view.group.indexOf(evidence.message);
+  return -1;
+}

@@ -1,0 +1,60 @@
+import { ask, choices, h } from "./dom.js";
+import { DatasetView } from "./dataset.js";
+import { DriftView } from "./drift.js";
+import { Editor } from "./editor.js";
+import { FindingsView } from "./findings.js";
+import { Mask } from "./mask.js";
+import { inspectInto } from "./tokens.js";
+import { Zoo } from "./zoo.js";
+
+// One page, five views. Which one is shown stands in the address, so that it can be gone back to.
+
+const TABS = [["zoo", "Template zoo"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["findings", "Findings"]];
+
+async function begin() {
+  const place = document.getElementById("view");
+  let session;
+  try {
+    session = await ask("/api/session");
+  } catch (error) {
+    place.replaceChildren(h("p", { class: "problem" }, error.message));
+    return;
+  }
+  const bar = document.getElementById("inspector");
+  const hint = h("p", { class: "hint" }, "Hover a token, or focus the tokens and use the arrow keys (n p: next and previous trained run, m M: message).");
+  bar.replaceChildren(hint);
+  const state = { mode: session.default_mode };
+  let shown = null;
+  const editor = new Editor(() => shown?.refresh?.());
+  const context = { session, editor, state, inspect: inspectInto(bar), goto };
+  const views = { zoo: new Zoo(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context) };
+  views.findings = new FindingsView({ session, open: (evidence) => { goto("dataset"); if (session.dataset) views.dataset.goTo(evidence.row, evidence); } });
+  document.getElementById("opened").textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
+
+  const usable = TABS.map(([name, title]) => ({ name, title: name === "findings" && session.findings ? `${title} (${session.findings.findings.length})` : title }));
+  const tabs = choices("Views", usable, "zoo", (name) => goto(name), "tab");
+  tabs.id = "tabs";
+  for (const tab of tabs.children) { tab.id = `tab-${tab.dataset.name}`; tab.setAttribute("aria-controls", "view"); }
+  document.getElementById("tabs").replaceWith(tabs);
+  place.setAttribute("role", "tabpanel");
+
+  function goto(name) {
+    if (location.hash.slice(1) !== name) location.hash = name;
+    else enter();
+  }
+  function enter() {
+    const name = views[location.hash.slice(1)] ? location.hash.slice(1) : session.findings ? "findings" : session.dataset ? "dataset" : "zoo";
+    if (shown === views[name]) return;
+    shown = views[name];
+    tabs.choose(name);
+    place.setAttribute("aria-labelledby", `tab-${name}`);
+    place.replaceChildren();
+    bar.replaceChildren(hint);
+    document.title = `${TABS.find((tab) => tab[0] === name)[1]} · niels_gpt explorer`;
+    shown.enter(place);
+  }
+  addEventListener("hashchange", enter);
+  enter();
+}
+
+begin();

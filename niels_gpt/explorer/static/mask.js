@@ -1,0 +1,72 @@
+import { ask, h, latest, saved } from "./dom.js";
+import { unpacked } from "./strip.js";
+import { tokenPanel } from "./panel.js";
+import { exhibitPicker } from "./pick.js";
+
+// One conversation in one format, token by token, in every way of masking it.
+
+export class Mask {
+  constructor({ session, editor, inspect, state }) {
+    Object.assign(this, { session, editor, inspect, state, current: latest() });
+    this.picker = exhibitPicker(session, "Format", session.first, () => this.refresh());
+    this.custom = this.customFields();
+    this.place = h("div", { class: "place" });
+    this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
+      h("div", { class: "content" },
+        h("div", { class: "bar" }, this.picker.element, this.custom.element, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
+        this.place));
+  }
+
+  customFields() {
+    const preset = h("select", { "aria-label": "custom: of the model's own tokens" }, ["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"].map((name) => h("option", {}, name)));
+    const roles = ["system", "user", "tool"].map((name) => h("input", { type: "checkbox", value: name, "aria-label": `custom: bodies of ${name} messages` }));
+    const tools = h("input", { type: "text", "aria-label": "custom: bodies of these tools", placeholder: "tool names" });
+    const stops = h("input", { type: "checkbox", checked: true, "aria-label": "custom: end of turn" });
+    const value = () => ({
+      preset: preset.value, end_of_turn: stops.checked,
+      bodies_of_roles: roles.filter((box) => box.checked).map((box) => box.value),
+      bodies_of_tools: tools.value.split(/[\s,]+/).filter(Boolean),
+    });
+    const element = h("details", { class: "custom" }, h("summary", {}, "custom mask"),
+      h("div", { class: "custom-fields" }, h("label", {}, "train ", preset),
+        roles.map((box) => h("label", {}, box, ` ${box.value} bodies`)), h("label", {}, "tools ", tools), h("label", {}, stops, " end of turn")));
+    const chosen = () => { this.state.mode = "custom"; this.refresh(); };
+    element.addEventListener("change", chosen);
+    element.addEventListener("toggle", () => element.open && chosen());
+    return { element, value };
+  }
+
+  enter(place) {
+    this.element.querySelector(".side").append(this.editor.element);
+    place.append(this.element);
+    this.refresh();
+  }
+
+  async refresh() {
+    const mine = this.current();
+    const custom = this.custom.element.open || this.state.mode === "custom" ? this.custom.value() : null;
+    this.place.setAttribute("aria-busy", "true");
+    if (!this.panel) this.place.replaceChildren(h("p", { class: "note" }, "Loading …"));
+    try {
+      const strip = await ask("/api/render", { ...this.editor.asked(), choice: this.picker.value(), custom });
+      if (!mine()) return;
+      this.editor.tell(null);
+      this.strip = strip;
+      this.panel?.tokens.drop();
+      this.panel = tokenPanel(unpacked(strip), this.state.mode, {
+        inspect: this.inspect, label: `${strip.title}, token by token`, picked: (name) => { this.state.mode = name; },
+      });
+      this.place.replaceChildren(this.panel.element);
+    } catch (error) {
+      if (!mine()) return;
+      this.strip = null;
+      this.editor.tell(error);
+      this.place.replaceChildren(h("p", { class: "problem" }, error.message));
+    }
+    this.place.setAttribute("aria-busy", "false");
+  }
+
+  async save() {
+    if (this.strip) saved("mask.html", await ask("/api/export", { kind: "mask", title: `mask: ${this.strip.title}`, mode: this.state.mode, strips: [this.strip] }));
+  }
+}

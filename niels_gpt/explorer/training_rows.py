@@ -1,0 +1,238 @@
+"""Rows as they will be trained: what a block size and a policy for long episodes cut, and what packing puts together.
+
+The loader's own parts say it: `open_split` filters, `packing_plan` packs, `view_episode` reads a row through
+`GPTEpisodeDataLoader`. A chat file is rendered first, its first rows, into episodes in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKEN_DTYPE, TOKENS_NAME
+from niels_gpt.episodes.opening import open_split
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.explorer.chats import ChatRows
+from niels_gpt.explorer.dataset import check_row
+from niels_gpt.explorer.gallery import Choice, Gallery
+from niels_gpt.explorer.modes import LossMode
+from niels_gpt.explorer.rendering import stops_of
+from niels_gpt.explorer.strip import PADDING, Group, Strip, stored_strip
+from niels_gpt.explorer.tokens import Spelling, view_episode
+from niels_gpt.format.fitting import check_policy
+from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.messages import Conversation
+
+CHAT_ROWS = 2000  # of a chat file: enough to see how it packs
+MOST_BLOCK = 1 << 20
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How rows are made: `block_size` inputs, a policy of `fitting.EPISODE_POLICIES`, packed or one by one."""
+
+    block_size: int
+    too_long: str
+    packed: bool
+
+    def __post_init__(self) -> None:
+        check_policy(self.too_long)
+        if not 1 <= self.block_size <= MOST_BLOCK:
+            raise UsageError(f"block_size is {self.block_size:,}; expected 1 to {MOST_BLOCK:,} tokens")
+
+
+@dataclass(frozen=True)
+class Part:
+    """An episode in a row: its number, its tokens there, and how many were cut off."""
+
+    episode: int
+    length: int
+    cut: int
+
+
+@dataclass(frozen=True)
+class FittedRow:
+    """A row, and the room that is left in it."""
+
+    row: int
+    parts: list[Part]
+    room: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Rows of a dataset under a fit.
+
+    Attributes:
+        rows: how many there are. utilisation: the share of them that is filled.
+        episodes: how many lie in them; `cut` of these lose `lost` tokens, `left_out` others lie in none.
+        source: what was fitted, in words.
+    """
+
+    rows: int
+    utilisation: float
+    episodes: int
+    cut: int
+    lost: int
+    left_out: int
+    width: int
+    shown: list[FittedRow]
+    source: str
+
+
+class TrainingRows:
+    """An episodes dataset under any fit.
+
+    Args:
+        numbers: of each episode the number that people know it by; default its own.
+        source: what it is, in words.
+    """
+
+    def __init__(
+        self, directory: Path, spelling: Spelling | None, *, source: str, numbers: Int64s | None = None
+    ) -> None:
+        self._directory, self._spelling, self._source, self._numbers = directory, spelling, source, numbers
+        self._planned = lru_cache(maxsize=4)(self._plan)
+
+    def _plan(self, split: str, fit: Fit) -> tuple[EpisodeSplit, Int64s, PackPlan | None]:
+        width = fit.block_size + 1
+        opened = open_split([self._directory], split, min_tokens=1, too_long=fit.too_long, width=width)
+        lengths = opened.lengths()
+        return opened, lengths, pack(np.minimum(lengths, width), width) if fit.packed else None
+
+    def page(self, split: str, fit: Fit, start: int, limit: int) -> Fitted:
+        """Some rows, and what the fit does to the whole.
+
+        Raises:
+            UsageError: no such policy or size. CacheError: the policy is "error", and an episode is too long.
+        """
+        opened, lengths, plan = self._planned(split, fit)
+        width = fit.block_size + 1
+        rows = len(lengths) if plan is None else plan.rows
+        over = np.maximum(lengths - width, 0)
+        kept = int(np.minimum(lengths, width).sum())
+        return Fitted(
+            rows=rows,
+            utilisation=kept / max(1, rows * width),
+            episodes=len(lengths),
+            cut=int((over > 0).sum()),
+            lost=int(over.sum()),
+            left_out=opened.n_episodes - len(lengths),
+            width=width,
+            shown=[self._row(row, lengths, opened, plan, width) for row in range(start, min(rows, start + limit))],
+            source=self._source,
+        )
+
+    def _row(self, row: int, lengths: Int64s, opened: EpisodeSplit, plan: PackPlan | None, width: int) -> FittedRow:
+        at = np.array([row]) if plan is None else plan.items[plan.offsets[row] : plan.offsets[row + 1]].astype(np.int64)
+        numbers = opened.kept[at]
+        known = numbers if self._numbers is None else self._numbers[numbers]
+        held = np.minimum(lengths[at], width)
+        parts = zip(known.tolist(), held.tolist(), (lengths[at] - held).tolist(), strict=True)
+        return FittedRow(row, [Part(*part) for part in parts], width - int(held.sum()))
+
+    def strip(self, split: str, fit: Fit, row: int) -> Strip:
+        """A row as the loader gives it.
+
+        Raises:
+            NoSuchRow: there is none.
+        """
+        page = self.page(split, fit, row, 1)
+        check_row(row, page.rows, 1.0, self._source)
+        view = view_episode(
+            self._directory,
+            row,
+            split=split,
+            T=fit.block_size,
+            packed=fit.packed,
+            too_long=fit.too_long,
+            spelling=self._spelling,
+        )
+        strip = stored_strip(view, {})
+        names = [
+            f"row {part.episode}" if self._numbers is not None else f"episode {part.episode}"
+            for part in page.shown[0].parts
+        ]
+        return _renamed(strip, names)
+
+
+def _renamed(strip: Strip, names: Sequence[str]) -> Strip:
+    """Episodes by the names that people know them by, each token of a row that is not packed too."""
+    if not strip.groups and len(names) == 1:
+        runs = [[stop, -1 if facts & PADDING else 0, facts] for stop, _, facts in strip.runs]
+        return replace(strip, runs=runs, groups=[Group(names[0], "episode")])
+    if len(strip.groups) != len(names):
+        return strip
+    return replace(strip, groups=[replace(g, label=name) for g, name in zip(strip.groups, names, strict=True)])
+
+
+class RenderedRows:
+    """The first usable rows of a chat file as an episodes dataset, in a directory that goes with this object."""
+
+    def __init__(self, chats: ChatRows, gallery: Gallery, choice: Choice, mode: LossMode) -> None:
+        if not choice.tokenizer or choice.renderer == "raw":
+            raise UsageError("packing needs token ids: start with --tokenizer DIR, and choose a family or template")
+        self._kept = tempfile.TemporaryDirectory(prefix="niels-gpt-explore-")
+        folder = Path(self._kept.name)
+        (folder / "train").mkdir()
+        ids, masks, numbers = [], [], []
+        for row, chat in _first(chats):
+            try:
+                made, mask = trained_ids(gallery, choice, chat, mode)
+            except MessageError:
+                continue
+            ids.append(made)
+            masks.append(mask)
+            numbers.append(row)
+        if not ids:
+            raise UsageError(
+                f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another"
+            )
+        lengths = np.array([len(each) for each in ids], np.uint64)
+        np.concatenate(ids).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
+        np.concatenate(masks).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
+        np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
+        encoder = gallery.encoder(choice.tokenizer)
+        looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
+        told = f"All {total:,} rows" if len(ids) == total else f"{len(ids):,} of the first {looked:,} of {total:,} rows"
+        self.rows = TrainingRows(
+            folder,
+            lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token])),
+            source=f"{told}, rendered by {choice.renderer}",
+            numbers=np.array(numbers, np.int64),
+        )
+
+    def close(self) -> None:
+        """Remove the directory."""
+        self._kept.cleanup()
+
+
+def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:
+    for row in range(min(len(chats.lines), CHAT_ROWS)):
+        chat = chats.conversation(row)
+        if isinstance(chat, Conversation):
+            yield row, chat
+
+
+def trained_ids(
+    gallery: Gallery, choice: Choice, chat: Conversation, mode: LossMode
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The ids of a conversation and which of them a mode trains.
+
+    Raises:
+        MessageError: the renderer refuses it.
+    """
+    renderer = gallery.renderer(choice)
+    made = renderer.render(chat.messages, tools=chat.tools)
+    ids = np.array(made.token_ids, np.int64)
+    owners, sampled = np.array(made.message_indices, np.int64), np.array(made.sampled_mask, np.bool_)
+    stops = stops_of(renderer.encoder, renderer.get_stop_token_ids(), ids, owners, sampled)
+    return ids, mode.weights(owners, sampled, np.array(made.is_content, np.bool_), stops, chat.messages) > 0

@@ -1,0 +1,127 @@
+"""A real server on 127.0.0.1, and a real Chromium to look at it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from niels_gpt.explorer.api import Explorer
+
+_INSTALL = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
+
+
+@contextmanager
+def serving(explorer: Explorer) -> Iterator[str]:
+    """The address of a server that runs until the block ends."""
+    for library in ("starlette", "uvicorn"):
+        pytest.importorskip(library, reason="the extra explorer is not installed")
+    from niels_gpt.explorer.server import HOST, bound, server_of
+
+    listening = bound(0)
+    server = server_of(explorer)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+        explorer.close()
+
+
+@dataclass
+class Client:
+    """Requests to a server, with JSON both ways."""
+
+    address: str
+    http: httpx.Client
+
+    def ask(self, path: str, body: Any, status: int = 200) -> Any:
+        """What the server says to a POST."""
+        answer = self.http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def session(self) -> Any:
+        """What is at hand."""
+        return self.http.get("/api/session").json()
+
+
+@contextmanager
+def client_of(explorer: Explorer) -> Iterator[Client]:
+    """A client of a server of its own."""
+    with serving(explorer) as address, httpx.Client(base_url=address, timeout=60) as http:
+        yield Client(address, http)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a browser; Debian's is installed where there is none."""
+    found = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+    if found is None and shutil.which("apt-get"):
+        subprocess.run(_INSTALL, capture_output=True, timeout=240, check=False)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no Chromium, and none could be installed (apt-get install chromium)")
+    return found
+
+
+@dataclass
+class Watched:
+    """A page, and everything that went wrong on it."""
+
+    page: Any
+    problems: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Any]:
+    """A headless Chromium."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Watched]]:
+    """Open an address in a page of its own; at the end no page may have met an error of its scripts or its policy."""
+    opened: list[tuple[Any, Watched]] = []
+
+    def go(address: str, **options: Any) -> Watched:
+        context = browser.new_context(viewport={"width": 1360, "height": 860}, **options)
+        watched = Watched(context.new_page())
+        page = watched.page
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: watched.problems.append(f"error: {error}"))
+        page.on("console", lambda said: said.type == "error" and watched.problems.append(said.text))
+        page.on("request", lambda request: watched.requests.append(request.url))
+        page.goto(address)
+        opened.append((context, watched))
+        return watched
+
+    yield go
+    for context, watched in opened:
+        context.close()
+        expected = [problem for problem in watched.problems if "the server responded with a status of 4" in problem]
+        assert watched.problems == expected, watched.problems
+
+
+def chat_file(path: Path, chats: list[Any]) -> Path:
+    """A file of conversations; what is no list is written as it is."""
+    lines = [json.dumps({"messages": chat}) if isinstance(chat, list) else str(chat) for chat in chats]
+    path.write_text("\n".join(lines) + "\n")
+    return path

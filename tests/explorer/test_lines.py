@@ -1,0 +1,80 @@
+"""Rows of files by number: against reading the file from its start."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import InputError
+from niels_gpt.explorer import lines as module
+from niels_gpt.explorer.lines import Lines
+from niels_gpt.inputs import Record, Rejected
+from niels_gpt.sources.records import read_records
+
+LINES = st.lists(
+    st.sampled_from(['{"a": 1}', "{}", "", " ", "\t\r", "nonsense", '{"b": "' + "x" * 40 + '"}', ' {"c": 2}', "\x0b"]),
+    min_size=1,
+    max_size=30,
+)
+
+
+def told(found: Record | Rejected) -> tuple[Any, ...]:
+    """What tells two rows apart."""
+    return (found.where, found.value) if isinstance(found, Record) else (found.where, found.reason)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=LINES, ends=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), block=st.sampled_from([1, 7, 64, 1 << 20]))
+def test_rows_are_those_of_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[str], ends: str, last: bool, block: int
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes((ends.join(rows) + (ends if last else "") or "\n").encode())
+    monkeypatch.setattr(module, "BLOCK_BYTES", block)
+    if path.stat().st_size == 0:
+        path.write_bytes(b"\n")
+    lines = Lines(path)
+    assert lines.wait(10)
+    expected = [told(found) for found in read_records(path)]
+    assert [told(lines.record(row)) for row in range(len(lines))] == expected
+    lines.close()
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json", "rows.json.gz", "rows.parquet"])
+def test_packed_files_are_laid_out_once(tmp_path: Path, name: str) -> None:
+    rows = [{"messages": [{"role": "user", "content": f"nummer {at} é 🙂"}]} for at in range(300)]
+    path = tmp_path / name
+    if name.endswith(".parquet"):
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    else:
+        text = json.dumps(rows) if ".jsonl" not in name else "\n".join(map(json.dumps, rows))
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    lines = Lines(path)
+    assert lines.wait(20)
+    assert not lines.problem
+    assert len(lines) == 300
+    assert lines.share == 1.0
+    for row in (0, 299, 17):
+        assert lines.record(row).value == rows[row]  # type: ignore[union-attr]
+    lines.close()
+
+
+def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text('[{"a": 1}, {"a": 2}, {"a"')
+    lines = Lines(path)
+    assert lines.wait(10)
+    assert "not valid JSON" in lines.problem
+    lines.close()
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        Lines(tmp_path / "none.jsonl")

@@ -1,0 +1,146 @@
+"""Caches and episodes in the explorer: built for real, seen as a training step sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.errors import InputError
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.samples import chats_file, notes_dir
+from tests.conftest import run_cli
+from tests.explorer.conftest import client_of
+
+
+@pytest.fixture(scope="module")
+def built(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with an SFT cache, a pretrain cache and episodes of the samples."""
+    place = tmp_path_factory.mktemp("built")
+    chats, notes = chats_file(), notes_dir()
+    for kind, given, out in (
+        (("episodes", "build"), chats, "episodes"),
+        (("cache", "build-sft"), chats, "sft"),
+        (("cache", "build-pretrain"), notes, "pretrain"),
+    ):
+        done = run_cli(*kind, given, "--tokenizer", tokenizer_dir, "--out", place / out)
+        assert done.returncode == 0, done.stderr
+    return place
+
+
+def seen(built: Path, tokenizer_dir: Path | None, kind: str) -> Any:
+    """A client of a server on one of them."""
+    gallery = Gallery([] if tokenizer_dir is None else [str(tokenizer_dir)])
+    return client_of(Explorer(gallery, open_dataset(built / kind, gallery)))
+
+
+@pytest.mark.parametrize("kind", ["sft", "episodes"])
+def test_rows_of_examples(built: Path, tokenizer_dir: Path, kind: str) -> None:
+    with seen(built, tokenizer_dir, kind) as client:
+        about = client.session()["dataset"]
+        assert about["kind"] == kind
+        assert about["splits"] == ["train", "val"]
+        rows = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
+        assert len(rows) == about["rows"]
+        detail = client.ask("/api/row", {"row": 3})["strip"]
+        real = detail["counts"]["total"]
+        assert real == rows[3]["size"]
+        assert detail["modes"][0]["count"] == rows[3]["trained"]
+        assert {group["role"] for group in detail["groups"]} >= {"user", "assistant"}
+        assert rows[3]["preview"][:40] in "".join(detail["texts"])
+        assert "there is no row" in client.ask("/api/row", {"row": 10_000}, 404)["error"]
+        assert "expected one of train, val" in client.ask("/api/rows", {"split": "test"}, 400)["error"]
+        val = client.ask("/api/rows", {"split": "val"})["page"]["rows"]
+        assert 0 < len(val) < len(rows)
+
+
+@pytest.mark.parametrize("kind", ["sft", "episodes", "pretrain"])
+def test_search_and_sizes(built: Path, tokenizer_dir: Path, kind: str) -> None:
+    with seen(built, tokenizer_dir, kind) as client:
+        found = client.ask("/api/rows", {"text": "WATER", "limit": 200})["page"]
+        everything = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
+        assert found["next"] is None
+        texts = ["".join(client.ask("/api/row", {"row": row["row"]})["strip"]["texts"]) for row in everything]
+        held = [at for at, text in enumerate(texts) if "water" in text.replace("▁", " ").lower()]
+        assert {row["row"] for row in found["rows"]} <= set(held)
+        assert held
+        sizes = [row["size"] for row in everything]
+        middle = int(np.median(sizes))
+        short = client.ask("/api/rows", {"max_size": middle, "limit": 200})["page"]["rows"]
+        assert [row["row"] for row in short] == [at for at, size in enumerate(sizes) if size <= middle]
+
+
+def test_ids_without_a_tokenizer(built: Path, tmp_path: Path) -> None:
+    with seen(built, None, "episodes") as client:
+        strip = client.ask("/api/row", {"row": 0})["strip"]
+        assert strip["texts"] == [str(token) for token in strip["ids"]]
+        assert "No tokenizer" in strip["note"]
+        assert "searching needs text" in client.ask("/api/rows", {"text": "a"}, 400)["error"]
+
+
+def test_as_trained_is_what_the_loader_gives(built: Path, tokenizer_dir: Path) -> None:
+    from niels_gpt.config import TrainingConfig
+    from niels_gpt.episodes import GPTEpisodeDataLoader
+
+    with seen(built, tokenizer_dir, "episodes") as client:
+        asked = {"block_size": 512, "packed": True, "row": 2, "too_long": "drop_partial_turn"}
+        told = client.ask("/api/training", asked)
+        loader = GPTEpisodeDataLoader(
+            TrainingConfig(batch_size=1, block_size=512),
+            dataset_dir=built / "episodes",
+            pad_token_id=0,
+            epoch_shuffle=False,
+            epoch_drop_last=False,
+            packing=True,
+            too_long="drop_partial_turn",
+        )
+        batch = list(loader.batches("train"))[2]
+        assert told["fitted"]["rows"] == loader.steps_per_epoch("train")
+        strip = told["strip"]
+        n = min(batch.num_tokens, 512)
+        assert strip["ids"][:n] == batch.x[0, :n].tolist()
+        assert strip["modes"][0]["count"] == batch.num_trained_tokens
+        parts = told["fitted"]["shown"][2]["parts"]
+        assert [part["episode"] for part in parts] == batch.episodes.tolist()
+        assert [group["label"] for group in strip["groups"]] == [f"episode {part['episode']}" for part in parts]
+        assert sum(part["length"] for part in parts) + told["fitted"]["shown"][2]["room"] == 513
+        cut = client.ask("/api/training", {"block_size": 64, "packed": False})["fitted"]
+        assert cut["cut"] > 0
+        assert cut["lost"] == sum(part["cut"] for row in _all(client, cut["rows"]) for part in row["parts"])
+        skipped = client.ask("/api/training", {"block_size": 64, "too_long": "skip"})["fitted"]
+        assert skipped["left_out"] == cut["cut"]
+        assert "expected one of head" in client.ask("/api/training", {"block_size": 64, "too_long": "x"}, 400)["error"]
+        assert "expected 1 to" in client.ask("/api/training", {"block_size": 0}, 400)["error"]
+
+
+def _all(client: Any, rows: int) -> list[Any]:
+    asked = {"block_size": 64, "packed": False, "limit": 200}
+    return [
+        row
+        for at in range(0, rows, 200)
+        for row in client.ask("/api/training", {**asked, "start": at})["fitted"]["shown"]
+    ]
+
+
+def test_packing_of_a_cache_that_is_not_packed(built: Path, tokenizer_dir: Path) -> None:
+    with seen(built, tokenizer_dir, "sft") as client:
+        assert "episodes build" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
+
+
+def test_chats_as_trained(tokenizer_dir: Path) -> None:
+    gallery = Gallery([str(tokenizer_dir)])
+    with client_of(Explorer(gallery, open_dataset(chats_file(), gallery))) as client:
+        told = client.ask("/api/training", {"block_size": 1024, "row": 0})
+        trained = {mode["name"]: mode["count"] for mode in client.ask("/api/row", {"row": 0})["strip"]["modes"]}
+        assert told["fitted"]["episodes"] == 100
+        whole = client.ask("/api/training", {"block_size": 4096, "packed": False, "row": 0})["strip"]
+        assert whole["modes"][0]["count"] == trained["end_of_turn"]
+        assert [group["label"] for group in whole["groups"]] == ["row 0"]
+
+
+def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a chat file, a cache"):
+        open_dataset(tmp_path, Gallery())
