@@ -42,7 +42,8 @@ class Settings:
 class SplitWriter(Protocol):
     """Writes one split. `files`, by name below the export's directory, is complete after `close`."""
 
-    files: dict[str, FileRecord]
+    @property
+    def files(self) -> dict[str, FileRecord]: ...
 
     def write(self, rows: Rows) -> None: ...
 

@@ -19,35 +19,40 @@ from niels_gpt.checksums import FileRecord
 from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.parquet import Lists, ParquetFile
 from niels_gpt.export.rows import Rows
+from niels_gpt.export.sharding import Shards
 from niels_gpt.export.source import Facts
 
 SPLIT_NAMES = {"train": "train", "val": "validation"}
 
 
-class LabelledRows:
+class LabelledRows(Shards):
     """Writes one split as parquet files of about `shard_tokens` tokens."""
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
-        self.files: dict[str, FileRecord] = {}
-        self._folder, self._name = folder, SPLIT_NAMES[facts.split]
+        super().__init__(folder, facts, settings)
         self._masks = bool(settings.options.get("assistant_masks"))
-        self._most = settings.shard_tokens
         self._columns = {"input_ids": "int32", "labels": "int32"}
         if self._masks:
             self._columns["assistant_masks"] = "int8"
         if settings.several_texts(facts):
             self._columns["seq_lengths"] = "int32"
         self._closed: list[tuple[Path, FileRecord]] = []
+        self._named: dict[str, FileRecord] = {}
         self._file: ParquetFile | None = None
-        self._tokens = 0
 
-    def write(self, rows: Rows) -> None:
-        """Append rows; a new file where the one before has enough."""
-        if self._file is not None and self._tokens + len(rows.ids) > self._most:
-            self._finish()
-        if self._file is None:
-            path = self._folder / "data" / f"{self._name}-{len(self._closed):05d}.parquet"
-            self._file, self._tokens = ParquetFile(path, self._columns), 0
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        """The finished files."""
+        return self._named
+
+    def begin(self, number: int) -> None:
+        """Open a file."""
+        path = self.folder / "data" / f"{SPLIT_NAMES[self.facts.split]}-{number:05d}.parquet"
+        self._file = ParquetFile(path, self._columns)
+
+    def append(self, rows: Rows) -> None:
+        """Append rows as a row group."""
+        assert self._file is not None
         columns: dict[str, Lists] = {
             "input_ids": (rows.signed_ids(), rows.lengths),
             "labels": (rows.labels(), rows.lengths),
@@ -57,20 +62,19 @@ class LabelledRows:
         if "seq_lengths" in self._columns:
             columns["seq_lengths"] = (rows.text_lengths(), rows.texts_per_row())
         self._file.write(columns)
-        self._tokens += len(rows.ids)
 
-    def _finish(self) -> None:
-        if self._file is not None:
-            self._closed.append((self._file.path, self._file.close()))
-            self._file = None
+    def end(self) -> None:
+        """Close the file."""
+        assert self._file is not None
+        self._closed.append((self._file.path, self._file.close()))
 
     def close(self) -> None:
         """Finish the files and give them the names of a hub's dataset, which say how many there are."""
-        self._finish()
+        super().close()
         for path, record in self._closed:
             name = f"{path.stem}-of-{len(self._closed):05d}.parquet"
             path.rename(path.with_name(name))
-            self.files[f"data/{name}"] = record
+            self._named[f"data/{name}"] = record
 
     def abandon(self) -> None:
         """Let go of an unfinished file; harmless after `close`."""

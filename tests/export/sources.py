@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,13 @@ def random_rows(n: int, *, seed: int = 0, longest: int = 30, weighted: bool = Fa
 
 
 def episodes(
-    folder: Path, rows: list[Row], val: list[Row] | None = None, *, shards: int = 1, mask_dtype: str = "u1", gap: int = 2
+    folder: Path,
+    rows: list[Row],
+    val: list[Row] | None = None,
+    *,
+    shards: int = 1,
+    mask_dtype: str = "u1",
+    gap: int = 2,
 ) -> Path:
     """An episodes dataset with gaps between its episodes, which must never come out."""
     for name, part in (("train", rows), ("val", val or [])):
@@ -81,7 +88,7 @@ def sft_cache(folder: Path, n: int = 20) -> tuple[Path, list[Row]]:
     tokens = np.fromfile(folder / "train_tokens.bin", dtype="<u2").tolist()
     starts = [*np.load(folder / "train_idx.npy").tolist(), len(tokens)]
     rows = []
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in pairwise(starts):
         ids = tokens[start:stop]
         rows.append(Row(ids, [float(trained) for trained in mask_reference(ids, **IDS)]))
     return folder, rows

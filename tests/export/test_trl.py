@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
 
 def seen_by_the_model(folder: Path, tmp_path: Path, **settings: Any) -> list[dict[str, Any]]:
     """What each forward pass of a short training run was given."""
-    from tests.renderers.tiny_families import folder_of
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from tests.renderers.tiny_families import folder_of
 
     torch.manual_seed(0)
     config = LlamaConfig(
