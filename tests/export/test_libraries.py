@@ -135,3 +135,46 @@ def test_litdata_from_its_layout(tmp_path: Path) -> None:
     first = b"\x06\0\0\0\x03\0\0\0" + np.array([7, 8, 9], "<u2").tobytes() + b"\0\x01\x01"
     second = b"\x04\0\0\0\x02\0\0\0" + np.array([1, 2], "<u2").tobytes() + b"\0\x01"
     assert data == np.array([2, 16, 33, 47], "<u4").tobytes() + first + second
+
+
+def ended(rows: list[Row], eos: int) -> list[Row]:
+    """The rows with an end of their own, which OLMo-core looks for; it is trained where the row's last token was."""
+    return [Row([token % eos for token in row.ids] + [eos], [*row.weights, 1.0]) for row in rows]
+
+
+def test_olmo_by_olmo_core(tmp_path: Path) -> None:
+    """Fixed windows, and documents packed by OLMo-core: tokens and label mask stay together."""
+    data = pytest.importorskip("olmo_core.data", reason="ai2-olmo-core asks for other versions than the pins")
+    eos = 299
+    rows = ended(random_rows(60), eos)
+    export(episodes(tmp_path / "in", rows), "olmo", tmp_path / "out")
+    ids, weights = flat(rows)
+    folder = tmp_path / "out" / "train"
+    settings = {
+        "sequence_length": 64,
+        "pad_token_id": 0,
+        "eos_token_id": eos,
+        "vocab_size": 300,
+        "label_mask_paths": [folder / "labels_mask_part_0000.npy"],
+    }
+    windows = data.NumpyFSLDataset(folder / "token_ids_part_0000.npy", **settings)
+    assert len(windows) == len(ids) // 64
+    for number in range(len(windows)):
+        part = slice(64 * number, 64 * number + 64)
+        assert windows[number]["input_ids"].tolist() == ids[part]
+        assert windows[number]["label_mask"].tolist() == [weight > 0 for weight in weights[part]]
+    packed = data.NumpyPackedFSLDataset(folder / "token_ids_part_0000.npy", **settings)
+    packed.work_dir = tmp_path / "work"
+    packed.prepare()
+    found: list[tuple[list[int], list[float]]] = []
+    for number in range(len(packed)):
+        begun: tuple[list[int], list[float]] = ([], [])
+        instance = packed[number]
+        for token, trained in zip(instance["input_ids"].tolist(), instance["label_mask"].tolist(), strict=True):
+            begun[0].append(token)
+            begun[1].append(float(trained))
+            if token == eos:
+                found.append(begun)
+                begun = ([], [])
+        assert not any(begun[1])  # padding
+    assert sorted(found) == sorted(as_written(rows))
