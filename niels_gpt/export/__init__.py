@@ -2,10 +2,10 @@
 
 ::
 
-    run.py        export(): one directory, whole or absent          cli.py      niels-gpt export, niels-gpt import
+    run.py        export(): one directory, whole or absent          fitting.py  rows that are too long
     registry.py   all formats by name                               formats.py  what a format is
     hf.py ...     one file per format
-    arranging.py  which rows, in which order, packed how            fitting.py  rows that are too long
+    arranging.py  which rows, in which order, packed how
     source.py     caches and episodes as rows                       rows.py     rows of ids, weights and texts
 """
 

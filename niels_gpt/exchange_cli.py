@@ -67,6 +67,48 @@ def export_command(
     out().print(Text(f"{directory} is complete; this and more stands in its README.md", style="green"), soft_wrap=True)
 
 
+def import_command(
+    source: Annotated[Path, typer.Argument(help="A directory or file of another program.", show_default=False)],
+    form: Annotated[str, typer.Option("--from", help="The format: hf, megatron, nanogpt or olmo.")],
+    directory: Annotated[Path, typer.Option("--out", help="The episodes dataset to create.")],
+    eos_id: Annotated[int | None, typer.Option(help="The id that ends documents (nanogpt).")] = None,
+    token_dtype: Annotated[
+        Literal["uint16", "uint32"] | None, typer.Option(help="How wide tokens are.  [default: as the files tell]")
+    ] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Ids must be below it; recorded.")] = None,
+    shard_bytes: Annotated[
+        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """A token dataset of another program as episodes, with its mask where it has one.
+
+    Example: niels-gpt import data/openwebtext --from nanogpt --eos-id 50256 --out episodes/openwebtext
+    """
+    from niels_gpt.imports.run import import_episodes
+
+    with ShownProgress() as progress:
+        manifest = import_episodes(
+            source,
+            form,
+            directory,
+            eos_id=eos_id,
+            token_dtype=token_dtype,
+            vocab_size=vocab_size,
+            shard_bytes=shard_bytes,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"dataset": str(directory), "splits": manifest["splits"]})
+        return
+    for split, counts in manifest["splits"].items():
+        numbers = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items())
+        out().print(f"{split}: {numbers}")
+    out().print(Text(f"{directory} is complete. Look at it: niels-gpt episodes info {directory}", style="green"))
+
+
 def _parsed(given: str) -> tuple[str, Any]:
     """`assistant_masks=true` -> a name and a value."""
     name, sign, value = given.partition("=")
