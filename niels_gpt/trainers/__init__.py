@@ -7,4 +7,5 @@
     steps.py         map-style: the batch of any step, in any order; a DataLoader of epochs
     hugging_face.py  a transformers.Trainer that reads episodes          (needs transformers)
     lightning.py     a LightningDataModule with a state                  (needs lightning)
+    rollouts.py      turns that a server sampled, as one row to train on
 """
