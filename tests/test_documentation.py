@@ -1,4 +1,4 @@
-"""The code of `docs/episodes.md` and `docs/renderers.md`, run as it stands."""
+"""The code of the pages in `docs/`, run as it stands."""
 
 from __future__ import annotations
 
@@ -53,3 +53,20 @@ def test_the_page_on_renderers(tmp_path: Path) -> None:
     for number, block in enumerate(found):
         code = block.replace("~/models/Qwen3-8B", str(model))
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", ["exports.md", "trainers.md"])
+def test_the_pages_on_exports_and_trainers(
+    tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """All blocks in order, on episodes of the bundled samples."""
+    pytest.importorskip("pyarrow")
+    from niels_gpt.episodes import build_episodes
+
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REPOSITORY / "docs" / page)
+    assert len(found) >= 2
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        exec(compile(block, f"docs/{page}, block {number}", "exec"), names)

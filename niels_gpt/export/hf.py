@@ -90,7 +90,8 @@ def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     if any(settings.several_texts(facts) for facts in splits.values()):
         lines.append(
             "Rows hold several texts of the lengths `seq_lengths`. Attention must not cross them: give the model "
-            "`position_ids` that begin at 0 in each (or `cu_seq_lens_q/k`), and no attention_mask."
+            "`position_ids` that begin at 0 in each (or `cu_seq_lens_q/k`), no attention_mask, and use_cache=False: "
+            "with a cache, transformers does not look at the positions for where texts begin."
         )
     return lines
 
