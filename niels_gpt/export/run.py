@@ -80,6 +80,11 @@ def export(
             writer = chosen.open(staged.path, opened.facts, settings)
             stack.callback(writer.abandon)
             counts[name] = _write(opened, how, chosen, binary, writer.write, progress)
+            if not counts[name]["rows"]:
+                raise UsageError(
+                    f"{place}: no row of {name} is left: all are empty, or longer than max_length ({max_length}); "
+                    "raise it, or name the other split alone"
+                )
             writer.close()
             files |= writer.files
         readme = _readme(chosen, settings, facts, counts).encode()

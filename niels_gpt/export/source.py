@@ -21,6 +21,7 @@ from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import ExampleIndex, Tokens, map_tokens
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import is_episode_indexed_dataset
+from niels_gpt.episodes.reading import check_whole
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of, runs
 from niels_gpt.format.masks import spans_after
@@ -137,6 +138,8 @@ def _episodes(path: Path, split: str) -> Examples:
     opened = EpisodeSplit([path], split, min_tokens=1)
     manifest = opened.manifests[0] or {}
     weighted = [shard.mask.dtype != np.uint8 for shard in opened.shards if shard.mask is not None]
+    if len(set(weighted)) > 1:  # together they are read as float32, where 255 would pass
+        check_whole(opened)
     facts = Facts(
         path=path,
         kind="episodes",

@@ -17,6 +17,7 @@ import pytest
 from niels_gpt.errors import CacheError, StorageError, UsageError
 from niels_gpt.export import FORMATS, export
 from tests.conftest import REPOSITORY, run_cli
+from tests.episodes.made import write_shard
 from tests.export.sources import Row, episodes, random_rows, sft_cache
 
 SLOW_EXPORT = """
@@ -84,6 +85,21 @@ def test_a_damaged_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match=r"record 1: mask 7; expected 0 or 1"):
         export(source, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_masks_of_two_kinds(tmp_path: Path) -> None:
+    """Read together as float32, a 7 in the mask of 0 and 1 would be a weight."""
+    write_shard(tmp_path / "train" / "shard_00000", [1, 2], [(0, 2)], mask=[0, 7])
+    write_shard(tmp_path / "train" / "shard_00001", [3, 4], [(0, 2)], mask=[0, 0.5], mask_dtype="<f4")
+    with pytest.raises(CacheError, match="7"):
+        export(tmp_path, "mds", tmp_path / "out")
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    source = episodes(tmp_path / "in", [Row([1, 2, 3], [0, 1, 1])])
+    for packing in (False, True):
+        with pytest.raises(UsageError, match="no row of train is left"):
+            export(source, "hf", tmp_path / "out", max_length=2, too_long="skip", packing=packing)
 
 
 def test_calls_that_cannot_work(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from niels_gpt.errors import OutputExists, UsageError
@@ -125,3 +126,24 @@ def test_same_source_same_bytes_and_no_overwriting(tmp_path: Path) -> None:
     with pytest.raises(OutputExists):
         export(source, "trl", tmp_path / "a")
     export(source, "trl", tmp_path / "a", overwrite=True)
+
+
+def test_a_renderers_cache_goes_by_its_mask(tmp_path: Path) -> None:
+    """A cache without sentinels: its mask file says what is trained."""
+    pytest.importorskip("tokenizers")
+    from niels_gpt.cache.build_cache import build_sft_cache
+    from tests.renderers.tiny_families import renderer_of
+
+    chats = [
+        [{"role": "user", "content": f"hello {n}"}, {"role": "assistant", "content": "world " * n}] for n in range(1, 9)
+    ]
+    build_sft_cache(chats, str(tmp_path / "cache"), tokenizer=renderer_of("qwen3"), val_frac=0.0, seed=1)
+    export(tmp_path / "cache", "hf", tmp_path / "out")
+    tokens = np.fromfile(tmp_path / "cache" / "train_tokens.bin", dtype="<u2").tolist()
+    mask = np.fromfile(tmp_path / "cache" / "train_mask.bin", dtype="u1").tolist()
+    labels = [token if trained else -100 for token, trained in zip(tokens, mask, strict=True)]
+    found = as_rows(opened(tmp_path / "out", tmp_path))
+    assert [token for ids, _ in found for token in ids] == tokens
+    assert [label for _, own in found for label in own] == labels
+    assert len(found) == 8
+    assert 0 < sum(mask) < len(mask)
