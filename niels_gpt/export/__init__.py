@@ -6,7 +6,8 @@
     registry.py   all formats by name                               formats.py  what a format is
     hf.py ...     one file per format
     arranging.py  which rows, in which order, packed how
-    source.py     caches and episodes as rows                       rows.py     rows of ids, weights and texts
+    opening.py    a directory as its splits                         source.py   one split as rows
+    episodes.py, caches.py   what is read                           rows.py     rows of ids, weights and texts
 """
 
 from __future__ import annotations

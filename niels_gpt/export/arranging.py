@@ -9,9 +9,10 @@ from itertools import chain
 import numpy as np
 
 from niels_gpt.errors import UsageError
+from niels_gpt.export.caches import Stream
 from niels_gpt.export.fitting import cut
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.export.source import Examples, Stream, portions_of
+from niels_gpt.export.source import Examples, portions_of
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.seeds import order

@@ -12,10 +12,12 @@ import numpy as np
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.export.arranging import Arrangement, arranged, n_rows
+from niels_gpt.export.caches import Stream
 from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings
+from niels_gpt.export.opening import open_source, splits_of
 from niels_gpt.export.registry import format_named
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import Examples, Facts, Stream, checked_split, open_source, splits_of
+from niels_gpt.export.source import Examples, Facts, checked_split
 from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
 from niels_gpt.progress import SILENT, Progress
 

@@ -14,8 +14,8 @@ from niels_gpt.export import source as source_module
 from niels_gpt.export.arranging import Arrangement, arranged
 from niels_gpt.export.fitting import cut
 from niels_gpt.export.megatron_bridge import label_aligned, text_starts
+from niels_gpt.export.opening import open_source
 from niels_gpt.export.rows import Rows, rows_of, runs
-from niels_gpt.export.source import open_source
 from tests.episodes.made import write_split
 from tests.export.sources import Row, episodes, untrained_first
 
