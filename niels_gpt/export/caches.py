@@ -87,7 +87,9 @@ class Stream:
         self._eot = self.facts.special_token_ids["eot"]
 
     def portions(self) -> Iterator[Rows]:
-        """All documents, about a million tokens at a time. A document may go on in the next shard; the last one may have been cut by the token budget.
+        """All documents, about a million tokens at a time.
+
+        A document may go on in the next shard; the last one may have been cut by the token budget.
 
         ::
 
