@@ -20,7 +20,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import collate, conversations, episodes, memory, opening, order, packing, renderers, tokenizer, windows
+from benchmarks import (
+    collate,
+    conversations,
+    episodes,
+    families,
+    memory,
+    opening,
+    order,
+    packing,
+    renderers,
+    tokenizer,
+    windows,
+)
 from benchmarks.pairs import Result
 
 BENCHES: dict[str, Callable[[Path], list[Result]]] = {
@@ -34,6 +46,7 @@ BENCHES: dict[str, Callable[[Path], list[Result]]] = {
     "packing": packing.run,
     "tokenizer": tokenizer.run,
     "renderers": renderers.run,
+    "families": families.run,
 }
 
 

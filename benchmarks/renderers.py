@@ -35,8 +35,8 @@ TOOLS = [
 Chats = list[tuple[list[dict[str, Any]], Any]]
 
 
-def corpus(n: int, seed: int = 0) -> Chats:
-    """Conversations with their tools."""
+def corpus(n: int, seed: int = 0, *, tools: float = 0.2, call_id: str = "c") -> Chats:
+    """Conversations with their tools, which so many of them have."""
     rng = random.Random(seed)
 
     words = TEXT.split()
@@ -44,21 +44,21 @@ def corpus(n: int, seed: int = 0) -> Chats:
     def text(mean: float) -> str:
         return " ".join(rng.choices(words, k=max(1, int(rng.expovariate(1 / mean)))))
 
-    def turns(tools: bool) -> list[dict[str, Any]]:
+    def turns(calls: bool) -> list[dict[str, Any]]:
         made = [{"role": "user", "content": text(43)}]
-        if tools and rng.random() < 0.5:
+        if calls and rng.random() < 0.5:
             call = {"name": "get_weather", "arguments": {"city": text(2), "days": 3}}
-            made.append({"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": call}]})
-            made.append({"role": "tool", "tool_call_id": "c", "content": text(30)})
+            made.append({"role": "assistant", "content": "", "tool_calls": [{"id": call_id, "function": call}]})
+            made.append({"role": "tool", "tool_call_id": call_id, "content": text(30)})
         return [*made, {"role": "assistant", "content": text(86)}]
 
     chats: Chats = []
     for _ in range(n):
         chat = [{"role": "system", "content": text(20)}] if rng.random() < 0.5 else []
-        tools = TOOLS if rng.random() < 0.2 else None
+        own = TOOLS if rng.random() < tools else None
         for _ in range(rng.randint(1, 8)):
-            chat += turns(tools is not None)
-        chats.append((chat, tools))
+            chat += turns(own is not None)
+        chats.append((chat, own))
     return chats
 
 

@@ -18,10 +18,15 @@ from niels_gpt.format.rows import batches, characters, conversation_of, usable_c
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.inputs import Rejected
 from niels_gpt.messages import ChatMsg, Conversation, Message, weight_of
+from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.loss import LossOn, batch_weights
 from niels_gpt.renderers.rendered import RenderedBatch
 from niels_gpt.sources.rejections import Rejections
 
+_NO_IMAGES = (
+    "a dataset keeps ids and masks and has no place for its pixels, and a model trained on it would see placeholders "
+    "alone. Drop the row, or render such conversations where they are trained"
+)
 Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]
 
 
@@ -203,13 +208,15 @@ class RendererEncoder:
             yield made if made is not None else self._one_by_one(batch, rejections)
 
     def _at_once(self, chats: list[Conversation]) -> Encoded | None:
-        """All of them, or `None` if one cannot be rendered, or says nothing that counts."""
+        """All of them, or `None` if one cannot be rendered or stored, or says nothing that counts."""
         if not isinstance(self.renderer, BatchRenderer):
             return None
         try:
             made = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
             weights = batch_weights(made, self.on)
         except MessageError:
+            return None
+        if made.media:
             return None
         # Trained tokens before each conversation's end, 2 2 5: the second has none.
         ends = np.concatenate(([0], np.cumsum(weights > 0)))[np.cumsum(made.lengths)]
@@ -230,6 +237,7 @@ class RendererEncoder:
         self, chat: Conversation
     ) -> tuple[Conversation, npt.NDArray[np.int64], npt.NDArray[np.float32]] | Rejected:
         try:
+            refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
             made = self.renderer.render(chat.messages, tools=chat.tools)
             weights = self._weights(made, chat.messages)
         except MessageError as error:

@@ -121,6 +121,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "tokenizers": "hf",
     "transformers": "hf",
     "httpx": "client",
+    "Pillow": "vision",
 }
 
 STORAGE_REMEDIES = {

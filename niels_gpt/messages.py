@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal, NotRequired, Required
+from typing import Any, Final, Literal, NotRequired, Required, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -97,6 +97,7 @@ def _adapter() -> TypeAdapter[Message]:
 
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields that are a text
 
 
 def reasoning_of(message: Message) -> str | None:
@@ -139,25 +140,63 @@ def normalise(messages: object) -> list[Message]:
         raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
     if not messages:
         raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
-    return [
-        {"role": message["role"], "content": message["content"]} if _is_plain(message) else _normal(message, index)
-        for index, message in enumerate(messages)
-    ]
-
-
-def _is_plain(message: Any) -> bool:
-    """A role and a text, as most messages are: they must cost nothing."""
-    if type(message) is not dict or len(message) != 2 or "role" not in message or "content" not in message:
-        return False
-    role, content = message["role"], message["content"]
-    return type(role) is str and type(content) is str and role.isascii() and (content.isascii() or _encodes(content))
+    made: list[Message] = []
+    for index, message in enumerate(messages):
+        if type(message) is dict and len(message) == 2:  # a role and a text, as most messages are: nearly for nothing
+            role: Any = message.get("role")
+            content: Any = message.get("content")
+            texts = type(role) is str and type(content) is str
+            if texts and role.isascii() and (content.isascii() or _encodes(content)):
+                made.append({"role": role, "content": content})
+                continue
+        made.append(_normal(message, index))
+    return made
 
 
 def _normal(message: Any, index: int) -> Message:
+    made = _quick(message)
+    if made is not None:
+        return made
+    tidy = _tidy(message, index)
     try:
-        return _adapter().validate_python(_tidy(message, index))
+        _adapter().validate_python(tidy)
     except ValidationError as error:
         raise _explained(error, index) from error
+    return cast("Message", tidy)  # not pydantic's copy, which has its own order of keys: `tojson` shows the caller's
+
+
+def _quick(message: Any) -> Message | None:
+    """A copy of a message made of ASCII texts and of calls as every API writes them; `None`: look more closely."""
+    if type(message) is not dict or "role" not in message or "content" not in message:
+        return None
+    made = message.copy()
+    for key, value in message.items():
+        if key == "tool_calls" and type(value) is list:
+            made[key] = calls = list(map(_quick_call, value))
+            if None in calls:
+                return None
+        elif key not in _TEXTS or type(value) is not str or not value.isascii():
+            return None
+    return cast("Message", made)
+
+
+def _quick_call(call: Any) -> dict[str, Any] | None:
+    if type(call) is not dict or type(call.get("function")) is not dict:
+        return None
+    made, function = call.copy(), call["function"].copy()
+    made["function"] = function
+    name, arguments = function.get("name"), function.get("arguments")
+    if type(arguments) is dict:
+        if not all(type(value) in (int, float, bool) or _is_ascii(value) for value in arguments.values()):
+            return None
+        function["arguments"] = arguments = arguments.copy()
+    known = len(function) == 2 and _is_ascii(name) and (_is_ascii(arguments) or type(arguments) is dict)
+    rest = all(key in ("id", "type") and _is_ascii(value) for key, value in call.items() if key != "function")
+    return made if known and rest and (type(arguments) is str or all(map(_is_ascii, arguments))) else None
+
+
+def _is_ascii(value: Any) -> bool:
+    return type(value) is str and value.isascii()
 
 
 def _encodes(text: str) -> bool:
@@ -195,7 +234,9 @@ def _tidy(message: object, index: int) -> dict[str, Any]:
 def _tidy_call(call: Any) -> Any:
     tidy = _without_nulls(call)
     if isinstance(tidy, dict) and "function" in tidy:
-        tidy["function"] = _without_nulls(tidy["function"])
+        tidy["function"] = function = _without_nulls(tidy["function"])
+        if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
+            function["arguments"] = dict(function["arguments"])
     return tidy
 
 

@@ -1,4 +1,4 @@
-"""The code of the pages in `docs/`, run as it stands."""
+"""The code of the pages in `docs`, run as it stands, and the pages that a script writes, written again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,20 +39,26 @@ def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: 
         exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
 
 
-def test_the_page_on_renderers(tmp_path: Path) -> None:
-    """All blocks in order, with a tiny tokenizer of the family in the place of the model."""
+def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks in order, with tiny tokenizers of the families in the place of the models."""
     pytest.importorskip("tokenizers")
+    from tests.renderers import tiny_images
     from tests.renderers.small import CHATML
     from tests.renderers.tiny_families import folder_of
 
     model = tmp_path / "model"
     shutil.copytree(folder_of("qwen3"), model)
     (model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    seeing = tmp_path / "seeing"
+    shutil.copytree(folder_of("qwen3-vl"), seeing)
+    tiny_images.qwen_processor().save_pretrained(seeing)
+    tiny_images.picture(200, 90).save(tmp_path / "receipt.png")
+    monkeypatch.chdir(tmp_path)
     found = blocks(REPOSITORY / "docs" / "renderers.md")
-    assert len(found) >= 7
+    assert len(found) >= 10
     names: dict[str, object] = {}
     for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(model))
+        code = block.replace("~/models/Qwen3-8B", str(model)).replace("~/models/Qwen3-VL-4B-Instruct", str(seeing))
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
 
 
@@ -70,3 +77,51 @@ def test_the_pages_on_exports_and_trainers(
     names: dict[str, object] = {}
     for number, block in enumerate(found):
         exec(compile(block, f"docs/{page}, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("name", ["families.md", "families.html"])
+def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
+    pytest.importorskip("tokenizers")
+    from docs.families import pages
+
+    committed = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
+    assert committed == pages()[name], "write them again: python -m docs.families"
+
+
+def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks run, and its family has the properties that all families have."""
+    pytest.importorskip("tokenizers")
+    from niels_gpt.renderers.registry import FAMILIES
+    from tests.renderers import test_bridges, test_damage, test_forgery, test_properties, test_reading
+    from tests.renderers.tiny_families import TOKENS, Tokens
+
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REPOSITORY / "docs" / "add_a_family.md")
+    assert len(found) >= 5
+    names: dict[str, Any] = {"__name__": "page"}  # read as a module of its own: no `annotations` from here
+    for number, block in enumerate(found):
+        exec(compile(block, f"docs/add_a_family.md, block {number}", "exec", dont_inherit=True), names)
+    assert "trained" in (tmp_path / "radio.html").read_text(encoding="utf-8")
+    monkeypatch.setitem(FAMILIES, "radio", names["RadioRenderer"])
+    tokens = Tokens(controls=("<|over|>", "<|from|>", "<|says|>"), added=names["added"], holds={"inline": False})
+    monkeypatch.setitem(TOKENS, "radio", tokens)
+    for split in (True, False):
+        test_properties.test_ids_are_those_of_the_text("radio", (), split)
+        test_properties.test_every_token_has_the_facts_of_its_first_character("radio", (), split)
+        test_properties.test_batches_equal_single_renderings("radio", (), split)
+        test_forgery.test_bodies_never_become_control_tokens("radio", split)
+    for holds in (
+        test_properties.test_facts_agree_with_roles,
+        test_properties.test_assistants_end_in_a_sampled_stop,
+        test_properties.test_what_the_generation_prompt_supplies_is_not_sampled,
+        test_properties.test_bodies_come_back_from_their_tokens,
+        test_reading.test_completions_are_read_back,
+        test_bridges.test_bridges_are_what_rendering_gives,
+        test_bridges.test_bridges_refuse_what_they_cannot_take,
+    ):
+        holds("radio", ())
+    test_properties.test_reasoning_is_kept_on_request("radio")
+    test_reading.test_cut_completions_are_read_as_far_as_they_go("radio")
+    test_bridges.test_bridges_over_tool_cycles_equal_the_whole_rendered_again("radio")
+    test_forgery.test_labels_never_become_control_tokens("radio")
+    test_damage.damage("radio", 200, seed=1)

@@ -77,6 +77,27 @@ def _hard_window(ids: npt.NDArray[Any], room: int, answer_start: int, eot_id: in
     return max(0, stop - room), stop
 
 
+def beside_runs(kept: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:
+    """`kept`, made smaller until neither end lies within a run that must stay whole.
+
+    ::
+
+        runs 2 to 5 and 7 to 9      0 to 4 becomes 0 to 2      4 to 8 becomes 5 to 7      5 to 9 stays
+
+    Args:
+        starts, stops: int64 of shape (runs,), ascending; neighbours may share tokens.
+
+    Returns:
+        An empty slice at its start where nothing is left.
+    """
+    start, stop = kept.start, kept.stop
+    for begin, end in zip(starts[::-1].tolist(), stops[::-1].tolist(), strict=True):
+        stop = begin if begin < stop < end else stop
+    for begin, end in zip(starts.tolist(), stops.tolist(), strict=True):
+        start = end if begin < start < end else start
+    return slice(start, max(start, stop))
+
+
 EPISODE_POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
 
 

@@ -9,12 +9,12 @@
                         pool.py       several renderers behind one
 
     families            one file and one grammar each: qwen25 qwen3 qwen35 qwen36 glm45 glm5 kimi_k2 kimi_k25 minimax_m2
-                        deepseek_v3 nemotron3 laguna llama3 gemma mistral phi chatml ngpt gpt_oss (not registered yet:
-                        give it a date); configs.py: their options
+                        deepseek_v3 nemotron3 laguna llama3 gemma mistral phi gpt_oss chatml ngpt;
+                        configs.py: their options
       and their engine  engine.py     rendering, parsing and bridging, written once
                         script.py     what a grammar writes on;  chat.py: what it reads
                         calls.py      dialects of tool calls, written and read side by side; bare_json.py,
-                        sections.py   more of them
+                        sections.py, harmony.py   more of them
                         typescript.py, harmony_tools.py: tools as TypeScript;  refusals.py
                         thinking.py   reasoning in tags
                         completion.py sampled ids as text, each character with its token

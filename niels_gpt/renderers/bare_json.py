@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from niels_gpt.renderers.calls import Block, Schemas
 from niels_gpt.renderers.chat import Call, to_json
 from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.json_values import loaded, named
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
@@ -52,19 +52,10 @@ def _arguments(call: Call) -> str:
 def _object(text: str) -> dict[str, Any] | None:
     """A text as a JSON object, `None` if it is none."""
     try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
+        held = loaded(text)
+    except ValueError:
         return None
     return held if isinstance(held, dict) else None
-
-
-def _named(held: dict[str, Any], arguments_key: str) -> tuple[str | None, dict[str, Any] | str | None, Status]:
-    """Name, arguments and status of a call that is a JSON object."""
-    name, arguments = held.get("name"), held.get(arguments_key, {})
-    kept = arguments if isinstance(arguments, dict | str) else to_json(arguments)
-    if not isinstance(name, str) or not name:
-        return None, kept, Status.MISSING_NAME
-    return name, kept, Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
 
 
 class LlamaJSON:
@@ -104,7 +95,7 @@ class LlamaJSON:
         if not tagged and not (both or (held is None and _LLAMA_CALL.match(text, inner))):
             return None
         if held is not None:
-            name, arguments, status = _named(held, "parameters")
+            name, arguments, status = named(held, "parameters")
         else:
             json_like = text.startswith("{", inner)
             cut = Status.UNCLOSED_BLOCK if json_like else Status.MALFORMED_STRUCTURE  # code, or a built-in tool's call
@@ -150,7 +141,7 @@ class MistralList:
                 status = Status.UNCLOSED_BLOCK if end < 0 else Status.INVALID_JSON
                 yield self._attempt(said, here, stop, status)
             else:
-                name, arguments, status = _named(held, "arguments")
+                name, arguments, status = named(held)
                 given = held.get("id")
                 own = given if isinstance(given, str) and given else None
                 raw, span = said.told(here, stop), said.span(here, stop)

@@ -4,8 +4,8 @@ from niels_gpt.messages import Message, ToolCall, ToolSpec
 from niels_gpt.renderers.bridge import reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.loss import LossOn, batch_weights, loss_weights
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, RenderedConversation, ToolCallParseStatus
-from niels_gpt.renderers.pool import RendererPool
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, is_multimodal
+from niels_gpt.renderers.pool import RendererPool, is_multimodal
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,

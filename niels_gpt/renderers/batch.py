@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.renderers.script import Script, is_scaffold, unpacked
+from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
+from niels_gpt.renderers.script import Script
+from niels_gpt.tokenizer.pieces import Ids, Positions
 from niels_gpt.tokenizer.protocol import PieceEncoder
+
+if TYPE_CHECKING:
+    from niels_gpt.renderers.processors import ProcessedImage
 
 
 def render_batch(
@@ -41,6 +45,7 @@ def render_batch(
         try:
             normal = normalise(messages)
             out, told = write(normal, own)
+            out.media()
         except MessageError as error:
             raise MessageError(error.reason, f"conversation {number}: {error}") from error
         scripts.append(out)
@@ -56,5 +61,66 @@ def encoded_batch(
     texts = list(chain.from_iterable(out.texts for out in scripts))
     facts = np.fromiter(chain.from_iterable(out.facts for out in scripts), dtype=np.int32, count=len(texts))
     pieces = np.fromiter((len(out.texts) for out in scripts), dtype=np.int64, count=len(scripts))
-    ids, counts, lengths = encoder.encode_flat(texts, is_scaffold(facts).tolist(), pieces)
-    return RenderedBatch(ids, lengths, *unpacked(facts.repeat(counts)), messages, attribution)
+    ids, counts, lengths = encoder.encode_flat(texts, (facts & SCAFFOLD != 0).tolist(), pieces)
+    media: Sequence[MultiModalData | None] = ()
+    if any(out.images for out in scripts):
+        ids, counts, lengths, media = with_images(scripts, ids, counts, pieces)
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media)
+
+
+def with_images(
+    scripts: Sequence[Script], ids: Ids, counts: Positions, pieces: Positions
+) -> tuple[Ids, Positions, Positions, list[MultiModalData | None]]:
+    """The one token of every image, as often as its processor says.
+
+    ::
+
+        pieces  a  <pad>  b      counts  2 1 3      the image takes 4
+        ids     a a p b b b      becomes a a p p p p b b b      counts  2 4 3      range  2, length 4
+
+    Args:
+        counts: tokens of each piece; pieces: of each script.
+
+    Returns:
+        ids, tokens of each piece, of each script, and the images of each script.
+
+    Raises:
+        MessageError: as `Script.media`; `placeholder_in_content`: a text spells an image's token where it is one.
+    """
+    made = [out.media() for out in scripts]
+    first = (np.cumsum(pieces) - pieces).tolist()
+    repeats = np.ones(len(counts), dtype=np.int64)
+    for start, images in zip(first, made, strict=True):
+        for piece, image in images:
+            repeats[start + piece] = image.tokens
+    ids = ids.repeat(repeats.repeat(counts))
+    counts = counts * repeats
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    edges = ends[[*first, len(counts)]]
+    media = [
+        _media_of(images, ids[begin:end], [int(ends[start + piece] - begin) for piece, _ in images])
+        for start, begin, end, images in zip(first, edges[:-1], edges[1:], made, strict=True)
+    ]
+    return ids, counts, np.diff(edges), media
+
+
+def _media_of(made: Sequence[tuple[int, ProcessedImage]], ids: Ids, offsets: Sequence[int]) -> MultiModalData | None:
+    """The images of one conversation, whose tokens are these."""
+    if not made:
+        return None
+    images = [image for _, image in made]
+    taken = sum(image.tokens for image in images)
+    found = np.count_nonzero(ids == ids[offsets[0]])
+    if found != taken:
+        raise MessageError(
+            "placeholder_in_content",
+            f"a text spells the token that stands for images ({found} in all, {taken} of them images'), and "
+            "special_tokens_in_content='parse' makes tokens of such texts; remove it, or render with 'text'",
+        )
+    return MultiModalData(
+        mm_hashes={"image": [image.hash for image in images]},
+        mm_placeholders={
+            "image": [PlaceholderRange(at, image.tokens) for at, image in zip(offsets, images, strict=True)]
+        },
+        mm_items={"image": [dict(image.item) for image in images]},
+    )

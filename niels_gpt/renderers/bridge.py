@@ -54,6 +54,7 @@ def trim_to_turn_close(
 def behind(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> RenderedTokens:
     """A rendering put behind given ids, which belong to no message; its first `skip` tokens are there already."""
     no = [False] * len(before)
+    media = added.multi_modal_data
     return RenderedTokens(
         token_ids=[*before, *added.token_ids[skip:]],
         message_indices=[-1] * len(before) + added.message_indices[skip:],
@@ -62,6 +63,7 @@ def behind(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> Rende
         message_roles=added.message_roles,
         message_tool_names=added.message_tool_names,
         attribution=added.attribution,
+        multi_modal_data=None if media is None else media.moved(len(before) - skip),
     )
 
 

@@ -5,14 +5,14 @@ Reading never raises: every attempt is recorded with its status, its text and it
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from niels_gpt.renderers.chat import Call, to_json
 from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.json_values import loaded, named, value_at
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
@@ -49,6 +49,22 @@ class CallForm(Protocol):
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """The blocks behind `start`, in order."""
+
+
+def calls_in(blocks: Sequence[Block]) -> list[ParsedToolCall]:
+    """The calls among blocks, in order; a token that two of them share belongs to the first.
+
+    ::
+
+        tokens  ... 9 `}` 10 `},{"` 11 `name` ...    spans  (3, 11) (10, 20)  ->  (3, 11) (11, 20)
+    """
+    calls: list[ParsedToolCall] = []
+    end = 0
+    for call in (block.call for block in blocks if block.call is not None):
+        start, stop = call.token_span or (end, end)
+        calls.append(replace(call, token_span=(end, max(end, stop))) if start < end else call)
+        end = max(end, stop)
+    return calls
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:
@@ -89,14 +105,14 @@ class HermesJSON:
         text = said.text
         first = _behind_space(text, inner)
         try:
-            held, end = json.JSONDecoder().raw_decode(text, first)
-        except (ValueError, RecursionError):
+            held, end = value_at(said, first)
+        except ValueError:
             return None
         close = _behind_space(text, end)
         if not text.startswith(self.closing, close):
             return None
         stop = close + len(self.closing)
-        name, arguments, status = _named(held)
+        name, arguments, status = named(held)
         return Block(at, stop, ParsedToolCall(said.told(inner, close), name, arguments, said.span(at, stop), status))
 
     def _damaged(self, said: Completion, at: int, inner: int) -> Block:
@@ -113,18 +129,6 @@ class HermesJSON:
 def _behind_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def _named(held: Any) -> tuple[str | None, dict[str, Any] | str | None, Status]:
-    """Name, arguments and status of a call that is a JSON value."""
-    if not isinstance(held, dict):
-        return None, None, Status.MALFORMED_STRUCTURE
-    name, arguments = held.get("name"), held.get("arguments", {})
-    if not isinstance(name, str) or not name:
-        return None, arguments if isinstance(arguments, dict | str) else None, Status.MISSING_NAME
-    if not isinstance(arguments, dict | str):
-        return name, to_json(arguments), Status.MALFORMED_STRUCTURE
-    return name, arguments, Status.OK
 
 
 @dataclass(frozen=True)
@@ -305,8 +309,8 @@ def typed_value(text: str, schema: Any) -> tuple[Any, bool]:
     if types == {"string"}:
         return text, True
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = loaded(text)
+    except ValueError:
         return text, not types or "string" in types
     if "string" in types and _type_of(value) not in types:
         return text, True

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, check_text, reasoning_of
 
+_write = json.JSONEncoder(ensure_ascii=False).encode
 TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -77,6 +79,7 @@ class Chat:
         self.tools = tools
         self.prompted = False
         self._last: dict[str, int] = {}
+        self._last_query: int | None = None
 
     def text(self, index: int) -> str:
         """The content as one text.
@@ -85,7 +88,30 @@ class Chat:
             MessageError: a part is not text (`unsupported_content`).
         """
         content = self.messages[index]["content"]
-        return content if isinstance(content, str) else self._joined(content, index)
+        if isinstance(content, str):
+            return content
+        return "".join(self.text_of(part, index, number) for number, part in enumerate(content))
+
+    def text_of(self, part: Mapping[str, Any], index: int, number: int, *, beside: str = "") -> str:
+        """The text of one part of a content; `beside` is what else might have stood there.
+
+        Raises:
+            MessageError: it is not text (`unsupported_content`).
+        """
+        text = part.get("text")
+        if part.get("type") not in TEXT_PARTS or not isinstance(text, str):
+            raise MessageError(
+                "unsupported_content",
+                f"message {index}: content.{number} is of type {part.get('type')!r}; expected a text part "
+                f"{{'type': 'text', 'text': ...}}{beside}, which is all that a message of role "
+                f"{self.roles[index]!r} may hold in this format",
+            )
+        return text
+
+    def is_plain(self, index: int) -> bool:
+        """The message is nothing but a role and a text, as most are."""
+        message = self.messages[index]
+        return len(message) == 2 and type(message["content"]) is str
 
     def reasoning(self, index: int) -> str | None:
         """What an assistant message keeps apart as its reasoning; `None` if it has none."""
@@ -121,11 +147,21 @@ class Chat:
             self._last[role] = max((i for i, found in enumerate(self.roles) if found == role), default=-1)
         return self._last[role]
 
-    @cached_property
+    @property
     def last_query(self) -> int:
         """The last user message that is no tool result in a user's clothes; the last message if there is none."""
-        last = len(self.roles) - 1
-        return next((i for i in range(last, -1, -1) if self.roles[i] == "user" and not self._is_result(i)), last)
+        if self._last_query is None:
+            at = last = len(self.roles) - 1
+            while at >= 0 and not (self.roles[at] == "user" and not self._is_result(at)):
+                at -= 1
+            self._last_query = at if at >= 0 else last
+        return self._last_query
+
+    @cached_property
+    def last_answer(self) -> int:
+        """The last assistant message that calls no tool, -1 if there is none."""
+        answers = (i for i, role in enumerate(self.roles) if role == "assistant" and not self.calls(i))
+        return max(answers, default=-1)
 
     def _is_result(self, index: int) -> bool:
         text = self.text(index)
@@ -139,17 +175,6 @@ class Chat:
         """No message with the same role stands right behind this one."""
         return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
 
-    @staticmethod
-    def _joined(parts: list[dict[str, Any]], index: int) -> str:
-        for number, part in enumerate(parts):
-            if part.get("type") not in TEXT_PARTS or not isinstance(part.get("text"), str):
-                raise MessageError(
-                    "unsupported_content",
-                    f"message {index}: content.{number} is of type {part.get('type')!r}; expected text parts "
-                    "{'type': 'text', 'text': ...}, which is all that this renderer takes",
-                )
-        return "".join(part["text"] for part in parts)
-
 
 def to_json(value: Any, where: str = "a tool") -> str:
     """JSON as templates' `tojson` writes it in Transformers: not escaped, in the order given.
@@ -158,7 +183,7 @@ def to_json(value: Any, where: str = "a tool") -> str:
         MessageError: naming `where`: not JSON, or a text that no encoding can write.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = _write(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
@@ -168,6 +193,23 @@ def to_json(value: Any, where: str = "a tool") -> str:
     except MessageError as error:
         raise MessageError(error.reason, f"{where} holds {error}") from error
     return text
+
+
+def tool_json(tool: Mapping[str, Any], where: str = "a tool") -> str:
+    """`to_json` of a tool, which many conversations offer in turn: remembered by its value.
+
+    Raises:
+        MessageError: as `to_json`.
+    """
+    try:
+        return _remembered(marshal.dumps(cast("Any", tool), 2))
+    except ValueError:  # not plain data, nested very deeply, or a MessageError, which is to say where
+        return to_json(tool, where)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(tool: bytes) -> str:
+    return to_json(marshal.loads(tool))
 
 
 def check_roles(
@@ -248,7 +290,7 @@ def _tool(tool: Any, index: int) -> dict[str, Any]:
             "'description', 'parameters'}}",
         )
     try:
-        to_json(tool, f"tools[{index}]")
+        tool_json(tool, f"tools[{index}]")
     except MessageError as error:
         raise MessageError("wrong_tools", str(error)) from error
     return dict(tool)

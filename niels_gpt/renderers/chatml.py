@@ -29,7 +29,11 @@ class ChatMLTurns(Family):
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message."""
-        out.turn("<|im_start|>user\n", self.content(chat, index), "<|im_end|>\n", index)
+        self.enclosed("<|im_start|>user\n", chat, index, "<|im_end|>\n", out)
+
+    def enclosed(self, header: str, chat: Chat, index: int, footer: str, out: Script) -> None:
+        """What the model reads: a message's content between two frames."""
+        out.turn(header, self.content(chat, index), footer, index)
 
     def prompt(self, chat: Chat, out: Script) -> None:
         """The assistant's header."""
@@ -54,8 +58,7 @@ class ChatMLRenderer(ChatMLTurns):
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """An assistant message."""
         refuse_calls(chat, index, self.name)
-        out.frame("<|im_start|>assistant\n", index)
-        out.reply(chat.text(index), "<|im_end|>", "\n", index)
+        out.answer("<|im_start|>assistant\n", chat.text(index), "<|im_end|>", "\n", index)
 
     def read_thinking(self, said: Completion) -> tuple[str, int]:
         """Think tags are text."""

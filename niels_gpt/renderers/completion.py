@@ -84,5 +84,13 @@ class Completion:
 
     def told(self, start: int = 0, stop: int | None = None) -> str:
         """Text from here to there, as one may show it."""
-        text = self.text[start:stop]
-        return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return shown(self.text[start:stop])
+
+    def says(self, start: int, stop: int) -> bool:
+        """The ids from here to there are more than white space."""
+        return bool(b"".join(self._bytes[start:stop]).strip())
+
+
+def shown(text: str) -> str:
+    """A text whose lone surrogates are bytes that are no UTF-8, with U+FFFD in their place."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

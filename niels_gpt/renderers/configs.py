@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,9 +14,14 @@ class FamilyConfig(BaseModel):
         preserve_all_thinking: keep the reasoning of all turns, also where the template drops it from history.
         preserve_thinking_between_tool_calls: keep it in the tool cycle that is under way.
         special_tokens_in_content: what a control token's spelling in a body is: ordinary text, an error, or the token.
+
+    Class attributes:
+        day: the option that tells the day, and how it writes one (`strftime`); "" where the format tells none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    day: ClassVar[tuple[str, str]] = ("", "")
 
     name: str
     preserve_all_thinking: bool = False
@@ -80,13 +85,20 @@ class Qwen3RendererConfig(FamilyConfig):
     enable_thinking: bool = True
 
 
+class Qwen3VLRendererConfig(FamilyConfig):
+    """Qwen3-VL; `add_vision_id` counts images aloud (`Picture 1: `), over the whole conversation."""
+
+    name: Literal["qwen3-vl"] = "qwen3-vl"
+    add_vision_id: bool = False
+
+
 class Qwen35RendererConfig(FamilyConfig):
     """Qwen3.5.
 
     Attributes:
         enable_thinking: what the generation prompt opens: a thinking block, or (`False`) an empty one. `None` is the
             model's own habit, read off its template's generation prompt, else off its name; else it thinks.
-        add_vision_id: images are counted aloud (`Picture 1: `); texts have none.
+        add_vision_id: images are counted aloud (`Picture 1: `).
     """
 
     name: Literal["qwen3.5"] = "qwen3.5"
@@ -168,6 +180,8 @@ class Llama3RendererConfig(FamilyConfig):
         tools_in_user_message: tools stand in the first user's turn; `False`: in the system block.
     """
 
+    day = ("date_string", "%d %b %Y")
+
     name: Literal["llama-3"] = "llama-3"
     date_string: str = "26 Jul 2024"
     tools_in_user_message: bool = True
@@ -201,6 +215,18 @@ class Phi35RendererConfig(FamilyConfig):
     """Phi-3.5 has no options of its own."""
 
     name: Literal["phi-3.5"] = "phi-3.5"
+
+
+class Phi4RendererConfig(FamilyConfig):
+    """Phi-4 has no options of its own."""
+
+    name: Literal["phi-4"] = "phi-4"
+
+
+class Phi4MiniRendererConfig(FamilyConfig):
+    """Phi-4-mini has no options of its own."""
+
+    name: Literal["phi-4-mini"] = "phi-4-mini"
 
 
 class _NemotronConfig(FamilyConfig):
@@ -251,6 +277,8 @@ class GptOssRendererConfig(FamilyConfig):
             `openai-harmony` does. The clock is never read.
     """
 
+    day = ("conversation_start_date", "%Y-%m-%d")
+
     name: Literal["gpt-oss"] = "gpt-oss"
     reasoning_effort: Literal["low", "medium", "high"] = "medium"
     conversation_start_date: str | None = None
@@ -265,6 +293,13 @@ class MiniMaxM2RendererConfig(FamilyConfig):
     model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
 
 
+class RawRendererConfig(FamilyConfig):
+    """No markers: what stands between two texts."""
+
+    name: Literal["raw"] = "raw"
+    separator: str = " "
+
+
 class NgptRendererConfig(FamilyConfig):
     """The house format of document 000: what stands in for a system message that is not there."""
 
@@ -277,6 +312,7 @@ RendererConfig = Annotated[
     | DefaultRendererConfig
     | Qwen25RendererConfig
     | Qwen3RendererConfig
+    | Qwen3VLRendererConfig
     | Qwen35RendererConfig
     | Qwen36RendererConfig
     | DeepSeekV3RendererConfig
@@ -291,11 +327,15 @@ RendererConfig = Annotated[
     | MistralRendererConfig
     | Phi3RendererConfig
     | Phi35RendererConfig
+    | Phi4RendererConfig
+    | Phi4MiniRendererConfig
     | LagunaXS2RendererConfig
+    | GptOssRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig
     | ChatMLRendererConfig
+    | RawRendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.calls import Block, Schemas
-from niels_gpt.renderers.chat import Call, Chat
+from niels_gpt.renderers.chat import Call, Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import DeepSeekV3RendererConfig
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.json_values import value_at
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
@@ -58,11 +58,11 @@ class FencedJSON:
         inner = at + len(_SECTION.call)
         head = _HEAD.match(said.text, inner, limit)
         name = said.told(*head.span(1)).strip() or None if head else None
-        whole = self._whole(said.text, head.end()) if head else None
+        whole = self._whole(said, head.end()) if head else None
         arguments: dict[str, Any] | str | None = None
         if whole is not None:
             held, inside, stop = whole
-            arguments = held if isinstance(held, dict) else json.dumps(held, ensure_ascii=False)
+            arguments = held if isinstance(held, dict) else to_json(held)
             shaped = Status.OK if isinstance(held, dict) else Status.MALFORMED_STRUCTURE
             status = shaped if name else Status.MISSING_NAME
         else:
@@ -73,13 +73,13 @@ class FencedJSON:
         return Block(at, stop, ParsedToolCall(raw, name, arguments, said.span(at, stop), status))
 
     @staticmethod
-    def _whole(text: str, at: int) -> tuple[Any, int, int] | None:
+    def _whole(said: Completion, at: int) -> tuple[Any, int, int] | None:
         """The JSON at `at`, where the call's closing tag starts, and where it ends. JSON knows its own end."""
         try:
-            held, end = json.JSONDecoder().raw_decode(text, at)
-        except (ValueError, RecursionError):
+            held, end = value_at(said, at)
+        except ValueError:
             return None
-        tail = _TAIL.match(text, end)
+        tail = _TAIL.match(said.text, end)
         return None if tail is None else (held, tail.start(1), tail.end())
 
 

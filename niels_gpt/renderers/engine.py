@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.calls import Block, CallForm, schemas_of
+from niels_gpt.renderers.calls import Block, CallForm, calls_in, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles, tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
@@ -40,7 +40,9 @@ class Family(ABC):
     Class attributes:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: those that the format has a place for.
-        stops: spellings that end a turn; the first closes a turn that was cut.
+        controls: what a tokenizer of the family must have; optional_controls: what it may have.
+        stops: spellings that end a turn.
+        cut_end: closes a turn that was cut; "": the first stop does.
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
         call_glue: what stands between a content and the first call.
@@ -55,7 +57,9 @@ class Family(ABC):
     config_class: ClassVar[type[FamilyConfig]]
     roles: ClassVar[tuple[str, ...]] = ("system", "user", "assistant", "tool")
     stops: ClassVar[tuple[str, ...]]
+    cut_end: ClassVar[str] = ""
     controls: ClassVar[tuple[str, ...]] = ()
+    optional_controls: ClassVar[tuple[str, ...]] = ()
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
     call_glue: ClassVar[str] = ""
@@ -70,7 +74,7 @@ class Family(ABC):
                 f"{type(self).__name__} was given a {type(self.config).__name__}; expected {self.config_class.__name__}"
             )
         if isinstance(self.encoder, Encoder):  # some tokenizers do not mark all of their turn tokens as special
-            self.encoder = self.encoder.with_controls([*self.controls, *self.stops])
+            self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 
@@ -146,6 +150,8 @@ class Family(ABC):
     ) -> list[int]:
         """The ids alone."""
         out = self.script(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        if out.images:
+            return self._rendered(out, normalise(messages)).token_ids
         ids: list[int] = self.encoder.encode_pieces(out.texts, out.scaffold)[0].tolist()
         return ids
 
@@ -215,7 +221,7 @@ class Family(ABC):
     # ---- reading
 
     def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops; the first closes a turn that was cut."""
+        """The ids at which sampling stops."""
         return list(self._stop_ids)
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
@@ -228,7 +234,7 @@ class Family(ABC):
         return ParsedResponse(
             content=self.tidy(content.removesuffix(self.call_glue) if blocks else content),
             reasoning_content=reasoning or None,
-            tool_calls=[block.call for block in blocks if block.call is not None],
+            tool_calls=calls_in(blocks),
         )
 
     def read_thinking(self, said: Completion) -> tuple[str, int]:
@@ -251,28 +257,45 @@ class Family(ABC):
     ) -> RenderedTokens | None:
         """The next prompt without rendering anything again; see `Renderer`.
 
-        A completion that was cut is closed with the first stop. `None`: an assistant is among the new messages, the
+        A completion that was cut is closed with `cut_end`. `None`: an assistant is among the new messages, the
         completion goes on behind its last stop, or that opens another turn than the one that comes.
         """
+        return self._bridged(previous_prompt_ids, previous_completion_ids, new_messages, tools)
+
+    def _bridged(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        tools: Any,
+        pictures: int = 0,
+    ) -> RenderedTokens | None:
+        """A bridge behind a prompt with so many images."""
         given = normalise(new_messages)
         if reject_assistant_in_extension(given):
             return None
         before = trim_to_turn_close(
-            previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._stop_ids[0]
+            previous_prompt_ids, previous_completion_ids, set(self._stop_ids), synthesize_close=self._cut_end_id
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
         check_roles(given, self.roles, format_name=self.name, after_call=True)
         chat = Chat(given, tools_of(tools))
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
+        out.pictures = pictures
         out.frame(self.tail)
         self._turns(chat, 0, out)
         self.prompt(chat, out)
         added = self._rendered(self._checked(out), given)
-        if self.ends_turns or before[-1] == self._stop_ids[0]:
+        if self.ends_turns or before[-1] == self._cut_end_id:
             return behind(before, added)
         # The next turn's opener was the stop: it is there already, or it opens another turn than the one that comes.
         return behind(before, added, skip=1) if before[-1] == added.token_ids[0] else None
+
+    @property
+    def _cut_end_id(self) -> int | None:
+        """What closes a turn that was cut."""
+        return self.encoder.added_ids.get(self.cut_end, next(iter(self._stop_ids), None))
 
     # ---- for the families
 
@@ -286,7 +309,7 @@ class Family(ABC):
         )
 
     def _check_controls(self) -> None:
-        missing = [text for text in (*self.controls, self.stops[0]) if text not in self.encoder.added_ids]
+        missing = [text for text in (*self.controls, *self.stops[:1]) if text not in self.encoder.added_ids]
         if missing:
             raise TokenizerError(
                 f"{self.encoder.name}: the tokenizer has no {missing[0]!r}, which {self.name} writes; expected a "

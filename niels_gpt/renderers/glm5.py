@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.calls import Pairs
-from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.chat import Chat, to_json, tool_json
 from niels_gpt.renderers.configs import FamilyConfig, GLM5RendererConfig, GLM51RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
@@ -46,7 +46,7 @@ class GLM5Renderer(Family):
 
     def declared(self, tool: Mapping[str, Any]) -> str:
         """A tool as the model reads it."""
-        return to_json(tool) + "\n"
+        return tool_json(tool) + "\n"
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A system message."""
@@ -142,7 +142,7 @@ class GLM51Renderer(GLM5Renderer):
         """A turn without reasoning gets an empty block: behind the last user, or among turns that have some."""
         if index > chat.last("user"):
             return bool(self.config.enable_thinking)
-        asked = max((i for i in range(index) if chat.roles[i] == "user"), default=-1)
+        asked = next((i for i in range(index - 1, -1, -1) if chat.roles[i] == "user"), -1)
         following = (i for i in range(asked + 1, len(chat.roles)) if chat.roles[i] == "user")
         turns = range(asked + 1, next(following, len(chat.roles)))
         return asked >= 0 and any(chat.roles[i] == "assistant" and chat.reasoning(i) is not None for i in turns)

@@ -1,175 +1,153 @@
-"""gpt-oss: Harmony. One assistant message is several of the format's own, each with a channel and maybe a recipient."""
+"""gpt-oss: Harmony. Reasoning, calls and answers go to channels of their own."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.chat import Call, Chat, to_json
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.calls import schemas_of
+from niels_gpt.renderers.chat import Chat, to_json, tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import GptOssRendererConfig
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, messages_of
 from niels_gpt.renderers.harmony_tools import namespace
-from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.refusals import refuse_late_system
+from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.refusals import refuse_late_system, refuse_many_calls
+from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.script import Script
-
-_RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
-_CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
 
 class GptOssRenderer(Family):
-    """gpt-oss 20b and 120b. The date is an option, never the clock."""
+    """gpt-oss 20b and 120b. One call a turn, with reasoning or a text before it; the date is an option, no clock."""
 
     name = "gpt-oss"
     config_class = GptOssRendererConfig
-    roles = ("system", "developer", "user", "assistant", "tool")
+    roles = ("system", "user", "assistant", "tool", "developer")
     stops = ("<|return|>", "<|call|>")
-    controls = ("<|start|>", "<|message|>", "<|channel|>", "<|end|>")
+    controls = (START, CHANNEL, MESSAGE, END)
+    cut_end = END
+    calls = _DIALECT = HarmonyCalls()
 
     def begin(self, chat: Chat, out: Script) -> int:
-        """The system block of nobody's, then the developer's: instructions, and tools."""
-        options = self.config
-        callable_ = "\nCalls to these tools must go to the commentary channel: 'functions'." if chat.tools else ""
-        date = f"Current date: {options.conversation_start_date}\n" if options.conversation_start_date else ""
-        out.frame("<|start|>system<|message|>")
-        out.label(
-            f"{options.model_identity}\nKnowledge cutoff: {options.knowledge_cutoff}\n{date}\n"
-            f"Reasoning: {options.reasoning_effort}\n\n"
-            f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{callable_}",
-            -1,
-        )
-        out.frame("<|end|>")
+        """The system block, which is nobody's; then the developer's with instructions and tools, if there are any."""
+        out.frame(f"{START}system{MESSAGE}")
+        out.label(self._system(chat), -1)
+        out.frame(END)
         given = chat.roles[0] in ("system", "developer")
         instructions = chat.text(0) if given else ""
-        if instructions or chat.tools:
-            owner = 0 if given and instructions else -1
-            out.frame("<|start|>developer<|message|>", owner)
-            if instructions:
-                out.frame("# Instructions\n\n", owner)
-                out.body(instructions, 0)
-                out.frame("\n\n", owner)
-            if chat.tools:
-                out.frame("# Tools\n\n", owner)
-                out.label(namespace("functions", chat.tools), owner)
-            out.frame("<|end|>", owner)
+        if not instructions and not chat.tools:
+            return int(given)
+        owner = 0 if instructions else -1
+        out.frame(f"{START}developer{MESSAGE}", owner)
+        if instructions:
+            out.turn("# Instructions\n\n", instructions, "\n\n", owner)
+        if chat.tools:
+            out.frame("# Tools\n\n", owner)
+            out.label(namespace("functions", chat.tools), owner)
+        out.frame(END, owner)
         return int(given)
 
-    def system(self, chat: Chat, index: int, out: Script) -> None:
-        """Only the first message may be one.
+    def _system(self, chat: Chat) -> str:
+        told = self.config
+        date = f"Current date: {told.conversation_start_date}\n" if told.conversation_start_date else ""
+        callable_ = "\nCalls to these tools must go to the commentary channel: 'functions'." if chat.tools else ""
+        return (
+            f"{told.model_identity}\nKnowledge cutoff: {told.knowledge_cutoff}\n{date}\n"
+            f"Reasoning: {told.reasoning_effort}\n\n"
+            f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{callable_}"
+        )
 
-        Raises:
-            MessageError: always (`late_system`).
-        """
+    def system(self, chat: Chat, index: int, out: Script) -> None:
+        """Only the first message may be one."""
         refuse_late_system(index, self.name)
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message."""
-        out.turn("<|start|>user<|message|>", chat.text(index), "<|end|>", index)
+        out.turn(f"{START}user{MESSAGE}", chat.text(index), END, index)
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
-        """Analysis where it still counts, then the call or the answer; all behind the first header is sampled."""
-        calls, reasoning, content = chat.calls(index), chat.reasoning(index), chat.text(index)
+        """Reasoning where it still counts, then a call or an answer; all behind the first role is the model's."""
+        calls, analysis = chat.calls(index), chat.reasoning(index)
         last = index == len(chat.roles) - 1 and not chat.prompted
-        out.frame("<|start|>assistant", index)
+        out.frame(f"{START}assistant", index)
         if calls:
-            analysis = self._analysis(chat, index, calls, reasoning or "", content)
-            kept = not any(self._answers(chat, later) for later in range(index + 1, len(chat.roles)))
-            if analysis and (kept or self.keeps_thinking(chat, index)):
-                self._say("analysis", analysis, out, index)
-            self._call(calls[0], out, index)
-            return
-        if reasoning is not None and (last or self.keeps_thinking(chat, index)):
-            self._say("analysis", reasoning, out, index)
-        out.marks("<|channel|>final<|message|>", index)
-        out.says(content, index)
-        out.marks("<|return|>" if last else "<|end|>", index)
+            refuse_many_calls(chat, index, self.name)
+            analysis = self._before_call(chat, index)
+        kept = index > chat.last_answer if calls else last
+        if analysis is not None and (kept or self.keeps_thinking(chat, index)):
+            self._say("analysis", analysis, f"{END}{START}assistant", out, index)
+        if calls:
+            self._DIALECT.write(calls[0], out, index)
+        else:
+            self._say("final", chat.text(index), "<|return|>" if last else END, out, index)
 
-    def _say(self, channel: str, text: str, out: Script, index: int) -> None:
-        """A message of the format's own before the last: the header behind it is the model's."""
-        out.marks(f"<|channel|>{channel}<|message|>", index)
+    @staticmethod
+    def _say(channel: str, text: str, end: str, out: Script, index: int) -> None:
+        out.marks(f"{CHANNEL}{channel}{MESSAGE}", index)
         out.says(text, index)
-        out.marks("<|end|><|start|>assistant", index)
-
-    def _call(self, call: Call, out: Script, index: int) -> None:
-        out.marks(" to=functions.", index)
-        out.says(call.name, index)
-        out.marks("<|channel|>commentary json<|message|>", index)
-        out.says(to_json(call.items, f"{call.where}.arguments"), index)
-        out.marks("<|call|>", index)
+        out.marks(end, index)
 
     @staticmethod
-    def _answers(chat: Chat, index: int) -> bool:
-        return chat.roles[index] == "assistant" and not chat.messages[index].get("tool_calls")
-
-    @staticmethod
-    def _analysis(chat: Chat, index: int, calls: Sequence[Call], reasoning: str, content: str) -> str:
-        """What stands before a call: reasoning or content, and the format has a place for one call and one of them."""
-        if len(calls) > 1:
-            raise MessageError(
-                "unsupported_field",
-                f"message {index}: {len(calls)} tool_calls; gpt-oss makes one call a message. Split the message",
-            )
+    def _before_call(chat: Chat, index: int) -> str | None:
+        """What stands before a call: reasoning, or else the content, as the official template has it."""
+        reasoning, content = chat.reasoning(index), chat.text(index)
         if reasoning and content:
             raise MessageError(
-                "unsupported_field",
-                f"message {index}: both content and reasoning beside a tool call; gpt-oss writes one. Join them",
+                "content_beside_reasoning",
+                f"message {index}: content is {content[:40]!r} beside reasoning and a tool call; expected one of both: "
+                "gpt-oss has one place for them. Join them, or drop one",
             )
-        return reasoning or content
+        return reasoning or content or None
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
-        """A result as JSON, headed by the function that was called last."""
+        """A result as JSON, headed by the function that was called last.
+
+        Raises:
+            MessageError: the call is not among the messages (they follow a completion), and the result has no name.
+        """
         called = (calls[0].name for i in range(index - 1, -1, -1) if (calls := chat.calls(i)))
         name = next(called, None) or chat.messages[index].get("name")
-        if name is None:
-            raise MessageError("missing_field", f"message {index}: name is missing; gpt-oss heads results by function")
-        out.frame("<|start|>functions.", index)
+        if not name:
+            raise MessageError(
+                "missing_field", f"message {index}: name is missing; expected the function that gpt-oss heads it by"
+            )
+        out.frame(f"{START}functions.", index)
         out.label(name, index)
-        out.frame(" to=assistant<|channel|>commentary<|message|>", index)
-        out.body(to_json(chat.text(index)), index)
-        out.frame("<|end|>", index)
+        out.turn(f" to=assistant{CHANNEL}commentary{MESSAGE}", to_json(chat.text(index)), END, index)
 
     def prompt(self, chat: Chat, out: Script) -> None:
         """The model writes channel and recipient itself."""
-        out.frame("<|start|>assistant")
+        out.frame(f"{START}assistant")
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
         """Analysis is reasoning, what goes to a function is a call, all else is content."""
-        said = Completion(self.encoder, token_ids, self._stop_ids)
-        reasoning: list[str] = []
-        content: list[str] = []
-        calls: list[ParsedToolCall] = []
-        at = 0
-        while at < len(said.text):
-            end = said.find("<|end|>", at)
-            stop = len(said.text) if end < 0 else end
-            body = said.find("<|message|>", at, stop)
-            start = at if body < 0 else body + len("<|message|>")
-            header = "" if body < 0 else said.text[at:body]
-            channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
-            if recipient:
-                calls.append(self._read_call(said, at, start, stop, recipient[1], end < 0 and not said.stopped))
-            else:
-                (reasoning if channel and channel[1] == "analysis" else content).append(said.told(start, stop))
-            at = stop + len("<|end|>") if end >= 0 else stop
-        return ParsedResponse("".join(content), "".join(reasoning) or None, calls)
+        said, schemas = Completion(self.encoder, token_ids, self._stop_ids), schemas_of(tools_of(tools))
+        told = [message for message in messages_of(said) if message.recipient is None]
+        thoughts = (said.told(each.body, each.stop) for each in told if each.channel == "analysis")
+        texts = (said.told(each.body, each.stop) for each in told if each.channel != "analysis")
+        calls = (block.call for block in self._DIALECT.read(said, 0, schemas))
+        return ParsedResponse(_joined(texts), _joined(thoughts) or None, [call for call in calls if call is not None])
 
-    @staticmethod
-    def _read_call(said: Completion, at: int, start: int, stop: int, name: str, cut: bool) -> ParsedToolCall:
-        raw = said.told(start, stop)
-        try:
-            held = json.loads(raw)
-        except (ValueError, RecursionError):
-            held = None
-        if cut:
-            status = Status.UNCLOSED_BLOCK
-        elif held is None:
-            status = Status.INVALID_JSON
-        else:
-            status = Status.OK if isinstance(held, dict) else Status.MALFORMED_STRUCTURE
-        arguments = held if isinstance(held, dict) else raw
-        return ParsedToolCall(raw, name, arguments, said.span(at, stop), status)
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """As everywhere; results without a name have that of the call that was sampled, for it heads them."""
+        calls = self.parse_response(previous_completion_ids).tool_calls
+        given = normalise(new_messages)
+        if calls and calls[-1].name:
+            name = calls[-1].name
+            given = [{"name": name, **message} if message["role"] == "tool" else message for message in given]
+        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, given, tools=tools)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Messages on one channel as one text."""
+    return "\n".join(text for text in texts if text)

@@ -13,22 +13,31 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from types import BuiltinMethodType, MethodType
+from typing import Any, Final, NamedTuple
 
 import jinja2
 import jinja2.ext
 import jinja2.nodes as nodes
 import jinja2.sandbox
 from jinja2.compiler import CodeGenerator, Frame
+from jinja2.runtime import LoopContext
+from jinja2.utils import Namespace
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, joined, origin_of
+from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, TracedDict, joined, origin_of
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
 MAX_STEPS: Final = 2_000_000  # turns of all loops of one rendering
 MAX_INDENT: Final = 1000
 
 _ENTER, _LEAVE, _STEP, _JOIN = "_niels_enter", "_niels_leave", "_niels_step", "_niels_join"
+_ANNOUNCEMENTS = (_ENTER, _LEAVE, _STEP)
+
+# What the sandbox need not be asked: keys of messages, and methods of texts that neither change nor format them.
+_DICT_NAMES = frozenset(dir(dict))
+_TEXT_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_OPEN = {LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})}
 
 
 # What errors of Python call our values, and what a template's author calls them.
@@ -36,8 +45,7 @@ _PLAIN_NAMES = {"Traced": "str", "TracedList": "list", "TracedDict": "dict", "Me
 _TRACED_NAMES = re.compile(r"\b(Traced|TracedList|TracedDict|MessageDict)\b")
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A piece of a template's output and the message whose loop it was written in (`NOWHERE` outside)."""
 
     text: str
@@ -91,6 +99,18 @@ class _Generator(CodeGenerator):
             self.write(", ")
         self.write("))")
 
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
+        """Our own announcements are called at once, without the sandbox's questions."""
+        if not isinstance(node.node, nodes.Name) or node.node.name not in _ANNOUNCEMENTS:
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.visit(node.node, frame)
+        self.write("(")
+        for argument in node.args:
+            self.visit(argument, frame)
+            self.write(", ")
+        self.write(")")
+
 
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}` marks what some templates call trained; here it is only its content."""
@@ -122,6 +142,25 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             "title": lambda value: str(value).title(),
         }
         self.globals |= {"raise_exception": _raise, "strftime_now": clock, _JOIN: _concat_values}
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox does it, but a message's keys come before the attributes of our own classes."""
+        if isinstance(obj, MessageDict | TracedDict) and attribute not in _DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute in (_TEXT_METHODS if isinstance(obj, str) else _OPEN.get(type(obj), ())):
+            return getattr(obj, attribute)
+        if type(obj) is Namespace and not attribute.startswith("_") and hasattr(obj, attribute):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the sandbox does it, methods of texts at once."""
+        is_method = type(obj) in (MethodType, BuiltinMethodType) and isinstance(obj.__self__, str)
+        if is_method and obj.__name__ in _TEXT_METHODS:
+            kwargs.pop("_loop_vars", None)  # the compiler's, which the sandbox takes out as well
+            kwargs.pop("_block_vars", None)
+            return obj(*args, **kwargs)
+        return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Multiply, but no text or list beyond what may be written.

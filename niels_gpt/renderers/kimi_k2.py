@@ -13,6 +13,7 @@ from niels_gpt.renderers.chat import Call, Chat
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig, KimiK2RendererConfig
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.json_values import loaded
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
@@ -71,17 +72,15 @@ class KimiSection:
             return Block(at, stop, ParsedToolCall(raw, name, None, span, status, given or None))
         text = said.told(split + len(_ARGUMENTS), end)
         try:
-            held = json.loads(text)
-        except (ValueError, RecursionError):
-            held = None
+            held, status = loaded(text), Status.OK
+        except ValueError:
+            held, status = None, Status.INVALID_JSON
         if close < 0:
             status = Status.UNCLOSED_BLOCK
-        elif held is None:
-            status = Status.INVALID_JSON
-        elif name is None:
+        elif status is Status.OK and name is None:
             status = Status.MISSING_NAME
-        else:
-            status = Status.OK if isinstance(held, dict) else Status.MALFORMED_STRUCTURE
+        elif status is Status.OK and not isinstance(held, dict):
+            status = Status.MALFORMED_STRUCTURE
         arguments = held if isinstance(held, dict) else text.strip()
         return Block(at, stop, ParsedToolCall(raw, name, arguments, span, status, given or None))
 
@@ -120,8 +119,12 @@ class KimiK2Renderer(Family):
 
     def _message(self, opener: str, chat: Chat, index: int, out: Script) -> None:
         self._header(opener, chat, index, out)
-        out.body(chat.text(index), index)
+        self.write_content(chat, index, out)
         out.frame("<|im_end|>", index)
+
+    def write_content(self, chat: Chat, index: int, out: Script) -> None:
+        """What the model reads: a message's content."""
+        out.body(chat.text(index), index)
 
     def _header(self, opener: str, chat: Chat, index: int, out: Script) -> None:
         out.frame(opener, index)
@@ -151,7 +154,7 @@ class KimiK2Renderer(Family):
         out.frame("## Return of ", index)
         out.label(chat.messages[index].get("tool_call_id", ""), index)
         out.frame("\n", index)
-        out.body(chat.text(index), index)
+        self.write_content(chat, index, out)
         out.frame("<|im_end|>", index)
 
     def prompt(self, chat: Chat, out: Script) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from niels_gpt.renderers.calls import Pairs
-from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.chat import Chat, tool_json
 from niels_gpt.renderers.configs import LagunaXS2RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
@@ -60,7 +60,7 @@ class LagunaXS2Renderer(Family):
             out.frame(text)
         if chat.tools:
             out.frame(_TOOLS)
-            out.label("".join(to_json(tool) + "\n" for tool in chat.tools), -1)
+            out.label("".join(tool_json(tool) + "\n" for tool in chat.tools), -1)
             how = _HOW_TO_THINK if self.config.enable_thinking else _HOW_TO_CALL
             out.frame(f"</available_tools>\n\n{how}{_EXAMPLE}")
         out.frame("\n</system>\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import ClassVar
 
 from niels_gpt.errors import MessageError
@@ -12,7 +13,7 @@ from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig, Llama3RendererConfig, Llama30RendererConfig
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.refusals import refuse_calls, refuse_text_beside_calls, refuse_tools
+from niels_gpt.renderers.refusals import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
 from niels_gpt.renderers.script import Script
 
 _BEGIN, _END = "<|begin_of_text|>", "<|eot_id|>"
@@ -33,6 +34,11 @@ _FOR_SYSTEM = (
 
 def _header(role: str) -> str:
     return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
+@lru_cache(maxsize=1024)  # many conversations have the same tools
+def _indented(tool: str) -> str:
+    return json.dumps(json.loads(tool), ensure_ascii=False, indent=4)
 
 
 class Llama3Renderer(Family):
@@ -73,7 +79,7 @@ class Llama3Renderer(Family):
         return given + 1
 
     def _declared(self, chat: Chat) -> str:
-        return "".join(json.dumps(tool, ensure_ascii=False, indent=4) + "\n\n" for tool in chat.tools or ())
+        return "".join(_indented(to_json(tool)) + "\n\n" for tool in chat.tools or ())
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A later system message."""
@@ -90,12 +96,7 @@ class Llama3Renderer(Family):
         if not calls:
             out.reply(chat.text(index).strip(), _END, "", index)
             return
-        if len(calls) > 1:
-            raise MessageError(
-                "too_many_calls",
-                f"message {index}: {len(calls)} tool_calls; expected one: a turn of the {self.name} format makes one "
-                "call. Make a message of each, with its result behind it",
-            )
+        refuse_many_calls(chat, index, self.name)
         refuse_text_beside_calls(chat, index, self.name)
         _DIALECT.write(calls[0], out, index)
         out.marks(_END, index)

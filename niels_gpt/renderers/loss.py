@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,11 +12,10 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.messages import Message, weight_of
-from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens, extract_message_tool_names
+from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedBatch, RenderedTokens, extract_message_tool_names
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
 Weights = npt.NDArray[np.float32]
-Worth = tuple[float, float, float]  # what a token of a message counts: the template's, the model's, of the body
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,41 @@ class LossOn:
         Raises:
             MessageError: a weight that is negative or not a number, with the index of its message.
         """
-        return _looked_up(self._worth(messages), message_indices + 1, sampled, is_content)
+        worth, _ = self._worth([messages])
+        found: Weights = worth[message_indices + 1, np.where(sampled, 1, is_content * 2)]
+        return found
 
-    def _worth(self, messages: Sequence[Message]) -> list[Worth]:
-        """What tokens count: first those of no message, then message by message."""
-        bodies = self._bodies(messages)
-        everything = self.preset == "all_tokens"
-        worth: list[Worth] = [(1.0, 1.0, 1.0) if everything else (0.0, 0.0, 0.0)]
-        before = 0.0
-        for index, (message, counts) in enumerate(zip(messages, self.messages(messages), strict=True)):
-            weight = weight_at(message, index)
-            spoken = weight if counts else 0.0
-            # An opener that ends the turn before it is sampled by the assistant, although it belongs to this message.
-            emitted = spoken if message["role"] == "assistant" else before
-            worth.append((weight,) * 3 if everything else (0.0, emitted, weight if bodies[index] else 0.0))
-            before = spoken
-        return worth
+    def _worth(self, chats: Sequence[Sequence[Message]]) -> tuple[Weights, npt.NDArray[np.int64]]:
+        """What a token counts that is the template's, the model's, of the body: float32 of shape (rows, 3).
+
+        A chat's first row is of no message, then comes a row for each message. Also the first row of each chat::
+
+            chats     U A | A(h) T       rows of messages  1 2 | 4 5      first  0 3
+            spoken                       . 0 1 | . h 0
+            emitted                      . 0 1 | . h h      an opener of T's would end the turn before, which emits it
+        """
+        flat = list(chain.from_iterable(chats))
+        sizes = np.fromiter(map(len, chats), np.int64, len(chats)) + 1
+        first = np.cumsum(sizes) - sizes
+        rows = np.delete(np.arange(len(flat) + len(chats)), first)
+        own = _weights_of(flat, chats)
+        if self.preset == "all_tokens":
+            worth = np.ones((len(flat) + len(chats), 3), np.float32)
+            worth[rows] = own[:, None]
+            return worth, first
+        worth = np.zeros((len(flat) + len(chats), 3), np.float32)
+        spoken = np.zeros(len(worth), np.float32)
+        spoken[rows] = own * self._counting(flat, chats)
+        speaks = np.fromiter((message["role"] == "assistant" for message in flat), np.bool_, len(flat))
+        worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])
+        if self.bodies_of_roles or self.bodies_of_tools:
+            worth[rows, 2] = own * list(chain.from_iterable(map(self._bodies, chats)))
+        return worth, first
+
+    def _counting(self, flat: list[Message], chats: Sequence[Sequence[Message]]) -> list[bool]:
+        if self.preset == "all_assistant_turns":
+            return [message["role"] == "assistant" for message in flat]
+        return list(chain.from_iterable(map(self.messages, chats)))
 
     def _bodies(self, messages: Sequence[Message]) -> list[bool]:
         names = extract_message_tool_names(messages) if self.bodies_of_tools else [None] * len(messages)
@@ -105,15 +124,18 @@ class LossOn:
         ]
 
 
-def _looked_up(
-    worth: Sequence[Worth],
-    rows: npt.NDArray[np.integer[Any]],
-    sampled: npt.NDArray[np.bool_],
-    is_content: npt.NDArray[np.bool_],
-) -> Weights:
-    table = np.array(worth, dtype=np.float32).reshape(-1, 3)
-    found: Weights = table[rows, np.where(sampled, 1, is_content * 2)]
-    return found
+def _weights_of(flat: list[Message], chats: Sequence[Sequence[Message]]) -> Weights:
+    """What each message weighs. One that is nothing but a role and a text weighs 1."""
+    own = np.ones(len(flat), np.float32)
+    special = [at for at, message in enumerate(flat) if len(message) > 2]
+    if special:
+        try:
+            own[special] = [weight_of(flat[at]) for at in special]
+        except MessageError:
+            for messages in chats:
+                for index, message in enumerate(messages):
+                    weight_at(message, index)
+    return own
 
 
 def weight_at(message: Message, index: int) -> float:
@@ -163,14 +185,17 @@ def batch_weights(batch: RenderedBatch, on: LossOn) -> Weights:
     Raises:
         MessageError: as `LossOn.weights`, with the index of the conversation in front.
     """
-    worth: list[Worth] = []
-    first: list[int] = []
-    for number, messages in enumerate(batch.messages):
-        first.append(len(worth))
-        try:
-            worth += on._worth(messages)
-        except MessageError as error:
-            raise MessageError(error.reason, f"conversation {number}: {error}") from error
+    try:
+        worth, first = on._worth(batch.messages)
+    except MessageError:
+        for number, messages in enumerate(batch.messages):
+            try:
+                on._worth([messages])
+            except MessageError as error:
+                raise MessageError(error.reason, f"conversation {number}: {error}") from error
+        raise
     # Conversations of 2 and 1 messages have the rows 0..3 and 3..5; the first of each is that of no message.
-    rows = np.repeat(np.array(first, dtype=np.int64), batch.lengths) + batch.message_indices + 1
-    return _looked_up(worth, rows, batch.sampled, batch.is_content)
+    rows = first.repeat(batch.pieces) + (batch.facts >> 3) + 1
+    column = np.where(batch.facts & SAMPLED, 1, batch.facts & BODY)  # BODY is 2, as is the column of bodies
+    by_piece: Weights = worth[rows, column]
+    return by_piece.repeat(batch.counts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.calls import Block, Schemas, typed_value
-from niels_gpt.renderers.chat import Call, Chat, to_json
+from niels_gpt.renderers.chat import Call, Chat, to_json, tool_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import MiniMaxM2RendererConfig
 from niels_gpt.renderers.engine import Family
@@ -106,7 +106,7 @@ class MiniMaxM2Renderer(Family):
             self._circumstances(chat, out)
         if chat.tools:
             out.frame(_TOOLS, owner)
-            declared = (f"<tool>{to_json(tool['function'])}</tool>\n" for tool in chat.tools)
+            declared = (f"<tool>{tool_json(tool['function'])}</tool>\n" for tool in chat.tools)
             out.label("".join(declared), owner)
             out.frame(_HOW_TO_CALL, owner)
         out.frame("[e~[\n", owner)

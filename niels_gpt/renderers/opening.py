@@ -6,9 +6,10 @@ import datetime
 from pathlib import Path
 
 from niels_gpt.errors import UsageError
+from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.renderers.registry import config_from_name, create_renderer
 from niels_gpt.renderers.template import load_template, no_clock
 
 
@@ -19,10 +20,10 @@ def open_renderer(
 
     Args:
         template: a file with the chat template to use.
-        date: the day that templates are told which ask for it, as 2026-01-31.
+        date: the day that templates are told which ask for it, and families that tell it, as 2026-01-31.
 
     Raises:
-        UsageError: not a date, or a template or date for a family, which has none. Else as `create_renderer`.
+        UsageError: not a date, or a template or date for a family that takes none. Else as `create_renderer`.
     """
     try:
         clock = no_clock if date is None else datetime.date.fromisoformat(date).strftime
@@ -30,9 +31,13 @@ def open_renderer(
         raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error
     if template is None and date is None:
         return create_renderer(str(tokenizer), renderer)
-    if renderer not in ("auto", "default", "template"):
+    config = config_from_name(renderer)
+    if isinstance(config, AutoRendererConfig | DefaultRendererConfig):
+        source = None if template is None else load_template(template)
+        return DefaultRenderer(str(tokenizer), template=source, clock=clock)
+    option, form = config.day
+    if template is not None or not option:
         raise UsageError(
             f"renderer {renderer} writes by its own grammar; a template or date is for --renderer template"
         )
-    source = None if template is None else load_template(template)
-    return DefaultRenderer(str(tokenizer), template=source, clock=clock)
+    return create_renderer(str(tokenizer), {"name": renderer, option: clock(form)})

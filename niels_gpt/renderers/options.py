@@ -25,7 +25,7 @@ RendererName = Annotated[
     ),
 ]
 Template = Annotated[Path | None, typer.Option(help="Another chat template than the tokenizer's.")]
-Date = Annotated[str | None, typer.Option(help="The day, 2026-01-31, for templates that ask for it.")]
+Date = Annotated[str | None, typer.Option(help="The day, 2026-01-31, for formats that tell it.")]
 LossPreset = Annotated[
     str | None,
     typer.Option(

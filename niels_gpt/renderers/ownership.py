@@ -43,6 +43,10 @@ def _run(text: str, origin: int, owner: int, roles: Sequence[str]) -> Run:
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:
+    if type(text) is str:  # all of it is the template's
+        if text:
+            yield text, NOWHERE
+        return
     at = 0
     for length, origin in runs_of(text):
         if length:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, schemas_of
+from niels_gpt.renderers.bare_json import LlamaJSON, MistralList
+from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, calls_in, schemas_of
 from niels_gpt.renderers.chat import tools_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.deepseek_v3 import FencedJSON
@@ -46,13 +47,11 @@ class CallFormParser:
         spans = [said.span(block.start, block.stop) for block in blocks]
         # Ids 0..9 with blocks 3..5 and 6..9 leave 0..3, 5..6 and 9..9.
         starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(said.ids)]
-        parts = [said.ids[lo:hi] for lo, hi in zip(starts, stops, strict=True)]
+        parts = [*zip(starts, stops, strict=True)]
         # What is nothing but white space between calls or behind them is the format's, as families read it.
-        content = [token for at, part in enumerate(parts) if not at or self._says(part) for token in part]
-        return content, [block.call for block in blocks if block.call is not None]
-
-    def _says(self, ids: list[int]) -> bool:
-        return bool(b"".join(self._encoder.token_bytes(ids)).strip())
+        kept = [part for at, part in enumerate(parts) if not at or said.says(*part)]
+        content = [token for lo, hi in kept for token in said.ids[lo:hi]]
+        return content, calls_in(blocks)
 
 
 class Qwen3ToolParser(CallFormParser):
@@ -91,6 +90,18 @@ class DeepSeekV3ToolParser(CallFormParser):
     form = FencedJSON()
 
 
+class Llama3ToolParser(CallFormParser):
+    """Llama's bare JSON."""
+
+    form = LlamaJSON()
+
+
+class MistralToolParser(CallFormParser):
+    """Mistral's list behind `[TOOL_CALLS]`."""
+
+    form = MistralList()
+
+
 class ThinkTextReasoningParser:
     """`<think>...</think>`, the opening tag there or supplied by the prompt."""
 
@@ -107,13 +118,21 @@ class ThinkTextReasoningParser:
         return None, text
 
 
+# A dialect goes by the names of all who write it.
 TOOL_PARSERS: dict[str, type[CallFormParser]] = {
+    "hermes": Qwen3ToolParser,
+    "qwen2.5": Qwen3ToolParser,
     "qwen3": Qwen3ToolParser,
+    "qwen3-coder": Qwen35ToolParser,
     "qwen3.5": Qwen35ToolParser,
+    "nemotron-3": Qwen35ToolParser,
     "glm": GlmToolParser,
+    "laguna-xs.2": GlmToolParser,
     "kimi-k2": KimiK2ToolParser,
     "minimax-m2": MiniMaxToolParser,
     "deepseek-v3": DeepSeekV3ToolParser,
+    "llama-3": Llama3ToolParser,
+    "mistral": MistralToolParser,
 }
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
 

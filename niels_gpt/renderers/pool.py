@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.protocol import Renderer
-from niels_gpt.renderers.rendered import RenderedTokens
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
+from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
 
 
 class RendererPool:
@@ -74,7 +74,36 @@ class RendererPool:
         new_messages: Sequence[Message],
         *,
         tools: Any = None,
+        previous_multi_modal_data: MultiModalData | None = None,
     ) -> RenderedTokens | None:
-        """See `Renderer`."""
+        """See `MultimodalRenderer`.
+
+        Raises:
+            UsageError: images of earlier turns for renderers that take none.
+        """
         with self.checkout() as renderer:
+            if isinstance(renderer, MultimodalRenderer):
+                return renderer.bridge_to_next_turn(
+                    previous_prompt_ids,
+                    previous_completion_ids,
+                    new_messages,
+                    tools=tools,
+                    previous_multi_modal_data=previous_multi_modal_data,
+                )
+            if previous_multi_modal_data is not None and not previous_multi_modal_data.is_empty():
+                raise UsageError(f"{type(renderer).__name__} takes no images; leave previous_multi_modal_data out")
             return renderer.bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
+
+    @property
+    def mm_token_type_id_map(self) -> Mapping[int, int]:
+        """See `MultimodalRenderer`; empty where the renderers take no images."""
+        with self.checkout() as renderer:
+            return renderer.mm_token_type_id_map if isinstance(renderer, MultimodalRenderer) else {}
+
+
+def is_multimodal(renderer: object) -> bool:
+    """The renderer, or the renderers of a pool, take images."""
+    if isinstance(renderer, RendererPool):
+        with renderer.checkout() as one:
+            return is_multimodal(one)
+    return isinstance(renderer, MultimodalRenderer)

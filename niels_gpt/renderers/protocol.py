@@ -36,7 +36,7 @@ class Renderer(Protocol):
         on what a model wrote."""
 
     def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops; the first is what a turn that was cut is closed with."""
+        """The ids at which sampling stops; the first ends an answer."""
 
     def bridge_to_next_turn(
         self,
@@ -73,8 +73,3 @@ class MultimodalRenderer(Renderer, Protocol):
         previous_multi_modal_data: MultiModalData | None = None,
     ) -> RenderedTokens | None:
         """As `Renderer`; the images of the turns before come along."""
-
-
-def is_multimodal(renderer: object) -> bool:
-    """The renderer (or the renderers of a pool) takes images."""
-    return isinstance(renderer, MultimodalRenderer)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from niels_gpt.renderers.calls import CallForm, HermesJSON
-from niels_gpt.renderers.chat import Call, Chat, to_json
+from niels_gpt.renderers.chat import Call, Chat, tool_json
 from niels_gpt.renderers.chatml import ChatMLTurns
 from niels_gpt.renderers.configs import FamilyConfig, Qwen3RendererConfig
 from niels_gpt.renderers.script import Script
@@ -52,7 +52,7 @@ class Qwen3Renderer(ChatMLTurns):
             out.frame("\n\n", 0)
         elif self.invented:
             out.frame(self.invented + "\n\n")
-        declared = "".join("\n" + to_json(tool) for tool in chat.tools)
+        declared = "".join("\n" + tool_json(tool) for tool in chat.tools)
         out.frame(_TOOLS, owner)
         out.label(declared, owner)
         out.frame(_HOW_TO_CALL, owner)
@@ -60,12 +60,16 @@ class Qwen3Renderer(ChatMLTurns):
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """Reasoning is kept behind the last query; the last message always has a block, even an empty one."""
-        content, reasoning = chat.text(index), chat.reasoning(index)
+        content, last = chat.text(index), index == len(chat.roles) - 1
+        if not last and chat.is_plain(index) and "</think>" not in content:
+            out.answer("<|im_start|>assistant\n", content, "<|im_end|>", "\n", index)
+            return
+        reasoning = chat.reasoning(index)
         if reasoning is None:
             reasoning, content = split_thinking(content)
         out.frame("<|im_start|>assistant\n", index)
         glued = bool(content)
-        current = index > chat.last_query and (reasoning or index == len(chat.roles) - 1)
+        current = (reasoning or last) and index > chat.last_query
         if current or (reasoning and self.keeps_thinking(chat, index)):
             content = self.think(reasoning, content, out, index)
         self.finish(content, chat.calls(index), glued, out, index)
@@ -92,7 +96,7 @@ class Qwen3Renderer(ChatMLTurns):
         """Neighbouring results share one user turn."""
         if chat.begins_run(index):
             out.frame("<|im_start|>user", index)
-        out.turn("\n<tool_response>\n", self.content(chat, index), "\n</tool_response>", index)
+        self.enclosed("\n<tool_response>\n", chat, index, "\n</tool_response>", out)
         if chat.ends_run(index):
             out.frame("<|im_end|>\n", index)
 

@@ -7,9 +7,11 @@ from typing import Any, ClassVar
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
-from niels_gpt.renderers.chat import Chat, to_json
+from niels_gpt.renderers.chat import Chat, tool_json
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.images import ImagePart
+from niels_gpt.renderers.processors import CACHE_MOST
+from niels_gpt.renderers.qwen3_vl import QwenImages
 from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.template import TemplateRenderer
@@ -19,22 +21,38 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 _SILENT = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)  # sizes that do not think unless they are told to
 
 
-class Qwen35Renderer(Qwen3Renderer):
-    """Qwen3.5, all sizes; text only."""
+class Qwen35Renderer(QwenImages):
+    """Qwen3.5, all sizes."""
 
     name = "qwen3.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     calls: ClassVar[CallForm] = FunctionTags(python=True)
     call_glue = "\n\n"
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None) -> None:
-        super().__init__(tokenizer, config)
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: FamilyConfig | None = None,
+        *,
+        processor: Any = None,
+        image_cache_max: int = CACHE_MOST,
+    ) -> None:
+        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max)
         if self.config.enable_thinking is None:  # told apart here, so that the fingerprint knows
             self.config = self.config.model_copy(update={"enable_thinking": thinks(self.encoder)})
 
     def content(self, chat: Chat, index: int) -> str:
         """Contents are stripped."""
-        return chat.text(index).strip()
+        content = chat.messages[index]["content"]
+        return (content if isinstance(content, str) else super().content(chat, index)).strip()
+
+    def tidied(self, parts: list[str | ImagePart]) -> list[str | ImagePart]:
+        """Without white space at the ends."""
+        if parts and isinstance(parts[0], str):
+            parts[0] = parts[0].lstrip()
+        if parts and isinstance(parts[-1], str):
+            parts[-1] = parts[-1].rstrip()
+        return parts
 
     def begin(self, chat: Chat, out: Script) -> int:
         """One system block: the tools, then the caller's message."""
@@ -43,7 +61,7 @@ class Qwen35Renderer(Qwen3Renderer):
         if chat.tools:
             owner = 0 if given else -1
             out.frame("<|im_start|>system\n" + TAGS_DECLARED, owner)
-            out.label("".join("\n" + to_json(tool) for tool in chat.tools), owner)
+            out.label("".join("\n" + tool_json(tool) for tool in chat.tools), owner)
             out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
         elif given:
             super().system(chat, 0, out)
@@ -65,7 +83,12 @@ class Qwen35Renderer(Qwen3Renderer):
 
     def _current(self, chat: Chat, index: int) -> bool:
         """No query stands behind this message; a tool result in a user's clothes is none."""
-        asked = (self.content(chat, i) for i in range(index + 1, chat.last("user") + 1) if chat.roles[i] == "user")
+        last = chat.last("user")
+        if index > last:
+            return True
+        if chat.is_plain(last) and "<tool_response>" not in chat.text(last):  # nearly always
+            return False
+        asked = (self.content(chat, i) for i in range(last, index, -1) if chat.roles[i] == "user")
         return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
 
     def prefill(self) -> str:

@@ -11,7 +11,7 @@ from niels_gpt.renderers.qwen35 import Qwen35Renderer
 
 
 class Qwen36Renderer(Qwen35Renderer):
-    """Qwen3.6; text only."""
+    """Qwen3.6."""
 
     name = "qwen3.6"
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig

@@ -30,6 +30,21 @@ def refuse_calls(chat: Chat, index: int, format_name: str) -> None:
         )
 
 
+def refuse_many_calls(chat: Chat, index: int, format_name: str) -> None:
+    """Refuse an assistant's message with several tool calls, in a format whose turns make one.
+
+    Raises:
+        MessageError: `too_many_calls`.
+    """
+    calls = chat.calls(index)
+    if len(calls) > 1:
+        raise MessageError(
+            "too_many_calls",
+            f"message {index}: {len(calls)} tool_calls; expected one: a turn of the {format_name} format makes one "
+            "call. Make a message of each, with its result behind it",
+        )
+
+
 def refuse_text_beside_calls(chat: Chat, index: int, format_name: str) -> None:
     """Refuse an assistant's message that says something and calls, in a format whose turns do one or the other.
 

@@ -18,6 +18,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.gemma import GemmaRenderer
 from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.glm45 import GLM45Renderer
+from niels_gpt.renderers.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.laguna import LagunaXS2Renderer
@@ -26,13 +27,17 @@ from niels_gpt.renderers.minimax_m2 import MiniMaxM2Renderer
 from niels_gpt.renderers.mistral import MistralRenderer
 from niels_gpt.renderers.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
 from niels_gpt.renderers.ngpt import NgptRenderer
-from niels_gpt.renderers.phi import Phi3Renderer, Phi35Renderer
+from niels_gpt.renderers.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
 from niels_gpt.renderers.pool import RendererPool
+from niels_gpt.renderers.processors import CACHE_MOST, Images
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.qwen3_vl import Qwen3VLRenderer
 from niels_gpt.renderers.qwen25 import Qwen25Renderer
 from niels_gpt.renderers.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.qwen36 import Qwen36Renderer
+from niels_gpt.renderers.raw import RawRenderer
+from niels_gpt.renderers.vision import TakesImages
 from niels_gpt.tokenizer.hub import load_tokenizer
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -40,6 +45,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 FAMILIES: dict[str, type[Family]] = {
     "qwen2.5": Qwen25Renderer,
     "qwen3": Qwen3Renderer,
+    "qwen3-vl": Qwen3VLRenderer,
     "qwen3.5": Qwen35Renderer,
     "qwen3.6": Qwen36Renderer,
     "deepseek-v3": DeepSeekV3Renderer,
@@ -54,11 +60,15 @@ FAMILIES: dict[str, type[Family]] = {
     "mistral": MistralRenderer,
     "phi-3": Phi3Renderer,
     "phi-3.5": Phi35Renderer,
+    "phi-4": Phi4Renderer,
+    "phi-4-mini": Phi4MiniRenderer,
     "laguna-xs.2": LagunaXS2Renderer,
+    "gpt-oss": GptOssRenderer,
     "minimax-m2": MiniMaxM2Renderer,
     "nemotron-3": Nemotron3Renderer,
     "nemotron-3-ultra": Nemotron3UltraRenderer,
     "chatml": ChatMLRenderer,
+    "raw": RawRenderer,
     "ngpt": NgptRenderer,
 }
 
@@ -74,6 +84,9 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3-32B": "qwen3",
     "Qwen/Qwen3-30B-A3B": "qwen3",
     "Qwen/Qwen3-235B-A22B": "qwen3",
+    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl",
+    "Qwen/Qwen3-VL-8B-Instruct": "qwen3-vl",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": "qwen3-vl",
     "Qwen/Qwen3.5-0.8B": "qwen3.5",
     "Qwen/Qwen3.5-2B": "qwen3.5",
     "Qwen/Qwen3.5-4B": "qwen3.5",
@@ -98,7 +111,11 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
     "google/gemma-3-1b-it": "gemma",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
+    "microsoft/phi-4": "phi-4",
+    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
     "poolside/Laguna-XS.2": "laguna-xs.2",
+    "openai/gpt-oss-20b": "gpt-oss",
+    "openai/gpt-oss-120b": "gpt-oss",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3",
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3",
@@ -107,7 +124,11 @@ MODEL_RENDERER_MAP: dict[str, str] = {
 }
 
 # Models with images that a family here takes, by modality.
-MULTIMODAL_MODELS: dict[str, frozenset[str]] = {}
+MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
+    name: frozenset({"image"})
+    for name, family in MODEL_RENDERER_MAP.items()
+    if issubclass(FAMILIES[family], TakesImages)
+}
 
 # What a model's config.json has if it takes images.
 _VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
@@ -159,6 +180,7 @@ def create_renderer(
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
     preserve_thinking_between_tool_calls: bool = False,
+    processor: Any = None,
 ) -> Family | DefaultRenderer:
     """A renderer for a tokenizer (document 003).
 
@@ -168,10 +190,12 @@ def create_renderer(
             family; "template" (or "default"); or a config, or its fields.
         tool_parser, reasoning_parser: how completions are read, for renderers by template.
         preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
+        processor: of families with images, see `TakesImages`; or an `Images`, which says how many it keeps.
 
     Raises:
         UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for
-            them. TokenizerError, TemplateError: the tokenizer cannot be used.
+            them; a processor for a renderer that takes no images. TokenizerError, TemplateError: the
+            tokenizer cannot be used.
     """
     config = _config(renderer)
     encoder = open_encoder(tokenizer)
@@ -182,6 +206,11 @@ def create_renderer(
     asked = {name: True for name, wanted in kept.items() if wanted}
     if isinstance(config, AutoRendererConfig):
         config = _resolved(config, encoder)
+    if processor is not None and not (config.name in FAMILIES and issubclass(FAMILIES[config.name], TakesImages)):
+        with_images = ", ".join(name for name, family in FAMILIES.items() if issubclass(family, TakesImages))
+        raise UsageError(
+            f"{config.name} takes no images, so no processor; expected one of {with_images}, or leave it out"
+        )
     if isinstance(config, DefaultRendererConfig):
         if asked:
             raise UsageError(
@@ -193,7 +222,8 @@ def create_renderer(
         return DefaultRenderer(encoder, config.model_copy(update=given))
     if tool_parser or reasoning_parser:
         raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
-    return FAMILIES[config.name](encoder, config.model_copy(update=asked))
+    family, made = FAMILIES[config.name], config.model_copy(update=asked)
+    return family(encoder, made, processor=processor) if issubclass(family, TakesImages) else family(encoder, made)
 
 
 def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
@@ -288,8 +318,13 @@ def create_renderer_pool(
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
     preserve_thinking_between_tool_calls: bool = False,
+    processor: Any = None,
 ) -> RendererPool:
-    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`."""
+    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`.
+
+    They share the processor, and what it made of the last images.
+    """
+    shared = None if processor is None else Images.of(processor, CACHE_MOST)
 
     def factory() -> Renderer:
         source: Any = name_or_path if Path(name_or_path).exists() else load_tokenizer(name_or_path)
@@ -300,6 +335,7 @@ def create_renderer_pool(
             reasoning_parser=reasoning_parser,
             preserve_all_thinking=preserve_all_thinking,
             preserve_thinking_between_tool_calls=preserve_thinking_between_tool_calls,
+            processor=shared,
         )
 
     return RendererPool(factory, size)

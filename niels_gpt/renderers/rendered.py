@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import Message
+
+# A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
+SAMPLED, BODY, SCAFFOLD = 1, 2, 4
 
 
 class Piece(NamedTuple):
@@ -30,6 +34,9 @@ class Piece(NamedTuple):
     scaffold: bool = True
 
 
+_TYPE_IDS = {"image": 1, "video": 2}
+
+
 @dataclass(frozen=True)
 class PlaceholderRange:
     """Where the placeholder tokens of one image stand: `token_ids[offset : offset + length]`."""
@@ -40,15 +47,41 @@ class PlaceholderRange:
 
 @dataclass(frozen=True)
 class MultiModalData:
-    """What a model's processor made of the images, by modality ("image"), in order of appearance."""
+    """What a model's processor made of the images, by modality ("image"), in order of appearance.
+
+    Attributes:
+        mm_hashes: of each medium, of its content alone.
+        mm_placeholders: where its tokens stand.
+        mm_items: the processor's numpy arrays, by the names of the model's arguments; equality does not look at them.
+    """
 
     mm_hashes: dict[str, list[str]] = field(default_factory=dict)
     mm_placeholders: dict[str, list[PlaceholderRange]] = field(default_factory=dict)
-    mm_items: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    mm_items: dict[str, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
 
     def is_empty(self) -> bool:
         """There is no medium at all."""
         return not (self.mm_hashes or self.mm_placeholders or self.mm_items)
+
+    def moved(self, by: int) -> MultiModalData:
+        """The same media `by` tokens further on."""
+        places = {
+            kind: [PlaceholderRange(place.offset + by, place.length) for place in held]
+            for kind, held in self.mm_placeholders.items()
+        }
+        return MultiModalData(self.mm_hashes, places, self.mm_items)
+
+    def then(self, later: MultiModalData) -> MultiModalData:
+        """These media, and others behind them in the same ids."""
+
+        def joined(one: dict[str, list[Any]], other: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            return {kind: [*one.get(kind, ()), *other.get(kind, ())] for kind in {**one, **other}}
+
+        return MultiModalData(
+            joined(self.mm_hashes, later.mm_hashes),
+            joined(self.mm_placeholders, later.mm_placeholders),
+            joined(self.mm_items, later.mm_items),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,6 +116,20 @@ class RenderedTokens:
             counted &= self._fact(self.sampled_mask)
         counts: list[int] = np.bincount(owners[counted], minlength=n).tolist()
         return counts[: n if n_messages is None else n_messages]
+
+    def with_media(self, media: MultiModalData) -> RenderedTokens:
+        """The same tokens with these media."""
+        return replace(self, multi_modal_data=media)
+
+    def mm_token_type_ids(self) -> list[int]:
+        """0 for texts, 1 for the placeholders of images, 2 for those of videos: what models ask for beside the ids."""
+        kinds = np.zeros(len(self.token_ids), dtype=np.int64)
+        media = self.multi_modal_data or MultiModalData()
+        for kind, places in media.mm_placeholders.items():
+            for place in places:
+                kinds[place.offset : place.offset + place.length] = _TYPE_IDS[kind]
+        types: list[int] = kinds.tolist()
+        return types
 
     def _fact(self, given: list[bool]) -> npt.NDArray[np.bool_]:
         """A fact per token; False everywhere where the renderer does not tell it."""
@@ -136,22 +183,46 @@ class RenderedTokens:
 class RenderedBatch:
     """Many conversations as ids, one after the other, with the three facts of every token (DESIGN 2.1).
 
+    The facts are kept by piece, some forty to a conversation, and become arrays by token when they are asked for.
+
     Attributes:
         ids: int32 of shape (tokens,).
         lengths: int64 of shape (conversations,), the tokens of each.
-        message_indices: int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none.
-        sampled, is_content: bool of shape (tokens,), as in `RenderedTokens`.
+        facts: int32 of shape (pieces,), of each piece `(msg << 3) | bits`.
+        counts: int64 of shape (pieces,), the tokens of each piece.
+        pieces: int64 of shape (conversations,), the pieces of each.
         messages: the conversations as they were rendered, normalised.
         attribution: of each conversation, as in `RenderedTokens`.
+        media: of each conversation its images, `None` for none; empty where no conversation has any.
     """
 
     ids: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
-    message_indices: npt.NDArray[np.int32]
-    sampled: npt.NDArray[np.bool_]
-    is_content: npt.NDArray[np.bool_]
+    facts: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    pieces: npt.NDArray[np.int64]
     messages: Sequence[Sequence[Message]]
     attribution: Sequence[str]
+    media: Sequence[MultiModalData | None] = ()
+
+    @cached_property
+    def message_indices(self) -> npt.NDArray[np.int32]:
+        """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
+        return self._facts()[0]
+
+    @cached_property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._facts()[1]
+
+    @cached_property
+    def is_content(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._facts()[2]
+
+    def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        by_token = self.facts.repeat(self.counts)
+        return by_token >> 3, by_token & SAMPLED != 0, by_token & BODY != 0
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -159,16 +230,20 @@ class RenderedBatch:
     def __iter__(self) -> Iterator[RenderedTokens]:
         """Each conversation as `render` returns it."""
         stop = 0
-        for messages, length, attribution in zip(self.messages, self.lengths.tolist(), self.attribution, strict=True):
+        message_indices, sampled, is_content = self._facts()
+        media = self.media or [None] * len(self)
+        rows = zip(self.messages, self.lengths.tolist(), self.attribution, media, strict=True)
+        for messages, length, attribution, held in rows:
             start, stop = stop, stop + length
             yield RenderedTokens(
                 token_ids=self.ids[start:stop].tolist(),
-                message_indices=self.message_indices[start:stop].tolist(),
-                sampled_mask=self.sampled[start:stop].tolist(),
-                is_content=self.is_content[start:stop].tolist(),
+                message_indices=message_indices[start:stop].tolist(),
+                sampled_mask=sampled[start:stop].tolist(),
+                is_content=is_content[start:stop].tolist(),
                 message_roles=[message["role"] for message in messages],
                 message_tool_names=extract_message_tool_names(messages),
                 attribution=attribution,
+                multi_modal_data=held,
             )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece
 
-from niels_gpt.renderers.rendered import Piece
+if TYPE_CHECKING:
+    from niels_gpt.renderers.processors import ProcessedImage
 
-# A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
-SAMPLED, BODY, SCAFFOLD = 1, 2, 4
 _FRAME, _BODY, _SAYS, _MARKS = SCAFFOLD, BODY, SAMPLED | BODY, SAMPLED | BODY | SCAFFOLD
 
 
@@ -24,14 +23,19 @@ class Script:
         texts: the characters of each piece.
         facts: of each piece `(msg << 3) | bits`.
         supplied: what of the text to come serving supplies; it is frame although the assistant's turn says it.
+        images: of each image the piece that stands for it, one token, and what processes it.
+        pictures: how many images came before the next one, those of earlier turns included.
     """
 
-    __slots__ = ("_body", "_says", "facts", "supplied", "texts")
+    __slots__ = ("_body", "_processed", "_says", "facts", "images", "pictures", "supplied", "texts")
 
     def __init__(self, *, parses_bodies: bool = False) -> None:
         self.texts: list[str] = []
         self.facts: list[int] = []
         self.supplied = ""
+        self.images: list[tuple[int, Callable[[], ProcessedImage]]] = []
+        self.pictures = 0
+        self._processed: list[tuple[int, ProcessedImage]] = []
         known = SCAFFOLD if parses_bodies else 0
         self._body, self._says = _BODY | known, _SAYS | known
 
@@ -50,11 +54,26 @@ class Script:
         ]
         return out
 
+    def put(self, text: str, msg: int, bits: int) -> None:
+        """Text with facts that are known."""
+        self.texts.append(text)
+        self.facts.append(msg << 3 | bits)
+
     def turn(self, header: str, text: str, footer: str, msg: int) -> None:
         """A frame, a body, a frame: a whole turn of someone who is not the model."""
         own = msg << 3
         self.texts += (header, text, footer)
         self.facts += (own | _FRAME, own | self._body, own | _FRAME)
+
+    def answer(self, header: str, text: str, stop: str, tail: str, msg: int) -> None:
+        """A whole turn of the model that is nothing but a text: a frame and a reply."""
+        if self.supplied:
+            self.frame(header, msg)
+            self.reply(text, stop, tail, msg)
+            return
+        own = msg << 3
+        self.texts += (header, text, stop, tail)
+        self.facts += (own | _FRAME, own | self._says, own | _MARKS, own | _FRAME)
 
     def reply(self, text: str, stop: str, tail: str, msg: int) -> None:
         """What the model says, its stop, and what the template writes behind that: the end of its turn."""
@@ -88,6 +107,24 @@ class Script:
         self.texts.append(text)
         self.facts.append(msg << 3 | _MARKS)
 
+    def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
+        """An image: what opens it, the token that stands for it, which is body, and what closes it."""
+        own = msg << 3
+        self.images.append((len(self.texts) + 1, process))
+        self.pictures += 1
+        self.texts += (before, token, after)
+        self.facts += (own | _FRAME, own | BODY | SCAFFOLD, own | _FRAME)
+
+    def media(self) -> list[tuple[int, ProcessedImage]]:
+        """The images, processed: of each its piece and what was made of it.
+
+        Raises:
+            MessageError: there is no processor, or it cannot be done.
+        """
+        if len(self._processed) < len(self.images):
+            self._processed = [(piece, process()) for piece, process in self.images]
+        return self._processed
+
     def opens(self, msg: int) -> None:
         """The model's next words open a token that belongs to the next message: sampled, but not its content."""
         self.facts[-1] = msg << 3 | SCAFFOLD | SAMPLED
@@ -103,8 +140,16 @@ class Script:
             supplied  <think>        text  <                  frame  nothing      left  <
         """
         prompt, self.supplied = self.supplied, ""
-        pairs = enumerate(zip(text, prompt, strict=False))
-        shared = next((at for at, (one, other) in pairs if one != other), min(len(text), len(prompt)))
+        if text.startswith(prompt):  # nearly always
+            self.frame(prompt, msg)
+            return text[len(prompt) :]
+        if text and text[0] != prompt[0]:
+            return text
+        shared = 0
+        for one, other in zip(text, prompt, strict=False):
+            if one != other:
+                break
+            shared += 1
         if shared < len(prompt):  # half a tag was not supplied
             opened = text.rfind("<", 0, shared)
             shared = opened if opened > text.rfind(">", 0, shared) else shared
@@ -125,17 +170,3 @@ class Script:
             Piece(text, fact >> 3, bool(fact & SAMPLED), bool(fact & BODY), bool(fact & SCAFFOLD))
             for text, fact in zip(self.texts, self.facts, strict=True)
         ]
-
-
-def is_scaffold(facts: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Of each piece whether control tokens are recognised in it."""
-    known: npt.NDArray[np.bool_] = facts & SCAFFOLD != 0
-    return known
-
-
-Facts = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
-
-
-def unpacked(facts: npt.NDArray[np.int32]) -> Facts:
-    """`(message_indices, sampled, is_content)` of tokens with these facts."""
-    return facts >> 3, facts & SAMPLED != 0, facts & BODY != 0

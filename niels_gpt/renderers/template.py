@@ -13,12 +13,14 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_of
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
-from niels_gpt.renderers.completion import Completion
+from niels_gpt.renderers.chat import tool_json
+from niels_gpt.renderers.completion import Completion, shown
+from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.rendered import Piece, RenderedBatch, RenderedTokens
+from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, trace
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
@@ -27,6 +29,12 @@ from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
 BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
+
+
+_NO_IMAGES = (
+    "a template says where it stands, and not how many tokens it takes. Name a family with images, or use text(), "
+    "which shows what the template writes"
+)
 
 
 def no_clock(form: str) -> str:
@@ -152,19 +160,20 @@ class TemplateRenderer:
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> list[Piece]:
         """The rendering before it becomes ids."""
-        return self._pieces(normalise(messages), tools, add_generation_prompt)[0]
+        return self._written(normalise(messages), tools, add_generation_prompt)[0].pieces()
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
         """What the model said, as far as the parsers given know its format; see `Renderer`."""
         said = Completion(self.encoder, token_ids, self._stop_ids)
-        reasoning, content = None, said.told()
+        thought, rest = None, said.text
         if self._reasoning_parser is not None:
-            reasoning, content = self._reasoning_parser.extract(content)
+            thought, rest = self._reasoning_parser.extract(rest)
+        reasoning, content = None if thought is None else shown(thought), shown(rest)
         if self._tool_parser is None:
             return ParsedResponse(content, reasoning)
         # Calls are read behind the reasoning: 9 characters in 5 tokens, 4 of content, which begin in token 3.
-        start = len(said.text) - len(content)
-        first = said.span(start, len(said.text))[0] if content else len(said.ids)
+        start = len(said.text) - len(rest)
+        first = said.span(start, len(said.text))[0] if rest else len(said.ids)
         content_ids, calls = self._tool_parser.extract(said.ids[first:], tools=tools)
         text = Completion(self.encoder, content_ids, ()).told()
         return ParsedResponse(text if calls else content, reasoning, [call.moved(first) for call in calls])
@@ -181,8 +190,23 @@ class TemplateRenderer:
         return bridge_by_rendering(self, previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
 
     def _written(self, messages: list[Message], tools: Any, gen: bool = False) -> tuple[Script, str]:
-        pieces, lost = self._pieces(messages, tools, gen)
-        return Script.of(pieces), f"partial: {lost}" if lost else "full"
+        """The rendering before it becomes ids, and "full", or what of the messages' content was not traced."""
+        refuse_images(messages, "unsupported_content", _NO_IMAGES)
+        self._check_labels(messages, tools)
+        runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
+        lost = untraced(messages, runs)
+        out = Script()
+        before = ""  # all text in front of the turn
+        for index, turn in self._apart(runs, messages, tools, gen):
+            text = "".join([run.text for run in turn])
+            if index >= 0 and messages[index]["role"] == "assistant":
+                found = self._assistant(out, turn, index, self._prompt(messages, index, tools, before))
+                lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
+            else:
+                for run in turn:
+                    out.put(run.text, index, BODY if run.origin >= 0 else SCAFFOLD if run.origin == NOWHERE else 0)
+            before += text
+        return out, f"partial: {lost}" if lost else "full"
 
     def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
         if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
@@ -190,24 +214,6 @@ class TemplateRenderer:
         seen = [_as_seen(message, index) for index, message in enumerate(messages)]
         variables = {"messages": seen, "tools": tools, "documents": None, "add_generation_prompt": gen}
         return run_template(self._template, variables | self._variables)
-
-    def _pieces(self, messages: list[Message], tools: Any, gen: bool) -> tuple[list[Piece], str]:
-        """The pieces, and what of the messages' content was not traced (empty if all was)."""
-        self._check_labels(messages, tools)
-        runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
-        lost = untraced(messages, runs)
-        pieces: list[Piece] = []
-        before = ""  # all text in front of the turn
-        for index, turn in self._apart(runs, messages, tools, gen):
-            if index >= 0 and messages[index]["role"] == "assistant":
-                prompt = self._prompt(messages, index, tools, before)
-                made, found = self._assistant(turn, index, prompt)
-                pieces += made
-                lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
-            else:
-                pieces += [Piece(run.text, index, False, run.origin >= 0, run.origin == NOWHERE) for run in turn]
-            before += "".join(run.text for run in turn)
-        return pieces, lost
 
     def _apart(
         self, runs: list[Run], messages: list[Message], tools: Any, gen: bool
@@ -230,31 +236,37 @@ class TemplateRenderer:
         Raises:
             MessageError: `control_token_in_label`.
         """
-        labels = [
-            (f"message {index}: {key}", value)
-            for index, message in enumerate(messages)
-            for key, value in message.items()
-            if isinstance(value, str) and key not in BODY_FIELDS
-        ]
-        if tools:
-            labels.append(("tools", json.dumps(tools, ensure_ascii=False, default=str)))
-        for where, text in labels:
-            found = self._controls.first(text)
-            if found:
-                raise MessageError(
-                    "control_token_in_label",
-                    f"{where} spells the control token {found!r}, which the template would write as one; remove it",
-                )
+        for index, message in enumerate(messages):
+            for key, value in message.items():
+                if key not in BODY_FIELDS and isinstance(value, str) and self._controls.first(value):
+                    raise self._forged(f"message {index}: {key}", value)
+        for tool in tools if isinstance(tools, list) else ():
+            try:
+                text = tool_json(tool)
+            except MessageError:  # not JSON: the template says so, or never looks
+                text = str(tool)
+            if self._controls.first(text):
+                raise self._forged("tools", text)
 
-    def _assistant(self, turn: list[Run], index: int, prompt: str) -> tuple[list[Piece], bool]:
+    def _forged(self, where: str, text: str) -> MessageError:
+        found = self._controls.first(text)
+        return MessageError(
+            "control_token_in_label",
+            f"{where} spells the control token {found!r}, which the template would write as one; remove it",
+        )
+
+    def _assistant(self, out: Script, turn: list[Run], index: int, prompt: str) -> bool:
+        """Write an assistant's turn; whether it begins as the generation prompt does."""
         start, stop, found = sampled_span(turn, prompt, self._controls)
-        pieces, at = [], 0
+        at = 0
         for run in turn:
-            for lo, hi in _cut(at, at + len(run.text), (start, stop)):
+            end = at + len(run.text)
+            bits = SCAFFOLD if run.origin < 0 else 0
+            for lo, hi in _cut(at, end, start, stop):
                 sampled = start <= lo and hi <= stop
-                pieces.append(Piece(run.text[lo - at : hi - at], index, sampled, sampled, run.origin < 0))
-            at += len(run.text)
-        return pieces, found
+                out.put(run.text[lo - at : hi - at], index, bits | SAMPLED | BODY if sampled else bits)
+            at = end
+        return found
 
     def _prompt(self, messages: list[Message], index: int, tools: Any, before: str) -> str:
         """What serving would have put behind the turns before message `index`.
@@ -265,8 +277,9 @@ class TemplateRenderer:
         if key not in self._prompts:
             try:
                 self._prompts[key] = self._prompt_after(messages[:index], tools, before)
-            except MessageError:  # the template wants a whole conversation, or one that nobody has begun
-                self._prompts[key] = self._prompt_after(messages, tools, None)
+            except MessageError:  # the template wants a whole conversation; or somebody, where nobody has spoken
+                past = messages if index else normalise([{"role": "user", "content": "probe"}])
+                self._prompts[key] = self._prompt_after(past, tools, None)
         return self._prompts[key]
 
     def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
@@ -310,7 +323,9 @@ def _as_seen(message: Message, index: int) -> MessageDict:
     )
 
 
-def _cut(start: int, stop: int, places: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """`start` to `stop`, cut at the places inside: 0 to 6 at 2 and 9 gives 0-2, 2-6."""
-    edges = [start, *sorted({place for place in places if start < place < stop}), stop]
-    return ((lo, hi) for lo, hi in pairwise(edges) if lo < hi)
+def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
+    """`start` to `stop`, cut at the places inside, which ascend: 0 to 6 at 2 and 9 gives 0-2, 2-6."""
+    inside = [place for place in places if start < place < stop]
+    if not inside:
+        return [(start, stop)] if start < stop else []
+    return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A stretch of rendered text.
 
     Attributes:
@@ -118,9 +117,9 @@ def _supplied(text: str, prompt: str, controls: Controls) -> int:
 
         prompt  <a>\n<think>\n      turn  <a>\n<tool_call>      supplied  <a>\n      (not <a>\n<t)
     """
+    if text.startswith(prompt):
+        return len(prompt)
     shared = _shared(text, prompt)
-    if shared == len(prompt):
-        return shared
     opened = text.rfind("<", 0, shared)
     if opened > text.rfind(">", 0, shared):
         shared = opened

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -49,9 +50,13 @@ def declare_tools(tools: Sequence[Schema]) -> str | None:
     `None` if a schema has no TypeScript: it names no type, a reference to nothing, or values of another type than its
     own. Kimi's tokenizer then leaves the tools in JSON.
     """
-    functions: list[dict[str, Any]] = [json.loads(json.dumps(tool["function"], sort_keys=True)) for tool in tools]
+    return _declared(json.dumps([tool["function"] for tool in tools], sort_keys=True))
+
+
+@lru_cache(maxsize=256)  # many conversations have the same tools
+def _declared(functions: str) -> str | None:
     try:
-        declared = [_Declaration().of(function) for function in functions]
+        declared = [_Declaration().of(function) for function in json.loads(functions)]
     except _NoTypeError:
         return None
     return "# Tools\n\n## functions\nnamespace functions {\n" + "\n".join(declared) + "\n}\n"

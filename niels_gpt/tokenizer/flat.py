@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from itertools import chain, compress, pairwise
+from itertools import compress, pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,25 +20,54 @@ from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import BETWEEN, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
-_CACHED_TEXTS = 65_536
-_CACHED_CHARACTERS = 1024  # longer scaffold (tool schemas) is seldom seen twice
+_CACHED_CHARACTERS = 8_000_000
 _BATCH = 24  # strings; gigatoken's batches cost some 130 microseconds before the first
 
-Hits = tuple[tuple[int, int], ...]  # (byte, id) of each control token in a scaffold text
 
+class Frames(dict[str, int]):
+    """Scaffold texts, numbered as they come, and the control tokens of each.
 
-class FrameHits(dict[str, Hits]):
-    """The control tokens of scaffold texts, remembered."""
+    ::
+
+        texts      "<e>" 0    "x" 1    "a<e><f>" 2
+        edges      0          1        1             3
+        table      (0, <e>)            (1, <e>) (4, <f>)      byte and id of each
+    """
 
     def __init__(self, finder: ControlFinder) -> None:
         super().__init__()
-        self._finder = finder
+        self._finder, self._lock = finder, Lock()
+        self._hits: list[tuple[int, int]] = []
+        self._ends = [0]
+        self._made: tuple[Positions, Positions] | None = None
+        self.characters = 0
 
-    def __missing__(self, text: str) -> Hits:
-        hits = tuple((begin, token) for begin, _, token in self._finder.hits(text.encode()))
-        if len(text) <= _CACHED_CHARACTERS and len(self) < _CACHED_TEXTS:
-            self[text] = hits
-        return hits
+    def __missing__(self, text: str) -> int:
+        hits = [(begin, token) for begin, _, token in self._finder.hits(text.encode())]
+        with self._lock:
+            if text not in self:  # no other thread was quicker
+                self._hits += hits
+                self._ends.append(len(self._hits))
+                self._made = None
+                self.characters += len(text)
+                self[text] = len(self)
+        return self[text]
+
+    def hits(self, numbers: Positions) -> tuple[Positions, Positions]:
+        """`(counts, hits)`: how many control tokens each of these texts has, and all of them, (byte, id) in rows."""
+        edges, table = self._arrays()
+        counts = edges[numbers + 1] - edges[numbers]
+        # Texts 2 and 0 have 2 and 1 hits, which start at 1 and 0 of the table and at 0 and 2 here: rows 1 2 | 0.
+        rows = np.arange(counts.sum()) + (edges[numbers] - edges_of(counts)[:-1]).repeat(counts)
+        return counts, table[rows]
+
+    def _arrays(self) -> tuple[Positions, Positions]:
+        made = self._made
+        if made is None:
+            with self._lock:
+                made = np.array(self._ends, np.int64), np.array(self._hits, np.int64).reshape(-1, 2)
+                self._made = made
+        return made
 
 
 class FlatEncoder:
@@ -45,7 +75,7 @@ class FlatEncoder:
 
     def __init__(self, finder: ControlFinder, about: Description, backend: Any, is_control: npt.NDArray[np.bool_]):
         self._form: Any = about.form
-        self._hits = FrameHits(finder)
+        self._finder, self._frames = finder, Frames(finder)
         self._backend, self._is_control = backend, is_control
         lengths = np.zeros(about.vocab_size, np.int64)
         if about.byte_lengths is not None:
@@ -86,12 +116,17 @@ class FlatEncoder:
             return None
         edges = edges_of(self._sizes(texts, strings, data))
         ids, lengths = self._ids(data)
-        starts = edges_of(self._lengths[ids])
-        controls = np.flatnonzero(self._is_control[ids])
+        starts = edges_of(self._lengths.take(ids))
+        controls = np.flatnonzero(self._is_control.take(ids))
         at, expected = self._expected(texts, scaffold, edges)
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
-        proven = np.array_equal(starts[edges_of(lengths)], edges[first])
-        if not proven or not np.array_equal(ids[controls], expected) or not np.array_equal(starts[controls], at):
+        if lengths.size != pieces.size or controls.size != at.size:
+            return None
+        if (
+            (starts[edges_of(lengths)] != edges[first]).any()
+            or (ids[controls] != expected).any()
+            or (starts[controls] != at).any()
+        ):
             return None
         before = starts[:-1].searchsorted(edges)
         return ids, before[1:] - before[:-1], lengths
@@ -107,11 +142,14 @@ class FlatEncoder:
         self, texts: Sequence[str], scaffold: Sequence[bool], edges: Positions
     ) -> tuple[Positions, npt.NDArray[np.int64]]:
         """Byte and id of every control token that the scaffold has."""
-        hits = list(map(self._hits.__getitem__, compress(texts, scaffold)))
-        table = np.fromiter(chain.from_iterable(chain.from_iterable(hits)), np.int64).reshape(-1, 2)
-        begin = edges[:-1][np.fromiter(scaffold, np.bool_, len(scaffold))]
-        counts = np.fromiter(map(len, hits), np.int64, len(hits))
-        return begin.repeat(counts) + table[:, 0], table[:, 1]
+        frames = self._frames
+        if frames.characters > _CACHED_CHARACTERS:
+            frames = self._frames = Frames(self._finder)
+        begin = edges[:-1][np.array(scaffold, np.bool_)]
+        counts, hits = frames.hits(
+            np.fromiter(map(frames.__getitem__, compress(texts, scaffold)), np.int64, begin.size)
+        )
+        return begin.repeat(counts) + hits[:, 0], hits[:, 1]
 
     def _ids(self, data: list[bytes]) -> tuple[Ids, Positions]:
         """All ids, and how many each string has."""

@@ -70,7 +70,7 @@ class Wanted:
         parts: contents as lists of text parts; `nones`: `content: None` and keys that hold `None`.
         tool_parts: such lists in tool results too.
         calls_alone: `content: None` beside tool calls.
-        beside: texts beside tool calls; `one_call`: no more than one a turn.
+        beside: texts beside tool calls; `both`: beside reasoning too; `one_call`: no more than one a turn.
         flags: `train` and `weight`.
         late_system: system messages behind the first.
         loose: conversations that begin with the assistant, or in which a role speaks twice.
@@ -90,6 +90,7 @@ class Wanted:
     tool_parts: bool = True
     calls_alone: bool = True
     beside: bool = True
+    both: bool = True
     one_call: bool = False
     flags: bool = True
     late_system: bool = True
@@ -173,7 +174,8 @@ class _Maker:
     def cycle(self) -> Messages:
         """An assistant that calls, and the results."""
         asking = self.message("assistant")
-        if self.chance(0.4) or not self.wanted.beside:
+        silent = self.chance(0.4) or not self.wanted.beside
+        if silent or (asking.get("reasoning_content") and not self.wanted.both):
             asking["content"] = self.rng.choice(("", None)) if self.wanted.calls_alone else ""
         number = 1 if self.wanted.one_call else self.rng.choice((1, 1, 2, 3))
         asking["tool_calls"] = [self.call() for _ in range(number)]

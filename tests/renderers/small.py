@@ -18,7 +18,9 @@ PRESETS: Any = ("all_assistant_turns", "last_assistant_turn", "last_message", "a
 Messages = list[dict[str, Any]]
 Sample = tuple[list[int], list[bool]]
 # Those that call tools, several at once and with a text beside.
-FAMILIES = tuple(name for name in TOKENS if all(TOKENS[name].holds.get(what, True) for what in ("tools", "beside")))
+FAMILIES = tuple(
+    name for name in TOKENS if all(TOKENS[name].holds.get(what, True) for what in ("tools", "beside", "both"))
+)
 
 
 def family(name: str, **options: Any) -> Any:

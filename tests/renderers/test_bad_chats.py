@@ -169,7 +169,7 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
         [ASKED, {"role": "system", "content": "s"}],
         "late_system",
         "message 1: a system message after others",
-        ("deepseek-v3", "minimax-m2", "ngpt", "qwen3.5", "qwen3.6"),
+        ("deepseek-v3", "gpt-oss", "minimax-m2", "ngpt", "qwen3.5", "qwen3.6"),
     ),
 }
 

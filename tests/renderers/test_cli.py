@@ -12,6 +12,7 @@ from tests.conftest import run_cli
 
 pytest.importorskip("tokenizers")
 from tests.renderers.test_template import CHATML
+from tests.renderers.tiny_families import folder_of
 from tests.tokenizer import tiny
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hello world"}]
@@ -43,6 +44,17 @@ def test_render_in_colour_and_as_json(model: Path, chats: Path) -> None:
         assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
         assert said in refused.stderr
     assert run_cli("render", chats, 1, "--tokenizer", model, "--date", "tomorrow").returncode == 2
+
+
+@pytest.mark.parametrize(("family", "told"), [("gpt-oss", "Current date: 2026-01-31"), ("llama-3", "31 Jan 2026")])
+def test_families_that_tell_the_day(chats: Path, family: str, told: str) -> None:
+    arguments = ("render", chats, 1, "--tokenizer", folder_of(family), "--renderer", family, "--json")
+    for date, found in ((("--date", "2026-01-31"), True), ((), False)):
+        shown = json.loads(run_cli(*arguments, *date).stdout)
+        assert (told in "".join(token["text"] for token in shown["tokens"])) is found
+    refused = run_cli(*arguments, "--date", "31 Jan")
+    assert refused.returncode == 2
+    assert "expected a day like 2026-01-31" in refused.stderr
 
 
 def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -> None:

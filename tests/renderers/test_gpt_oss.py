@@ -1,27 +1,27 @@
-"""gpt-oss beside its official template: text, ids, all three facts, and reading back. Not yet in the registry."""
+"""What gpt-oss has and other families have not: tools as its TypeScript, results headed by calls, a day, a stop."""
 
 from __future__ import annotations
 
+import copy
 import random
-from functools import cache
 from typing import Any
 
 import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.configs import GptOssRendererConfig
+from niels_gpt.renderers.base import build_training_sample, create_renderer
+from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.harmony_tools import namespace
 from tests.assets import ASSETS, needs_assets
-from tests.renderers.small import assistant, call, result, user
-from tests.renderers.test_template import dated, official
+from tests.renderers.small import assistant, call, result, told, user
+from tests.renderers.sweeps import served_and_said
+from tests.renderers.test_parity import official_text
+from tests.renderers.tiny_families import renderer_of
 
 FOLDER = ASSETS / "gpt-oss-20b"
-DAY = "2026-01-01"
-WORDS = ("hello", " wörld", "你好", "\n\n", "  x ", "def f():\n\treturn 1", "🤖", "1234", "{}")
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "a": {"type": "string", "description": "x", "enum": ["p", "q"], "default": "p"},
     "b": {"type": "array", "items": {"type": "integer"}},
     "c": {
@@ -32,143 +32,163 @@ EVERYTHING = {
     "d": {"oneOf": [{"type": "string", "description": "s", "default": "k"}, {"type": "integer"}], "default": "k"},
     "e": {"type": ["string", "null"]},
     "f": {"type": "boolean", "default": True},
-    "g": {"type": "array"},
+    "g": {"type": "array", "nullable": True},
     "h": {"type": "string", "nullable": True},
     "i": {"oneOf": [{"type": "object"}, {"type": "string"}]},
     "j": {},
     "k": {"type": "object"},
+    "l": {"type": "array", "items": {"type": "object", "properties": {"w": {"type": "string"}}}},
+    "m": {"type": "array", "items": {"type": "object", "properties": {key: {} for key in ("one", "two", "three")}}},
+    "n": {"type": "number", "default": None},
+    "o": {"type": "array", "items": {"type": "string"}, "nullable": True},
 }
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get",
-            "description": "d e",
-            "parameters": {"type": "object", "properties": EVERYTHING, "required": ["a"]},
-        },
-    },
-    {"type": "function", "function": {"name": "none", "description": "nothing"}},
-]
 
 
-@cache
-def renderer() -> GptOssRenderer:
-    return GptOssRenderer(FOLDER, GptOssRendererConfig(conversation_start_date=DAY))
+def ours() -> Family:
+    return renderer_of("gpt-oss")
 
 
-def said(chat: list[dict[str, Any]], tools: Any = None) -> list[int]:
-    """What the model would have sampled as the last message."""
-    made = renderer().render(chat, tools=tools)
-    facts = zip(made.token_ids, made.message_indices, made.sampled_mask, strict=True)
-    return [token for token, owner, sampled in facts if sampled and owner == len(chat) - 1]
+# ---- tools
 
 
-def random_chat(rng: random.Random) -> tuple[list[dict[str, Any]], Any]:
-    def text() -> str:
-        return "".join(rng.choices(WORDS, k=rng.randint(0, 4)))
-
-    chat: list[dict[str, Any]] = []
-    if rng.random() < 0.5:
-        chat.append({"role": rng.choice(["system", "developer"]), "content": text()})
-    tools = rng.choice([None, TOOLS, TOOLS[1:]])
-    for _ in range(rng.randint(1, 3)):
-        chat.append(user(text()))
-        while tools and rng.random() < 0.5:
-            function = {"name": "get", "arguments": {"a": text(), "n": [1, None, True]}}
-            chat.append(assistant("", tool_calls=[{"id": "c", "type": "function", "function": function}]))
-            if rng.random() < 0.5:
-                chat[-1][rng.choice(["content", "reasoning_content"])] = text()
-            chat.append({"role": "tool", "tool_call_id": "c", "name": "get", "content": text()})
-        chat.append(assistant(text()))
-        if rng.random() < 0.4:
-            chat[-1]["reasoning_content"] = text()
-    return chat, tools
+def random_schema(rng: random.Random) -> dict[str, Any]:
+    """A schema made of pieces of `EVERYTHING`, with what is no schema here and there left out."""
+    made = copy.deepcopy(rng.choice([*EVERYTHING.values()]))
+    if rng.random() < 0.3:
+        made = {"type": "array", "items": made} if rng.random() < 0.5 else {"oneOf": [made, {"type": "number"}]}
+    elif rng.random() < 0.3:
+        made = {"type": "object", "properties": {"in": made, "too": {"type": "string"}}, "required": ["too"]}
+    return made
 
 
 @needs_assets
-def test_text_ids_and_facts_of_the_official_template() -> None:
-    template = TemplateRenderer(FOLDER, clock=lambda form: DAY)
-    rng = random.Random(3)
-    for _ in range(120):
-        chat, tools = random_chat(rng)
-        for gen in (False, True):
-            options: dict[str, Any] = {"tools": tools, "add_generation_prompt": gen}
-            expected = dated(official(FOLDER).apply_chat_template(chat, tokenize=False, **options))
-            assert renderer().text(chat, **options) == expected
-            made, by_template = renderer().render(chat, **options), template.render(chat, **options)
-            assert made.token_ids == official(FOLDER)(expected, add_special_tokens=False)["input_ids"]
-            assert made == by_template
+def test_tools_of_all_kinds_as_the_official_template_declares_them() -> None:
+    rng = random.Random(1)
+    declared = create_renderer(FOLDER, {"name": "gpt-oss", "conversation_start_date": "2026-01-01"})
+    for number in range(80):
+        properties = EVERYTHING if not number else {key: random_schema(rng) for key in rng.sample("abcdef", 3)}
+        parameters = {"type": "object", "properties": properties, "required": rng.sample([*properties], 2)}
+        functions = [{"name": "get", "description": "d e", "parameters": parameters}]
+        functions.append({"name": "none", "description": "nothing"})
+        tools = [{"type": "function", "function": function} for function in functions]
+        expected = official_text(FOLDER, "gpt-oss", [user()], tools, {})
+        assert isinstance(declared, GptOssRenderer)
+        assert declared.text([user()], tools=tools) == expected
 
 
-@needs_assets
-def test_completions_are_read_back() -> None:
-    rng = random.Random(4)
-    called = 0
-    for _ in range(150):
-        chat, tools = random_chat(rng)
-        for end, message in enumerate(chat, 1):
-            if message["role"] != "assistant":
-                continue
-            parsed = renderer().parse_response(said(chat[:end], tools), tools=tools)
-            thinking = message.get("reasoning_content") or ""
-            if message.get("tool_calls"):
-                (found,) = parsed.tool_calls
-                assert (found.name, found.status) == ("get", Status.OK)
-                assert found.arguments == message["tool_calls"][0]["function"]["arguments"]
-                assert (parsed.reasoning_content or "") == (thinking or message["content"])
-                called += 1
-            else:
-                assert (parsed.content, parsed.reasoning_content or "") == (message["content"], thinking)
-    assert called > 50
+@pytest.mark.parametrize("wrong", [True, None, 5, "x", [], [1], {"type": 5}, {"type": []}, {"type": {}}], ids=str)
+def test_what_is_no_schema_is_any_type(wrong: Any) -> None:
+    """Wherever a schema should stand: nothing fails, and nothing else is lost."""
+    places: list[dict[str, Any]] = [{"properties": wrong}, {"properties": {"k": wrong}}]
+    for key in ("items", "oneOf", "properties", "enum", "default", "description", "required"):
+        for kind in ("array", "object", "string", None):
+            places.append(
+                {"properties": {"k": {"type": kind, key: wrong}, "z": {"type": "boolean"}}, "required": wrong}
+            )
+    for parameters in (wrong, *places):
+        tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
+        text = namespace("functions", [tool])
+        assert "type f = (" in text
+        assert ("z" in text) is ("'z'" in str(parameters))
+        assert ours().render_ids([user()], tools=[tool])
 
 
-@needs_assets
+def test_schemas_that_are_nested_too_deeply() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(400):
+        schema = {"type": "object", "properties": {"k": schema}}
+    with pytest.raises(MessageError, match="nested too deeply"):
+        ours().render([user()], tools=[{"name": "f", "description": "d", "parameters": schema}])
+
+
+# ---- turns
+
+
 def test_headers_behind_the_first_are_sampled() -> None:
     chat = [user("x"), assistant("", reasoning_content="hm", tool_calls=[call("get")])]
-    assert renderer().encoder.decode(said(chat)) == (
+    assert ours().encoder.decode(served_and_said(ours(), chat, None)[1]) == (
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant to=functions.get<|channel|>commentary json"
         '<|message|>{"city": "x"}<|call|>'
     )
 
 
-@needs_assets
-def test_damaged_completions() -> None:
-    rng = random.Random(5)
-    chat = [user("x"), assistant("", reasoning_content="hm", tool_calls=[call("get")])]
-    ids = said(chat)
-    for _ in range(500):
-        damaged = list(ids)
-        for _ in range(rng.randint(1, 4)):
-            at = rng.randrange(len(damaged))
-            damaged[at : at + rng.randint(0, 2)] = rng.choices([*ids, 5, 200_002], k=rng.randint(0, 2))
-            damaged = damaged or [5]
-        for found in renderer().parse_response(damaged).tool_calls:
-            assert found.status in Status
-            assert found.token_span is not None
-            assert 0 <= found.token_span[0] <= found.token_span[1] <= len(damaged)
-    cut = renderer().parse_response(ids[:-2]).tool_calls[0]
-    assert (cut.status, cut.name) == (Status.UNCLOSED_BLOCK, "get")
+def test_what_is_trained() -> None:
+    """All the model's own words, in whichever channel; headers of others, results and prompts are not."""
+    chat = [user("x"), assistant("", tool_calls=[call("get")]), result("get", text="r"), assistant("y", thinking="hm")]
+    assert told(ours(), build_training_sample(ours(), chat)).partition("<|start|>user")[2] == (
+        "<|message|>x<|end|><|start|>assistant[ to=functions.get<|channel|>commentary json<|message|>"
+        '{"city": "x"}<|call|>]<|start|>functions.get to=assistant<|channel|>commentary<|message|>"r"<|end|>'
+        "<|start|>assistant[<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>y"
+        "<|return|>]"
+    )
 
 
-@needs_assets
-def test_bridges_keep_what_was_sampled() -> None:
-    chat = [user("x"), assistant("", tool_calls=[call("get")])]
-    prompt = renderer().render_ids(chat[:1], add_generation_prompt=True)
-    new = [result("get") | {"name": "get"}]
-    bridge = renderer().bridge_to_next_turn(prompt, said(chat), new)
-    assert bridge is not None
-    assert bridge.token_ids == renderer().render_ids([*chat, *new], add_generation_prompt=True)
+def test_arguments_as_text_stay_as_they_were_said() -> None:
+    """The model's own spelling is what is trained, also where it is not how `tojson` writes."""
+    one = call("get")
+    one["function"]["arguments"] = '{"city":"\\u00e9",\n "n": 1.0}'
+    said = served_and_said(ours(), [user("x"), assistant("", tool_calls=[one])], None)[1]
+    assert '<|message|>{"city":"\\u00e9",\n "n": 1.0}<|call|>' in ours().encoder.decode(said)
+    assert ours().parse_response(said).tool_calls[0].arguments == {"city": "é", "n": 1.0}
 
 
-@needs_assets
 @pytest.mark.parametrize(
-    ("chat", "told"),
+    "content", ["", " ", "\n", "<|end|>", "a<|return|>", "<|channel|>final<|message|>b", " to=functions.f", "é👩‍👩‍👧"]
+)
+@pytest.mark.parametrize("reasoning", [None, "", " ", "hm<|end|>", "<|channel|>final<|message|>"])
+def test_odd_answers_come_back(content: str, reasoning: str | None) -> None:
+    chat = [user("x"), assistant(content, **({} if reasoning is None else {"reasoning_content": reasoning}))]
+    said = served_and_said(ours(), chat, None)[1]
+    parsed = ours().parse_response(said)
+    assert (parsed.content, parsed.reasoning_content, parsed.tool_calls) == (content, reasoning or None, [])
+
+
+def test_preambles_are_content() -> None:
+    text = "<|channel|>commentary<|message|>let me see<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>"
+    ids = ours().encoder.encode_pieces([text], [True])[0].tolist()
+    assert ours().parse_response(ids).content == "let me see\n4"
+
+
+# ---- bridges
+
+
+@pytest.mark.parametrize("name", [{}, {"name": "get"}])
+def test_bridged_results_are_headed_by_the_call_that_was_sampled(name: dict[str, str]) -> None:
+    chat = [user("x"), assistant("", reasoning_content="hm", tool_calls=[call("get")])]
+    prompt, said = served_and_said(ours(), chat, None)
+    new = [result("get") | name]
+    bridge = ours().bridge_to_next_turn(prompt, said, new)
+    assert bridge is not None
+    assert bridge.token_ids == ours().render_ids([*chat, *new], add_generation_prompt=True)
+    with pytest.raises(MessageError, match="message 0: name is missing"):
+        ours().bridge_to_next_turn(prompt, said[:3], [result("get")])
+
+
+def test_what_was_cut_is_closed_as_a_message() -> None:
+    """`<|return|>` ends what is sampled, and is never put into a prompt that did not have it."""
+    prompt, said = served_and_said(ours(), [user("x"), assistant("one two three")], None)
+    bridge = ours().bridge_to_next_turn(prompt, said[:-2], [user("y")])
+    assert bridge is not None
+    behind = ours().encoder.decode(bridge.token_ids[len(prompt) + len(said) - 2 :])
+    assert behind == "<|end|><|start|>user<|message|>y<|end|><|start|>assistant"
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("chat", "reason", "said"),
     [
-        ([user("x"), {"role": "system", "content": "y"}], "message 1: a system message after others"),
-        ([user("x"), assistant("", tool_calls=[call("a"), call("b", 1)])], "message 1: 2 tool_calls"),
-        ([user("x"), assistant("y", reasoning_content="z", tool_calls=[call("a")])], "message 1: both content and"),
+        ([user("x"), {"role": "developer", "content": "y"}], "late_system", "message 1: a system message after others"),
+        ([user("x"), assistant("", tool_calls=[call("a"), call("b", 1)])], "too_many_calls", "message 1: 2 tool_calls"),
+        (
+            [user("x"), assistant("y", reasoning_content="z", tool_calls=[call("a")])],
+            "content_beside_reasoning",
+            "message 1: content is 'y' beside reasoning and a tool call",
+        ),
     ],
 )
-def test_refusals(chat: list[dict[str, Any]], told: str) -> None:
-    with pytest.raises(MessageError, match=told):
-        renderer().render(chat)
+def test_refusals(chat: list[dict[str, Any]], reason: str, said: str) -> None:
+    with pytest.raises(MessageError, match=said) as caught:
+        ours().render(chat)
+    assert caught.value.reason == reason

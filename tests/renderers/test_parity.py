@@ -23,7 +23,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 from tests.assets import FOLDERS, encoder_at, needs_assets
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.sweeps import kimi_id
-from tests.renderers.test_template import official
+from tests.renderers.test_template import dated, official
 from tests.renderers.tiny_families import TOKENS
 
 Flags = dict[str, Any]
@@ -75,30 +75,35 @@ OPTIONS = (  # what templates know
     *("enable_thinking", "clear_thinking", "preserve_thinking", "truncate_history_thinking", "low_effort"),
     *("medium_effort", "render_assistant_messages_raw", "thinking", "tools_in_user_message"),
 )
+TEXTS = {"reasoning_effort": "high", "model_identity": "You are N."}  # those that are texts, with another
+DAY = "2026-01-01"  # `dated` puts it into official texts
+TWO_CALLS = said("assistant", "", tool_calls=[calling({}, id=f"12345678{n}")["tool_calls"][0] for n in "12"])
+BARE_TOOL = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 FLAT = [{"name": "f", "description": "d", "parameters": {}}]
 DIFFERENCES: dict[str, Difference] = {
     "parts": Difference(
-        ("qwen3", "deepseek-v3", "laguna-xs.2", "qwen2.5", *NEMOTRON, "llama-3", "mistral"),
+        ("qwen3", "deepseek-v3", "laguna-xs.2", "qwen2.5", *NEMOTRON, "llama-3", "mistral", "gpt-oss"),
         "the template writes nothing of contents in parts, Nemotron's as Python prints them",
         [said("user", PARTS)],
-        refused_by=("deepseek-v3", "qwen2.5", "mistral"),
+        refused_by=("deepseek-v3", "qwen2.5", "mistral", "gpt-oss"),
     ),
     "parts of the first system message": Difference(
-        ("qwen3", "deepseek-v3", "laguna-xs.2", "qwen2.5", *NEMOTRON, "gemma", "llama-3", "mistral"),
+        ("qwen3", "deepseek-v3", "laguna-xs.2", "qwen2.5", *NEMOTRON, "gemma", "llama-3", "mistral", "gpt-oss"),
         "the template fails on them; Gemma's takes the first part alone",
         [said("system", PARTS), ASKED],
         refused_by=("deepseek-v3", "qwen3", "laguna-xs.2", "qwen2.5", *NEMOTRON, "mistral"),
     ),
     "parts of tool results": Difference(
-        ("qwen3", "glm-4.5", "glm-5", "laguna-xs.2", "minimax-m2", "qwen2.5", *NEMOTRON, "llama-3"),
-        "Qwen3's and Laguna's templates write nothing of parts, GLM's what Python prints, MiniMax's a result for each",
+        ("qwen3", "glm-4.5", "glm-5", "laguna-xs.2", "minimax-m2", "qwen2.5", *NEMOTRON, "llama-3", "gpt-oss"),
+        "Qwen3's and Laguna's templates write nothing of parts, GLM's what Python prints, gpt-oss's what JSON "
+        "does, MiniMax's a result for each",
         [ASKED, calling({}), said("tool", PARTS, tool_call_id="i")],
     ),
     "no content of a user": Difference(
-        ("qwen3", "deepseek-v3", "qwen2.5", "mistral"),
+        ("qwen3", "deepseek-v3", "qwen2.5", "mistral", "gpt-oss"),
         "to the template it is no query, so the reasoning before it stays",
         [ASKED, said("assistant", reasoning_content="r"), said("user", None)],
-        refused_by=("deepseek-v3", "qwen2.5", "mistral"),
+        refused_by=("deepseek-v3", "qwen2.5", "mistral", "gpt-oss"),
     ),
     "no content of the first system message": Difference(
         ("qwen3", "deepseek-v3", "qwen2.5", *NEMOTRON, "gemma", "mistral"),
@@ -107,13 +112,13 @@ DIFFERENCES: dict[str, Difference] = {
         refused_by=("deepseek-v3", "qwen2.5", "qwen3", "gemma"),
     ),
     "no content of a tool result": Difference(
-        ("glm-4.5", "glm-5", "minimax-m2", "llama-3"),
+        ("glm-4.5", "glm-5", "minimax-m2", "llama-3", "gpt-oss"),
         "the template leaves the result out",
         [ASKED, calling({}), said("tool", None, tool_call_id="i")],
-        refused_by=("llama-3",),
+        refused_by=("llama-3", "gpt-oss"),
     ),
     "arguments as JSON text": Difference(
-        (*GLM, "laguna-xs.2", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "gemma", "llama-3", "mistral"),
+        (*GLM, "laguna-xs.2", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "gemma", "llama-3", "mistral", "gpt-oss"),
         "the template fails on them; Qwen2.5's writes them as a text",
         [ASKED, calling('{"k": 1}', id="123456789")],
         refused_by=(*GLM, "laguna-xs.2", "minimax-m2", *QWEN35, *NEMOTRON),
@@ -127,16 +132,18 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             "gemma",
             "kimi-k2.5",
             "llama-3",
             "mistral",
+            "gpt-oss",
         ),
         "put into OpenAI's shape, as all other templates want them",
         [ASKED],
         FLAT,
-        refused_by=("minimax-m2", "kimi-k2.5", "mistral"),
+        refused_by=("minimax-m2", "kimi-k2.5", "mistral", "gpt-oss"),
     ),
     "calls without ids": Difference(
         ("kimi-k2", "gemma", "kimi-k2.5"),
@@ -152,10 +159,12 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *NEMOTRON,
             "gemma",
             "kimi-k2.5",
             "llama-3",
+            "gpt-oss",
         ),
         "refused; the template drops them, or makes a turn of them",
         [ASKED, said("critic")],
@@ -164,7 +173,7 @@ DIFFERENCES: dict[str, Difference] = {
         ("qwen3.5", "qwen3.6"), "rendered all the same; the template wants a user", [said("assistant")], refused=True
     ),
     "late system messages": Difference(
-        ("deepseek-v3", "minimax-m2", "gemma"),
+        ("deepseek-v3", "minimax-m2", "gemma", "qwen3-vl", "gpt-oss"),
         "refused; the template drops them, DeepSeek's moves them to the front",
         [ASKED, said("system")],
     ),
@@ -176,6 +185,7 @@ DIFFERENCES: dict[str, Difference] = {
             "kimi-k2",
             "laguna-xs.2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             *NEMOTRON,
             "gemma",
@@ -193,6 +203,20 @@ DIFFERENCES: dict[str, Difference] = {
         "the template writes none beside a content, and without one only the first two of a conversation rightly",
         [ASKED, calling({}, id="123456789")],
     ),
+    "several calls in a turn": Difference(("gpt-oss",), "refused; the template writes the first", [ASKED, TWO_CALLS]),
+    "tools without descriptions": Difference(
+        ("gemma", "gpt-oss"),
+        "declared without a comment, where gpt-oss's template fails; Gemma refuses tools, its template drops them",
+        [ASKED],
+        BARE_TOOL,
+        refused_by=("gpt-oss",),
+    ),
+    "an answer that spells a channel": Difference(
+        ("gpt-oss",),
+        "stays text; the template refuses it",
+        [ASKED, said("assistant", "<|channel|>final<|message|>b")],
+        refused=True,
+    ),
     "calls of a user": Difference(
         (
             "qwen3",
@@ -202,12 +226,14 @@ DIFFERENCES: dict[str, Difference] = {
             "laguna-xs.2",
             "minimax-m2",
             "qwen2.5",
+            "qwen3-vl",
             *QWEN35,
             *NEMOTRON,
             "gemma",
             "kimi-k2.5",
             "llama-3",
             "mistral",
+            "gpt-oss",
         ),
         "refused; the template overlooks them",
         [ASKED | {"tool_calls": calling({})["tool_calls"]}],
@@ -252,7 +278,7 @@ DIFFERENCES: dict[str, Difference] = {
 # Where `TemplateRenderer` cannot know what the family knows: case -> families, why, messages, tools.
 FACTS: dict[str, Difference] = {
     "an empty system message before tools": Difference(
-        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "llama-3"),
+        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),
         "no text of the message is there to tell whose block it is",
         [said("system", ""), ASKED],
         TOOLS,
@@ -270,7 +296,7 @@ FACTS: dict[str, Difference] = {
         ("llama-3",), "no text of the message is there to tell whose turn it is", [said("user", "")], TOOLS
     ),
     "an empty first system message": Difference(
-        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", *QWEN35, *NEMOTRON, "llama-3"),
+        ("qwen3", "deepseek-v3", "minimax-m2", "qwen2.5", "qwen3-vl", *QWEN35, *NEMOTRON, "llama-3"),
         "the template writes it outside of its loop over messages",
         [said("system", ""), ASKED],
     ),
@@ -341,20 +367,22 @@ def encoder_of(folder: Path) -> PieceEncoder:
 
 
 def renderer_of(folder: Path, family: str, flags: Flags) -> Family:
-    return FAMILIES[family](encoder_of(folder), config_of({"name": family, **flags}))  # type: ignore[arg-type]
+    day = {TOKENS[family].day: DAY} if TOKENS[family].day else {}
+    return FAMILIES[family](encoder_of(folder), config_of({"name": family, **day, **flags}))  # type: ignore[arg-type]
 
 
 def template_of(folder: Path, family: str, flags: Flags) -> TemplateRenderer:
     """The official template, told at what the model stops where the tokenizer does not say."""
     stops = FAMILIES[family].stops[:1] if FAMILIES[family].ends_turns else ()
     declared = declared_by(family, TOOLS) if family == "kimi-k2.5" else {}
-    return TemplateRenderer(encoder_of(folder), clock=lambda form: "2026-01-01", stops=stops, **flags, **declared)
+    return TemplateRenderer(encoder_of(folder), clock=lambda form: DAY, stops=stops, **flags, **declared)
 
 
 def flags_of(folder: Path, family: str) -> list[Flags]:
     """The options that the official template knows, one by one and together; those left open (`None`) both ways."""
     fields, known = FAMILIES[family].config_class.model_fields, encoder_of(folder).template or ""
     own = {name: not fields[name].default for name in OPTIONS if name in fields and name in known}
+    own |= {name: text for name, text in TEXTS.items() if name in fields and name in known}
     still = [{name: False} for name in own if fields[name].default is None]
     return [{}, *({name: value} for name, value in own.items()), *still, *([own] if len(own) > 1 else [])]
 
@@ -373,7 +401,7 @@ def official_text(folder: Path, family: str, messages: Messages, tools: Any, fla
     text: str = official(folder).apply_chat_template(
         messages, tools=tools, tokenize=False, add_generation_prompt=gen, **flags, **declared_by(family, tools)
     )
-    return text
+    return dated(text) if TOKENS[family].day else text
 
 
 def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False) -> None:

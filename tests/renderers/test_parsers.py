@@ -20,16 +20,31 @@ from niels_gpt.renderers.parsers import (
     get_reasoning_parser,
     get_tool_parser,
 )
+from niels_gpt.renderers.registry import FAMILIES
+from tests.renderers.chats import TOOLS
+from tests.renderers.damage import check_calls_sane, damaged, stock_of
 from tests.renderers.small import CHATML, assistant, call, conversation, family, result, user
+from tests.renderers.sweeps import answered, served_and_said
+from tests.renderers.tiny_families import renderer_of
 
 PARSER_OF = {
+    "qwen2.5": "hermes",
     "qwen3": "qwen3",
+    "qwen3-vl": "qwen3",
     "qwen3.5": "qwen3.5",
     "nemotron-3": "qwen3.5",
     "glm-4.5": "glm",
     "glm-5": "glm",
     "glm-5.1": "glm",
     "kimi-k2": "kimi-k2",
+    "kimi-k2.5": "kimi-k2",
+    "laguna-xs.2": "laguna-xs.2",
+    "minimax-m2": "minimax-m2",
+    "deepseek-v3": "deepseek-v3",
+    "llama-3": "llama-3",
+    "mistral": "mistral",
+    "qwen3.6": "qwen3-coder",
+    "nemotron-3-ultra": "nemotron-3",
 }
 
 
@@ -56,7 +71,6 @@ def completions(name: str, number: int) -> list[list[int]]:
 
 
 def test_names() -> None:
-    assert set(TOOL_PARSERS) == {"qwen3", "qwen3.5", "glm", "kimi-k2", "minimax-m2", "deepseek-v3"}
     assert set(REASONING_PARSERS) == {"think"}
     encoder = family("qwen3").encoder
     for name, kind in TOOL_PARSERS.items():
@@ -66,16 +80,49 @@ def test_names() -> None:
         assert type(get_reasoning_parser(name, encoder)) is reasoning
     with pytest.raises(
         UsageError,
-        match=r"no tool parser 'qwen2'; expected one of qwen3, qwen3\.5, glm, kimi-k2, minimax-m2, deepseek-v3; "
-        "did you mean 'qwen3'",
+        match=r"no tool parser 'qwen4'; expected one of hermes, qwen2\.5, qwen3, .*, mistral; did you mean 'qwen3'",
     ):
-        get_tool_parser("qwen2", encoder)
+        get_tool_parser("qwen4", encoder)
     with pytest.raises(UsageError, match="no reasoning parser 'thinking'; expected one of think; did you mean 'think'"):
         get_reasoning_parser("thinking", encoder)
     with pytest.raises(UsageError, match="no tool parser"):
-        by_template("qwen3", tool_parser="hermes")
+        by_template("qwen3", tool_parser="xml")
     with pytest.raises(UsageError, match="no reasoning parser"):
         by_template("qwen3", reasoning_parser="")
+
+
+def test_every_dialect_has_a_name() -> None:
+    assert set(PARSER_OF.values()) | {"qwen2.5"} == set(TOOL_PARSERS)
+    for name, kind in FAMILIES.items():
+        if kind.calls is not None and name != "gpt-oss":  # its channels are content too: its family alone reads them
+            assert isinstance(TOOL_PARSERS[PARSER_OF[name]].form, type(kind.calls)), f"add {name} to PARSER_OF"
+
+
+@pytest.mark.parametrize("name", PARSER_OF)
+def test_damaged_completions_are_read_by_name(name: str) -> None:
+    """Nothing raises, calls are sane, and what is no call is there as it was, in order."""
+    renderer, rng, stock = renderer_of(name), random.Random(name), stock_of(name)
+    parser = get_tool_parser(PARSER_OF[name], renderer.encoder)
+    for _ in range(100):
+        ids = damaged(rng, stock)
+        content, calls = parser.extract(ids, tools=rng.choice((None, TOOLS)))
+        check_calls_sane(renderer, ids, calls)
+        rest = iter(ids)
+        assert all(token in rest for token in content)
+        by_template(name).parse_response(ids).content.encode()
+
+
+@pytest.mark.parametrize("name", PARSER_OF)
+def test_the_same_calls_as_the_family_reads(name: str) -> None:
+    own, parser = renderer_of(name), get_tool_parser(PARSER_OF[name], renderer_of(name).encoder)
+    called = 0
+    for messages, tools in answered(name, 30, seed=6):
+        said = served_and_said(own, messages, tools)[1]
+        stop = next((at for at, token in enumerate(said) if token in own.get_stop_token_ids()), len(said))
+        expected = own.parse_response(said, tools=TOOLS).tool_calls
+        assert parser.extract(said[:stop], tools=TOOLS)[1] == expected
+        called += len(expected)
+    assert called > 5
 
 
 def test_calls_and_what_is_left() -> None:
@@ -90,6 +137,42 @@ def test_calls_and_what_is_left() -> None:
     assert (calls[0].name, calls[0].arguments) == ("get", {"a": 1})
     assert parser.extract([]) == ([], [])
     assert parser.extract(ids_of(renderer, " \n")) == (ids_of(renderer, " \n"), [])
+
+
+@pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud83d"}', '{"a": ' + "[" * 9000])
+def test_json_that_cannot_be_written_again_is_none(arguments: str) -> None:
+    renderer = family("qwen3")
+    text = f'<tool_call>\n{{"name": "get", "arguments": {arguments}}}\n</tool_call>'
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert (found.status, found.name, found.arguments) == (Status.INVALID_JSON, None, None)
+
+
+def test_arguments_as_json_text_are_no_object() -> None:
+    renderer = family("qwen3")
+    text = '<tool_call>\n{"name": "get", "arguments": "{}"}\n</tool_call>'
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert (found.status, found.name, found.arguments) == (Status.MALFORMED_STRUCTURE, "get", "{}")
+
+
+def test_broken_characters_in_arguments_can_be_written() -> None:
+    renderer = family("qwen3")
+    before, after = (ids_of(renderer, text) for text in ('<tool_call>{"name": "g', '", "arguments": {}}</tool_call>'))
+    half = ids_of(renderer, "ß")[:1]
+    assert renderer.encoder.token_bytes(half) == [b"\xc3"]
+    (found,) = renderer.parse_response([*before, *half, *after]).tool_calls
+    assert (found.status, found.name) == (Status.OK, "g\ufffd")
+
+
+def test_half_characters_move_no_call() -> None:
+    """A completion that ends in three bytes of an emoji: the call behind its reasoning is read where it stands."""
+    renderer = by_template("qwen3")
+    said = ids_of(renderer, '<think>\nx\n</think>\n\na<tool_call>{"name": "f", "arguments": {}}</tool_call>b 🦑')
+    while renderer.encoder.decode(said).endswith("🦑"):
+        said.pop()
+    parsed = renderer.parse_response(said)
+    assert (parsed.content, parsed.reasoning_content) == ("ab \ufffd", "x")
+    (found,) = parsed.tool_calls
+    assert renderer.encoder.decode(said[slice(*found.token_span)]) == f"<tool_call>{found.raw}</tool_call>"
 
 
 def test_kimis_calls_have_ids() -> None:
@@ -128,7 +211,7 @@ def test_reasoning(text: str, reasoning: str | None, rest: str) -> None:
     assert ThinkTextReasoningParser().extract(text) == (reasoning, rest)
 
 
-@pytest.mark.parametrize("name", PARSER_OF)
+@pytest.mark.parametrize("name", ["qwen3", "qwen3.5", "nemotron-3", "glm-4.5", "glm-5", "glm-5.1", "kimi-k2"])
 def test_as_the_family_reads_it(name: str) -> None:
     own, by_name = family(name), by_template(name)
     called = thought = 0

@@ -1,10 +1,8 @@
-"""What holds when completions are read and bridged: for every family, clean, cut and damaged."""
+"""What holds when completions are read and bridged: for every family, clean and cut (damaged: `test_damage`)."""
 
 from __future__ import annotations
 
 import json
-import random
-from functools import cache
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS, plain_text
+from tests.renderers.damage import check_reading
 from tests.renderers.sweeps import Options, answered, cases, families, nfc, reasons, served_and_said, text_of
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
@@ -47,6 +46,8 @@ def assert_same(written: str, read: str) -> None:
 def expected_texts(family: str, message: dict[str, Any]) -> tuple[str, str]:
     """Reasoning and content, told apart without the package."""
     content, reasoning = plain_text(message["content"]), message.get("reasoning_content") or ""
+    if family in TOKENS and TOKENS[family].thinks_aloud and message.get("tool_calls"):
+        return reasoning or content, ""
     if "</think>" in content and reasons(family):
         before, _, content = content.rpartition("</think>")
         reasoning = before.removeprefix("<think>")
@@ -112,7 +113,7 @@ def test_cut_completions_are_read_as_far_as_they_go(family: str) -> None:
         _, said = served_and_said(renderer, messages, tools)
         for length in range(0, len(said), max(1, len(said) // 40)):
             parsed = renderer.parse_response(said[:length], tools=tools)
-            assert_sane(parsed.tool_calls, length)
+            check_reading(renderer, said[:length], parsed)
             finished = [call for call in parsed.tool_calls if call.status is ToolCallParseStatus.OK]
             assert len(finished) <= len(messages[-1].get("tool_calls") or [])
             if family in TOKENS and TOKENS[family].call[0]:
@@ -121,79 +122,6 @@ def test_cut_completions_are_read_as_far_as_they_go(family: str) -> None:
                 last = parsed.tool_calls[-1].status if opened > closed else None
                 assert last in (None, ToolCallParseStatus.UNCLOSED_BLOCK)
                 assert len(parsed.tool_calls) == opened
-
-
-def assert_sane(read: list[ParsedToolCall], length: int) -> None:
-    end = 0
-    for call in read:
-        assert isinstance(call.status, ToolCallParseStatus)
-        assert isinstance(call.raw, str)
-        assert call.arguments is None or isinstance(call.arguments, dict | str)
-        assert call.name is None or (isinstance(call.name, str) and call.name)
-        if call.status is ToolCallParseStatus.OK:
-            assert call.name
-        start, stop = call.token_span or (-1, -1)
-        assert end <= start < stop <= length
-        end = stop
-
-
-def damaged(rng: random.Random, said: list[int], other: list[int], vocab: int, markup: list[int]) -> list[int]:
-    """A completion with some of its ids lost, doubled, moved, replaced, or followed by another's."""
-    ids = list(said)
-    for _ in range(rng.randint(1, 4)):
-        at, to = sorted((rng.randint(0, len(ids)), rng.randint(0, len(ids))))
-        kind = rng.randrange(7)
-        if kind == 0:
-            del ids[at:to]
-        elif kind == 1:
-            ids[at:at] = ids[at:to]
-        elif kind == 2:
-            ids[at:at] = [rng.randrange(vocab) for _ in range(rng.randint(1, 5))]
-        elif kind == 3:
-            ids[at:at] = rng.choices(markup, k=rng.randint(1, 3))
-        elif kind == 4:
-            ids[at:to] = reversed(ids[at:to])
-        elif kind == 5:
-            ids[at:to] = other[: rng.randint(0, len(other))]
-        elif ids:
-            del ids[rng.randrange(len(ids))]
-    return ids
-
-
-@families
-def test_damaged_completions(family: str) -> None:
-    damage(family, 300, seed=3)
-
-
-@pytest.mark.slow
-@families
-def test_many_more_damaged_completions(family: str) -> None:
-    for seed in range(10, 40):
-        damage(family, 2000, seed=seed)
-
-
-@cache
-def completions(family: str) -> list[list[int]]:
-    renderer = renderer_of(family)
-    made = answered(family, 30, seed=4)
-    return [served_and_said(renderer, messages, tools)[1] for messages, tools in made]
-
-
-def damage(family: str, number: int, seed: int) -> None:
-    renderer, rng = renderer_of(family), random.Random(seed)
-    markup = [*renderer.encoder.added_ids.values()]
-    statuses = set()
-    for _ in range(number):
-        said, other = rng.choices(completions(family), k=2)
-        ids = damaged(rng, said, other, renderer.vocab_size, markup)
-        parsed = renderer.parse_response(ids, tools=rng.choice((None, TOOLS)) if renderer.calls else None)
-        assert isinstance(parsed.content, str)
-        assert parsed.reasoning_content is None or parsed.reasoning_content
-        parsed.content.encode()
-        assert_sane(parsed.tool_calls, len(ids))
-        statuses |= {call.status for call in parsed.tool_calls}
-    if renderer.calls:
-        assert len(statuses) >= 4  # the damage is real
 
 
 @families

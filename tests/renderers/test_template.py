@@ -99,6 +99,22 @@ def test_a_conversation_that_the_assistant_begins(template: str) -> None:
     assert spans(renderer, rendered, rendered.sampled_mask) == ["hello world<|im_end|>"] * 2
 
 
+def test_a_beginning_does_not_depend_on_how_it_ends() -> None:
+    """A template that wants somebody to have spoken, and that writes the last answer otherwise if a prompt follows."""
+    renderer = chatml(
+        "{{ messages[0].role[:0] }}{% for m in messages %}{{ '<|im_start|>' + m.role + ':' }}"
+        "{% if loop.last and m.role == 'assistant' and not add_generation_prompt %}"
+        "{{ '!' }}{% endif %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}"
+    )
+    for chat in ([CHAT[2]], [CHAT[2], CHAT[1], CHAT[2]]):
+        rendered = renderer.render(chat)
+        last = "!hello world<|im_end|>"
+        expected = [last] if len(chat) == 1 else ["hello world<|im_end|>", last]
+        assert spans(renderer, rendered, rendered.sampled_mask) == expected
+        renderer = chatml(renderer.source)
+
+
 def test_the_generation_prompt_belongs_to_nobody() -> None:
     renderer = chatml()
     rendered = renderer.render(CHAT[:2], add_generation_prompt=True)
@@ -379,9 +395,9 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
         if "strftime" in source:
             expected = dated(expected)
         assert renderer.text(chat, tools=tools) == expected
-        pieces, lost = renderer._pieces(normalise(chat), tools, False)
-        assert "".join(piece.text for piece in pieces) == expected
-        assert not lost.startswith("the content")
+        out, attribution = renderer._written(normalise(chat), tools, False)
+        assert "".join(out.texts) == expected
+        assert not attribution.startswith("partial: the content")
         compared += 1
     assert compared >= 2
 

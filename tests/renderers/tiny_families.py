@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import FAMILIES, config_of
+from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
 
@@ -34,19 +34,26 @@ class Tokens:
         added: added tokens that are no control tokens.
         form: how the tokenizer normalises text.
         call: what a tool call is opened and closed with.
+        headed: the span of a call begins with a header, before what it is opened with.
         reasons: the format has a place for reasoning.
         keeps: its template keeps reasoning in history.
         late_system: it has one for system messages behind the first.
         holds: what of `Wanted` its conversations may hold, where that is not everything.
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
+        marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
+        forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
+        thinks_aloud: a text beside a call stands where reasoning does.
+        ends: what ends an answer in history, where that is no stop.
+        day: the option that tells the day as 2026-01-01, for templates that always tell it.
     """
 
     controls: tuple[str, ...]
     added: tuple[str, ...] = ()
     form: str | None = None
     call: tuple[str, str] = ("<tool_call>", "</tool_call>")
+    headed: bool = False
     reasons: bool = True
     keeps: bool = False
     late_system: bool = True
@@ -54,6 +61,11 @@ class Tokens:
     shown: Callable[[str], str] = str
     system_in_turn: bool = False
     opens_block: bool = False
+    forgets: bool = False
+    thinks_aloud: bool = False
+    ends: str = ""
+    day: str = ""
+    marked: bool = True
 
 
 _GLM = Tokens(
@@ -69,7 +81,7 @@ _GLM = Tokens(
 _KIMI = Tokens(
     controls=(
         *("<|im_end|>", "[BOS]", "[EOS]", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
-        *("[EOT]", "<|media_pad|>", "[PAD]"),
+        *("[EOT]", "<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>", "[PAD]"),
     ),
     added=(
         *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
@@ -79,6 +91,12 @@ _KIMI = Tokens(
 )
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
 _LLAMA = Tokens(
     controls=(
         *("<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -87,7 +105,7 @@ _LLAMA = Tokens(
     call=("", ""),
     reasons=False,
     holds={"beside": False, "one_call": True, "user_first": True},
-    shown=lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+    shown=_in_json,
 )
 _PHI = Tokens(
     controls=("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<s>", "<unk>"),
@@ -127,6 +145,16 @@ TOKENS: dict[str, Tokens] = {
         ),
         form="NFC",
     ),
+    "qwen3-vl": Tokens(
+        controls=(
+            *("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+            "<|video_pad|>",
+        ),
+        added=("<tool_call>", "</tool_call>", "<|fim_pad|>", "<tool_response>", "</tool_response>"),
+        form="NFC",
+        reasons=False,
+        late_system=False,
+    ),
     "qwen3.5": _QWEN35,
     "qwen3.6": _QWEN35,
     "deepseek-v3": Tokens(
@@ -145,7 +173,7 @@ TOKENS: dict[str, Tokens] = {
     "glm-5": _GLM,
     "glm-5.1": _GLM,
     "kimi-k2": replace(_KIMI, reasons=False),
-    "kimi-k2.5": replace(_KIMI, holds={"inline": False}),  # think tags in a content stay there
+    "kimi-k2.5": replace(_KIMI, holds={"inline": False}, forgets=True),  # think tags in a content stay there
     "llama-3": _LLAMA,
     "llama-3.0": replace(_LLAMA, holds=_TEXTS),
     "gemma": Tokens(
@@ -168,12 +196,35 @@ TOKENS: dict[str, Tokens] = {
     ),
     "phi-3": _PHI,
     "phi-3.5": replace(_PHI, system_in_turn=True),
+    "phi-4": Tokens(
+        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
+        reasons=False,
+        holds=_TEXTS,
+    ),
+    "phi-4-mini": _PHI,
+    "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
     "laguna-xs.2": Tokens(
         controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),
         added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<assistant>", "</assistant>"),
         form="NFC",
         keeps=True,
         system_in_turn=True,
+    ),
+    "gpt-oss": Tokens(
+        controls=(
+            *("<|return|>", "<|startoftext|>", "<|endoftext|>", "<|constrain|>", "<|channel|>", "<|start|>"),
+            *("<|end|>", "<|message|>", "<|call|>", "<|endofprompt|>"),
+        ),
+        call=(" to=", "<|call|>"),
+        headed=True,
+        late_system=False,
+        holds={"inline": False, "one_call": True, "both": False},  # think tags in a content stay there
+        shown=_in_json,
+        system_in_turn=True,
+        forgets=True,
+        thinks_aloud=True,
+        ends="<|end|>",
+        day="conversation_start_date",
     ),
     "minimax-m2": Tokens(
         controls=("[e~[", "]~!b[", "]~b]", "]!d~[", "<fim_prefix>", "<filename>", "]<]image[>["),
@@ -190,7 +241,7 @@ TOKENS: dict[str, Tokens] = {
 }
 
 
-def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
+def byte_level(tokens: Tokens, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Tokenizer:
     """Byte-level BPE with these tokens; without `split`, merges go over any seam."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split)
@@ -203,20 +254,20 @@ def byte_level(tokens: Tokens, *, split: bool = True) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([*TEXTS] * 20, trainer)
+    tokenizer.train_from_iterator([*texts] * 20, trainer)
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in tokens.added])
     return tokenizer
 
 
 @cache
-def folder_of(family: str, *, split: bool = True) -> Path:
-    """A directory with the family's tiny tokenizer."""
+def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) -> Path:
+    """A directory with the family's tiny tokenizer, trained on the texts (a tuple)."""
     folder = Path(tempfile.mkdtemp(prefix=f"tiny-{family}-"))
     if family == "ngpt":
         train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=2000)
         return folder / "spm"
     tokens = TOKENS[family]
-    byte_level(tokens, split=split).save(str(folder / "tokenizer.json"))
+    byte_level(tokens, split=split, texts=texts).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": tokens.controls[0]}), encoding="utf-8")
     return folder
 
@@ -224,8 +275,8 @@ def folder_of(family: str, *, split: bool = True) -> Path:
 @cache
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`."""
-    config: Any = config_of({"name": family, **dict(options)})
-    return FAMILIES[family](folder_of(family, split=split), config)
+    kind = FAMILIES[family]
+    return kind(folder_of(family, split=split), kind.config_class.model_validate(dict(options)))
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:

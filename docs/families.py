@@ -1,0 +1,229 @@
+"""Writes docs/families.md and docs/families.html from the families themselves: python -m docs.families
+
+Every family renders the same conversation over a tiny tokenizer that is trained here and has the family's own tokens,
+so nothing is needed that is not in the repository.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from niels_gpt.explorer.html import example_html, legend_html, page_html
+from niels_gpt.explorer.rendered import view_rendered
+from niels_gpt.explorer.tokens import ExampleView
+from niels_gpt.messages import Conversation, normalise
+from niels_gpt.renderers.chat import Chat
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
+from niels_gpt.renderers.script import Script
+from tests.renderers.tiny_families import TEXTS, folder_of
+
+HERE = Path(__file__).parent
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+CALL_IDS = {"mistral": "weather01", "kimi-k2": "functions.get_weather:0", "kimi-k2.5": "functions.get_weather:0"}
+ASKS = {
+    "role": "assistant",
+    "content": "",
+    "reasoning_content": "I need the weather.",
+    "tool_calls": [
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}},
+        }
+    ],
+}
+RESULT = {"role": "tool", "tool_call_id": "call_1", "name": "get_weather", "content": "4 degrees, rain"}
+CHAT: list[dict[str, Any]] = [
+    {"role": "system", "content": "Answer in one sentence."},
+    {"role": "user", "content": "How is the weather in Oslo?"},
+    ASKS,
+    RESULT,
+    {"role": "assistant", "content": "It rains at 4 degrees.", "reasoning_content": "Now I know."},
+    {"role": "user", "content": "Celsius?"},
+    {"role": "assistant", "content": "Yes, Celsius.", "reasoning_content": "It is Norway."},
+]
+TEXT = (
+    *TEXTS,
+    "You are a helpful assistant. system user assistant tool model function name description parameters type object",
+    " properties required string integer weather city days arguments get_weather call result tools reasoning thinking",
+    *(message["content"] + " " + message.get("reasoning_content", "") for message in CHAT),
+)
+INTRODUCTION = (
+    "One conversation as every family writes it: a system message, a tool, reasoning, a call, its result, an answer, "
+    "and another question. Families without tools get it without the call; reasoning is left out where a format "
+    "refuses it. The tokenizers are tiny ones with each family's own tokens, so markers count as they do in the real "
+    "ones, and words may not."
+)
+HOW_TO_READ = (
+    "What stands between ⟦ and ⟧ is trained by default: what the model itself would emit. The same in colour, token by "
+    "token: [families.html](families.html). Options: [renderers](renderers.md). A family of your own: "
+    "[add a family](add_a_family.md). This page is written by `python -m docs.families`."
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A family with its example."""
+
+    name: str
+
+    @cached_property
+    def renderer(self) -> Family:
+        """The family over its tiny tokenizer."""
+        return FAMILIES[self.name](folder_of(self.name, texts=TEXT))
+
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation as far as the format has a place for it."""
+        messages = copy.deepcopy(CHAT)
+        if self.renderer.calls is None:
+            del messages[2:4]
+        for message in messages:
+            if self.name == "ngpt":
+                message.pop("reasoning_content", None)
+            for call in message.get("tool_calls", ()):
+                call["id"] = CALL_IDS.get(self.name, "call_1")
+            if message["role"] == "tool":
+                message["tool_call_id"] = CALL_IDS.get(self.name, "call_1")
+        return messages
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        """The tool, in formats that have some."""
+        return None if self.renderer.calls is None else [TOOL]
+
+    @cached_property
+    def view(self) -> ExampleView:
+        """The example, token by token."""
+        chat = Conversation(normalise(self.messages), "example", tools=self.tools)
+        return view_rendered(self.renderer, chat)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is special about the family; code stands between backticks."""
+        models = [name for name, family in MODEL_RENDERER_MAP.items() if family == self.name]
+        told = {"models": ", ".join(models)} if models else {}
+        told |= {
+            "end of turn": self._end(),
+            "prompt": code(self._prompt()) or "nothing",
+            "sampled": code(self._said()),
+            "reasoning": self._reasoning(),
+            "calls": (type(self.renderer.calls).__doc__ or "").split("\n")[0] if self.renderer.calls else "none",
+            "tokens": self._overhead(),
+        }
+        return told
+
+    def _end(self) -> str:
+        stops = [self.renderer.encoder.decode([stop]) for stop in self.renderer.get_stop_token_ids()]
+        if not self.renderer.ends_turns:
+            return f"none; the next turn's opener ends it: {', '.join(map(code, stops[1:]))}"
+        more = f", at which sampling stops; so it does at {', '.join(map(code, stops[1:]))}" if stops[1:] else ""
+        return code(stops[0]) + more + (f"; behind it {code(self.renderer.tail)}" if self.renderer.tail else "")
+
+    def _prompt(self) -> str:
+        out = Script()
+        out.frame("")
+        self.renderer.prompt(Chat(normalise(CHAT[1:2]), None), out)
+        return "".join(out.texts)
+
+    def _said(self) -> str:
+        """What the model says in a turn without reasoning."""
+        pieces = self.renderer.script([{"role": "user", "content": "a"}, {"role": "assistant", "content": "hi"}])
+        return "".join(piece.text for piece in pieces.pieces() if piece.msg == 1 and piece.sampled)
+
+    def _reasoning(self) -> str:
+        text = self.renderer.text(self.messages, tools=self.tools)
+        if "It is Norway." not in text and "Now I know." not in text:
+            produced = self.renderer.calls and self.renderer.text(self.messages[:3], tools=self.tools)
+            return "of turns that call, until they are history" if produced and "I need" in produced else "no place"
+        return "kept in history" if "Now I know." in text else "dropped from history once a user speaks again"
+
+    def _overhead(self) -> str:
+        """Tokens of a user's and an assistant's turn beside their texts."""
+        chat = [{"role": role, "content": "hello"} for role in ("user", "assistant") * 2]
+        owners = self.renderer.render(chat).message_indices
+        text = len(self.renderer.encoder.encode_pieces(["hello"], [False])[0])
+        user, assistant = (owners.count(index) - text for index in (2, 3))
+        facts = self.renderer.render(self.messages, tools=self.tools)
+        scaffold = f"{facts.is_content.count(False)} of {len(facts.token_ids)} in the example below"
+        return f"{user} beside a user's text, {assistant} beside an assistant's; {scaffold}"
+
+
+def code(text: str) -> str:
+    """A text as code, newlines visible."""
+    return f"`{text.replace(chr(10), '⏎')}`" if text else ""
+
+
+def markdown(shown: Shown) -> str:
+    """A family's part of the page for GitHub."""
+    rows = (f"| {name} | {told.replace('|', chr(92) + '|')} |" for name, told in shown.facts.items())
+    parts = [
+        "".join(token.text for token in tokens) if not trained else _marked([*tokens])
+        for trained, tokens in groupby(shown.view.tokens, key=lambda token: token.kind == "trained")
+    ]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    text = "".join(parts).removesuffix("\n")
+    return f"## {shown.name}\n\n{table}\n\n````text\n{text}\n````\n"
+
+
+def _marked(tokens: list[Any]) -> str:
+    return "⟦" + "".join(token.text for token in tokens) + "⟧"
+
+
+def section(shown: Shown) -> str:
+    """A family's part of the page in colour."""
+    rows = "".join(f"<tr><th>{name}</th><td>{_coded(told)}</td></tr>\n" for name, told in shown.facts.items())
+    return f'<h2 id="{shown.name}">{shown.name}</h2>\n<table>\n{rows}</table>\n{example_html(shown.view)}\n'
+
+
+def _coded(told: str) -> str:
+    """Text with code between backticks as HTML."""
+    parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(told.split("`")))
+    return "".join(parts)
+
+
+def pages() -> dict[str, str]:
+    """Both pages by their file names."""
+    every = [Shown(name) for name in FAMILIES]
+    links = " · ".join(f"[{one.name}](#{one.name.replace('.', '')})" for one in every)
+    written = f"# The families\n\n{fill(INTRODUCTION, 120)}\n\n{fill(HOW_TO_READ, 120)}\n\n{links}\n\n" + "\n".join(
+        map(markdown, every)
+    )
+    kinds = {token.kind for one in every for token in one.view.tokens}
+    nav = "".join(f'<a href="#{one.name}">{one.name}</a>' for one in every)
+    coloured = page_html(
+        "The families of niels_gpt",
+        f"<h1>The families</h1>\n<p>{INTRODUCTION}</p>\n<p>What is underlined is trained by default: what the model "
+        f"itself would emit. Point at a token to see its id.</p>\n{legend_html(kinds)}\n<nav>{nav}</nav>\n"
+        + "\n".join(map(section, every)),
+    )
+    return {"families.md": written, "families.html": coloured}
+
+
+def main() -> None:
+    """Write both pages."""
+    for name, text in pages().items():
+        (HERE / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

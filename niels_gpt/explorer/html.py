@@ -1,0 +1,111 @@
+"""An example as HTML: running text in colour, every token with its facts, in one file without any other.
+
+Classes say what a token is; one style sheet gives them their looks, for light and dark screens and without colour too:
+what is trained is underlined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import groupby
+
+from niels_gpt.explorer.show import MEANINGS
+from niels_gpt.explorer.tokens import ExampleView, Kind, TokenView
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1d2430; --faint: #6b7686; --paper: #fbfbf9; --card: #ffffff; --line: #e2e4e8;
+  --trained: #c9efd3; --trained-line: #1c9a4b; --sampled: #fdeeb5; --sampled-line: #c59a13; --scaffold: #8a4fbf;
+  --accent: #2a62c9; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe4ec; --faint: #8b96a8; --paper: #12151b; --card: #191e26;
+  --line: #2b323d; --trained: #174a2b; --trained-line: #46d37e; --sampled: #4a3d10; --sampled-line: #e3bd4a;
+  --scaffold: #c39af0; --accent: #85adff; } }
+* { box-sizing: border-box; }
+html { scroll-behavior: smooth; scroll-padding-top: 1rem; }
+body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.5rem 6rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.6 system-ui, sans-serif; }
+h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 .75rem; }
+h2 { font-size: 1.25rem; margin: 3.5rem 0 .5rem; padding-top: 1.25rem; border-top: 1px solid var(--line); }
+a { color: var(--accent); text-decoration: none; } a:hover { text-decoration: underline; }
+p { max-width: 46rem; margin: .5rem 0; }
+code, .example { font-family: ui-monospace, "SF Mono", "Cascadia Mono", Menlo, "DejaVu Sans Mono", monospace; }
+code { font-size: .875em; }
+nav { display: flex; flex-wrap: wrap; gap: .4rem; margin: 1.25rem 0; }
+nav a { padding: .1rem .6rem; border: 1px solid var(--line); border-radius: 1rem; background: var(--card);
+  font-size: .875rem; }
+table { border-collapse: collapse; margin: .75rem 0 1rem; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .2rem 1.25rem .2rem 0; }
+th { color: var(--faint); font-weight: 500; white-space: nowrap; }
+.title { color: var(--faint); font-size: .875rem; margin: .75rem 0; }
+.legend { display: flex; flex-wrap: wrap; gap: .5rem 1.25rem; margin: .75rem 0; font-size: .875rem; }
+.example { display: grid; grid-template-columns: max-content minmax(0, 1fr); border: 1px solid var(--line);
+  border-radius: .6rem; background: var(--card); overflow: hidden; font-size: .8125rem; line-height: 1.75; }
+.who, .what { padding: .4rem .9rem; border-top: 1px solid var(--line); }
+.who:first-child, .who:first-child + .what { border-top: 0; }
+.who { color: var(--faint); border-right: 1px solid var(--line); user-select: none; }
+.what { white-space: pre-wrap; overflow-wrap: anywhere; }
+.what span:hover { outline: 1px solid var(--accent); }
+.trained { background: var(--trained); border-bottom: 2px solid var(--trained-line); }
+.sampled { background: var(--sampled); border-bottom: 2px dotted var(--sampled-line); }
+.scaffold { color: var(--scaffold); }
+.padding { color: var(--faint); }
+.what i { background: radial-gradient(circle at center, var(--faint) .06em, transparent .09em); }
+.what b { color: var(--faint); font-weight: inherit; user-select: none; }
+@media (max-width: 40rem) { .example { grid-template-columns: minmax(0, 1fr); }
+  .who { border-right: 0; padding-bottom: 0; } .what { border-top: 0; padding-top: 0; } }
+"""
+_MARKS = {"\n": "<b>⏎</b>\n", "\t": "<b>⇥</b>\t", " ": "<i> </i>"}  # the blank as it is, with a dot behind it
+
+
+def example_html(view: ExampleView) -> str:
+    """An example as a block: a row for each text of a packed row, or each message of a rendering."""
+    rows = [_row(list(tokens), view.has_text) for _, tokens in groupby(view.tokens, key=lambda token: token.segment)]
+    return '<div class="example">\n' + "\n".join(rows) + "\n</div>"
+
+
+def _row(tokens: Sequence[TokenView], has_text: bool) -> str:
+    first = tokens[0]
+    who = f"{first.segment - 1} {first.role}" if first.role else str(first.segment or "")
+    what = "".join(_token(token, has_text) for token in tokens)
+    return f'<div class="who">{escape(who)}</div><div class="what">{what}</div>'
+
+
+def _token(token: TokenView, has_text: bool) -> str:
+    shown = _visible(token.text) if has_text else f"{token.id} "
+    return f'<span class="{token.kind}" title="{token.position}: id {token.id}">{shown}</span>'
+
+
+def _visible(text: str) -> str:
+    """A token's text, escaped; white space with a mark, other control characters by their number."""
+    return "".join(
+        _MARKS.get(character) or (escape(character) if character.isprintable() else f"\\u{ord(character):04x}")
+        for character in text
+    )
+
+
+def legend_html(kinds: Iterable[Kind]) -> str:
+    """What the looks of these kinds mean."""
+    found = set(kinds)
+    told = (f'<span class="{kind}">{escape(meaning)}</span>' for kind, meaning in MEANINGS.items() if kind in found)
+    return f'<div class="legend">{"".join(told)}</div>'
+
+
+def page_html(title: str, body: str) -> str:
+    """A page that needs no other file.
+
+    Args:
+        body: HTML, escaped where it must be.
+    """
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def view_html(view: ExampleView) -> str:
+    """One example as a page of its own."""
+    kinds = (token.kind for token in view.tokens)
+    return page_html(
+        view.title, f'<p class="title">{escape(view.title)}</p>\n{legend_html(kinds)}\n{example_html(view)}'
+    )
