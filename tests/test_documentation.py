@@ -62,6 +62,23 @@ def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
 
 
+@pytest.mark.parametrize("page", ["exports.md", "trainers.md"])
+def test_the_pages_on_exports_and_trainers(
+    tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """All blocks in order, on episodes of the bundled samples."""
+    pytest.importorskip("pyarrow")
+    from niels_gpt.episodes import build_episodes
+
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REPOSITORY / "docs" / page)
+    assert len(found) >= 2
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        exec(compile(block, f"docs/{page}, block {number}", "exec"), names)
+
+
 @pytest.mark.parametrize("name", ["families.md", "families.html"])
 def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
     pytest.importorskip("tokenizers")

@@ -202,6 +202,10 @@ class GPTEpisodeDataLoader:
         """How many batches an epoch has, on every rank; see `EpisodeFeed.steps_per_epoch`."""
         return self.feed(split).steps_per_epoch()
 
+    def has_split(self, split: str) -> bool:
+        """Does the dataset have this split?"""
+        return split in self._splits and bool(self._splits[split].shards)
+
     def uses_mask(self, split: str = "train") -> bool:
         """Does `get_batch` return masks?"""
         return self.feed(split).uses_mask

@@ -49,7 +49,7 @@ class PieceReader:
             # One token more where the policy must know whether the cut went through a turn.
             masks = [shard.mask for shard in split.shards if shard.mask is not None]
             if len({mask.dtype for mask in masks}) > 1:  # together they are read as float32, where 255 would pass
-                _check_whole(split)
+                check_whole(split)
             self._masks = Column(masks, width + self._by_turn)
         self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
 
@@ -143,7 +143,7 @@ class PieceReader:
         return f"{self._split.describe(int(pieces.episode[at]))}: token {token:,}"
 
 
-def _check_whole(split: EpisodeSplit) -> None:
+def check_whole(split: EpisodeSplit) -> None:
     """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks once."""
     for shard in split.shards:
         if shard.mask is not None and shard.mask.dtype == np.uint8 and shard.mask.max(initial=0) > 1:

@@ -1,0 +1,72 @@
+"""`datatrove`: tokenized files as datatrove's own tokenizer step writes them, for nanotron and its dataset classes.
+
+::
+
+    OUT/train/00000.ds            tokens, uint16 or uint32, no header
+    OUT/train/00000.ds.index      where every row ends, in tokens, uint64
+    OUT/train/00000.ds.loss       one byte a token, 1 where it is trained
+    OUT/train/00000.ds.metadata   the tokenizer's name and the bytes of a token, the number of tokens, and that in words
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
+from niels_gpt.export.rows import Rows
+from niels_gpt.export.sharding import Shards
+from niels_gpt.export.source import Facts
+
+
+class TokenizedFiles(Shards):
+    """Writes one split."""
+
+    def begin(self, number: int) -> None:
+        """Open a shard's files."""
+        self._dtype = token_dtype(self.facts)
+        self._name = f"{self.facts.split}/{number:05d}.ds"
+        self._tokens = self.set.open(self._name)
+        self._ends = self.set.open(f"{self._name}.index")
+        self._loss = self.set.open(f"{self._name}.loss") if self.facts.has_mask else None
+
+    def append(self, rows: Rows) -> None:
+        """Lengths 3 2 behind 10 tokens end at 13 and 15."""
+        self._tokens.write(as_tokens(rows.ids, self._dtype))
+        self._ends.write((self.tokens + np.cumsum(rows.lengths)).astype("<u8"))
+        if self._loss is not None:
+            self._loss.write(rows.trained)
+
+    def end(self) -> None:
+        """Write the metadata."""
+        tokenizer = self.facts.tokenizer_sha256 or "unknown"
+        width = np.dtype(self._dtype).itemsize
+        text = f"{tokenizer}|{width}\n{self.tokens}\n{_in_words(self.tokens)}"
+        self.set.open(f"{self._name}.metadata").write(text.encode())
+
+
+def _in_words(tokens: int) -> str:
+    """1 234 567 -> `1.23 MT`."""
+    for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if tokens >= size:
+            return f"{tokens / size:.3g} {unit}T"
+    return f"{tokens} T"
+
+
+def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+    del settings
+    width = np.dtype(token_dtype(next(iter(splits.values())))).itemsize
+    return [
+        f"DatatroveFolderDataset('DIRECTORY/train', seq_len=..., token_size={width}, return_positions=True)",
+        "Its windows of seq_len + 1 tokens cross rows; positions come from the .index files.",
+        "The mask lies in .ds.loss, aligned with the tokens; datatrove's dataset classes do not read it.",
+    ]
+
+
+DATATROVE = Format(
+    name="datatrove",
+    title="tokenized .ds files of datatrove, for nanotron",
+    open=TokenizedFiles,
+    use=_use,
+    mask="binary",
+    packs=False,
+)

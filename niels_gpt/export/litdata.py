@@ -1,0 +1,116 @@
+"""`litdata`: chunks of litData, for Lightning.
+
+::
+
+    OUT/train/index.json
+    OUT/train/chunk-0-0.bin        samples of tokens, mask, and seq_lengths where rows hold several texts
+
+A chunk is the number of samples, where each begins and the last ends, and the samples: the sizes of the columns, then
+the columns, arrays without a header whose dtype `index.json` names.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.export.filesets import FileSet
+from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
+from niels_gpt.export.rows import Rows
+from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row
+from niels_gpt.export.source import Facts
+
+INDEX_NAME = "index.json"
+DTYPE_NUMBERS = {"uint8": 4, "uint16": 5, "uint32": 6, "float32": 9}
+
+
+class LightningChunks:
+    """Writes one split."""
+
+    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+        self._set, self._split = FileSet(folder), facts.split
+        self.files = self._set.files
+        self._kinds = {
+            "tokens": np.dtype(token_dtype(facts)).name,
+            "mask": "float32" if facts.has_weights else "uint8",
+        }
+        if settings.several_texts(facts):
+            self._kinds["seq_lengths"] = "uint32"
+        self._most = min(SHARD_BYTES, settings.shard_tokens * np.dtype(self._kinds["tokens"]).itemsize)
+        self._chunks: list[dict[str, Any]] = []
+        self._pending = Pending()
+
+    def write(self, rows: Rows) -> None:
+        """Append rows, each a sample."""
+        columns = {
+            "tokens": Column(as_tokens(rows.ids, self._kinds["tokens"]), rows.lengths),
+            "mask": Column(rows.weights.astype(self._kinds["mask"]), rows.lengths),
+            "seq_lengths": Column(rows.text_lengths().astype("<u4"), rows.texts_per_row()),
+        }
+        parts = [columns[name] for name in self._kinds]
+        sizes = np.stack([column.sizes for column in parts], axis=1)
+        data, total = joined([per_row(sizes.astype("<u4")), *parts])
+        if self._pending.bytes and self._pending.bytes + len(data) > self._most:
+            self._end()
+        self._pending.add(data, total)
+
+    def _end(self) -> None:
+        if not len(self._pending):
+            return
+        name = f"chunk-0-{len(self._chunks)}.bin"
+        file = self._set.open(f"{self._split}/{name}")
+        parts = self._pending.shard()
+        for part in parts:
+            file.write(part)
+        size = sum(map(len, parts))
+        self._chunks.append({"chunk_bytes": size, "chunk_size": len(self._pending), "dim": None, "filename": name})
+        self._set.finish()
+        self._pending = Pending()
+
+    def close(self) -> None:
+        """Write the last chunk and the index."""
+        self._end()
+        index = {"chunks": self._chunks, "config": self._config(), "updated_at": "0"}
+        self._set.open(f"{self._split}/{INDEX_NAME}").write(json.dumps(index, sort_keys=True).encode())
+        self._set.finish()
+
+    def _config(self) -> dict[str, Any]:
+        leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+        names = json.dumps(list(self._kinds))
+        spec = {"type": "builtins.dict", "context": names, "children_spec": [leaf] * len(self._kinds)}
+        return {
+            "chunk_bytes": self._most,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": [f"no_header_numpy:{DTYPE_NUMBERS[kind]}" for kind in self._kinds.values()],
+            "data_spec": json.dumps([1, spec]),
+            "encryption": None,
+            "item_loader": "PyTreeLoader",
+        }
+
+    def abandon(self) -> None:
+        """Let go of unfinished files; harmless after `close`."""
+        self._set.abandon()
+
+
+def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+    del settings
+    one = next(iter(splits.values()))
+    return [
+        "litdata.StreamingDataset('DIRECTORY/train') gives dicts of numpy arrays: tokens, mask"
+        + (" (float32 weights)." if one.has_weights else " (0 and 1)."),
+        "The mask is aligned with the tokens, not with the labels: shift both, or set labels to -100 where it is 0.",
+        "Where rows hold several texts, seq_lengths tells their lengths; attention must not cross them.",
+    ]
+
+
+LITDATA = Format(
+    name="litdata",
+    title="chunks of litData, for Lightning",
+    open=LightningChunks,
+    use=_use,
+    mask="weights",
+)

@@ -1,0 +1,94 @@
+"""`llmc`: token files of llm.c and of the speed-run repositories that grew from it.
+
+::
+
+    OUT/tokens_train_000000.bin    256 int32 of header (magic, version, number of tokens), then the tokens
+
+uint16 has magic 20240520 and version 1, uint32 magic 20240801 and version 7. A file holds fewer than 2**31 tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.checksums import FileRecord, file_record
+from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
+from niels_gpt.export.rows import Rows
+from niels_gpt.export.sharding import Shards
+from niels_gpt.export.source import Facts
+
+HEADER = 256
+KINDS = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
+MOST_TOKENS = 2**31 - 1
+
+
+class TokenFiles(Shards):
+    """Writes one split. The header says how many tokens follow, so it is written over a blank one at the end."""
+
+    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+        super().__init__(folder, facts, settings)
+        if settings.shard_tokens > MOST_TOKENS:
+            raise UsageError(f"shard_tokens is {settings.shard_tokens:,}; an llm.c file holds at most {MOST_TOKENS:,}")
+        self._headers: dict[str, int] = {}
+        self._records: dict[str, FileRecord] = {}
+        self._dtype = token_dtype(facts)
+
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        """The finished files."""
+        return self._records
+
+    def begin(self, number: int) -> None:
+        """Open a file with a blank header."""
+        self._name = f"tokens_{self.facts.split}_{number:06d}.bin"
+        self._tokens = self.set.open(self._name)
+        self._tokens.write(np.zeros(HEADER, dtype="<i4"))
+
+    def append(self, rows: Rows) -> None:
+        """Append rows."""
+        if self.tokens + len(rows.ids) > MOST_TOKENS:
+            raise UsageError(f"a document of {len(rows.ids):,} tokens; an llm.c file holds at most {MOST_TOKENS:,}")
+        self._tokens.write(as_tokens(rows.ids, self._dtype))
+
+    def end(self) -> None:
+        """Remember how many tokens the file has."""
+        self._headers[self._name] = self.tokens
+
+    def close(self) -> None:
+        """Write the headers."""
+        super().close()
+        for name, tokens in self._headers.items():
+            path = self.folder / name
+            header = np.zeros(HEADER, dtype="<i4")
+            header[:3] = (*KINDS[self._dtype], tokens)
+            with storage_errors("writing", path), path.open("r+b") as file:
+                file.write(header.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            self._records[name] = file_record(path)
+
+
+def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+    del settings
+    wide = token_dtype(next(iter(splits.values()))) == "<u4"
+    return [
+        "train_gpt2cu -i 'DIRECTORY/tokens_train_*.bin' -j 'DIRECTORY/tokens_val_*.bin'",
+        "Tokens are uint32 (version 7), as its Llama 3 trainer reads them."
+        if wide
+        else "Tokens are uint16 (version 1).",
+        "There is no mask: every token is trained, and windows cross rows.",
+    ]
+
+
+LLMC = Format(
+    name="llmc",
+    title="token files of llm.c, with its header; no mask",
+    open=TokenFiles,
+    use=_use,
+    mask="none",
+    packs=False,
+)

@@ -1,0 +1,98 @@
+"""`megatron-bridge`: packed parquet of Megatron-Bridge and NeMo for supervised fine-tuning.
+
+::
+
+    OUT/training.idx.parquet      input_ids, seq_start_id, loss_mask; validation.idx.parquet for val
+
+Its `loss_mask` is aligned with the labels, not with the tokens, although it is as long as the tokens: Megatron-Bridge
+pairs input i with label i + 1 and looks the loss up at i. So the mask is shifted here, one to the left in every text;
+with texts a b c and d e, of which c and e are trained::
+
+    input_ids      a b c d e        seq_start_id  0 3
+    our mask       . . # . #
+    loss_mask      . # . # .        the last entry of a text is never used
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.checksums import FileRecord
+from niels_gpt.export.formats import Format, Settings
+from niels_gpt.export.parquet import ParquetFile
+from niels_gpt.export.rows import Int64s, Rows
+from niels_gpt.export.source import Facts
+
+FILE_NAMES = {"train": "training", "val": "validation"}
+ROW_GROUP = 500
+
+
+class PackedRows:
+    """Writes one split."""
+
+    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+        del settings
+        self.files: dict[str, FileRecord] = {}
+        columns = {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"}
+        self._file = ParquetFile(folder / f"{FILE_NAMES[facts.split]}.idx.parquet", columns)
+
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+        self._file.write(
+            {
+                "input_ids": (rows.signed_ids(), rows.lengths),
+                "loss_mask": (label_aligned(rows), rows.lengths),
+                "seq_start_id": (text_starts(rows), rows.texts_per_row()),
+            },
+            row_group=ROW_GROUP,
+        )
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.files[self._file.path.name] = self._file.close()
+
+    def abandon(self) -> None:
+        """Let go of an unfinished file; harmless after `close`."""
+        self._file.abandon()
+
+
+def label_aligned(rows: Rows) -> npt.NDArray[np.int8]:
+    """The mask of each token's label. No text's first token is trained, so one shift over all rows is enough."""
+    shifted = np.zeros(len(rows.ids), dtype=np.int8)
+    shifted[:-1] = rows.trained[1:]
+    return shifted
+
+
+def text_starts(rows: Rows) -> Int64s:
+    """Where texts start in their rows: rows of texts 3 2 and 4 give 0 3 0."""
+    starts = np.flatnonzero(rows.begins)
+    return starts - np.repeat(rows.starts, rows.texts_per_row())
+
+
+def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+    size = settings.max_length or "the longest row"
+    lines = [
+        f"packed_train_data_path=DIRECTORY/training.idx.parquet and packed_sequence_size={size}; "
+        + ("packed_val_data_path=DIRECTORY/validation.idx.parquet." if "val" in splits else "no validation split."),
+        "answer_only_loss=True: without it Megatron-Bridge ignores loss_mask.",
+        "Do not shift loss_mask: it is aligned with the labels already.",
+        "Megatron-Bridge takes the loss away wherever the input token is its tokenizer's eos. What follows an "
+        "end-of-turn is normally not trained, so this changes nothing; it does where pad, eos and a trained token in "
+        "mid-turn are one id.",
+        "Context parallelism: texts are not padded to multiples of 2 * CP, so use a context-parallel size of 1.",
+    ]
+    if not settings.packing:
+        lines.append("Rows are not packed; pass --packing --max-length to fill them.")
+    return lines
+
+
+MEGATRON_BRIDGE = Format(
+    name="megatron-bridge",
+    title="packed parquet of Megatron-Bridge (NeMo), mask aligned with the labels",
+    open=PackedRows,
+    use=_use,
+    mask="binary",
+)

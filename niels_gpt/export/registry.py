@@ -1,0 +1,39 @@
+"""All formats by name."""
+
+from __future__ import annotations
+
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.export.datatrove import DATATROVE
+from niels_gpt.export.formats import Format
+from niels_gpt.export.hf import HF, TRL
+from niels_gpt.export.litdata import LITDATA
+from niels_gpt.export.llmc import LLMC
+from niels_gpt.export.mds import MDS
+from niels_gpt.export.megatron import MEGATRON
+from niels_gpt.export.megatron_bridge import MEGATRON_BRIDGE
+from niels_gpt.export.nanogpt import NANOGPT
+from niels_gpt.export.olmo import OLMO
+
+FORMATS: dict[str, Format] = {
+    "hf": HF,
+    "trl": TRL,
+    "megatron-bridge": MEGATRON_BRIDGE,
+    "megatron": MEGATRON,
+    "olmo": OLMO,
+    "datatrove": DATATROVE,
+    "mds": MDS,
+    "litdata": LITDATA,
+    "nanogpt": NANOGPT,
+    "llmc": LLMC,
+}
+
+
+def format_named(name: str) -> Format:
+    """The format of this name.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"no format {name!r}; there are {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
+    return FORMATS[name]

@@ -1,0 +1,84 @@
+"""Rows as samples of several columns, byte by byte: what MDS and litData keep in their shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import UsageError
+from niels_gpt.export.rows import Int64s
+
+MOST_BYTES = 2**32 - 1
+SHARD_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column of some rows: all values flat, and how many each row has."""
+
+    values: npt.NDArray[Any]
+    lengths: Int64s
+
+    @property
+    def sizes(self) -> Int64s:
+        """The bytes of each row's values."""
+        return self.lengths * self.values.dtype.itemsize
+
+
+def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
+    """The bytes of each row's columns, row after row, and how many bytes each row has.
+
+    ::
+
+        columns  aa b | 1 22        rows  aa 1, b 22        3 and 3 bytes
+
+    Rows are copied slice by slice: numpy would need an index of 8 bytes for every byte that it moves.
+    """
+    parts = []
+    for column in columns:
+        flat = memoryview(np.ascontiguousarray(column.values).view(np.uint8).data)
+        ends = np.cumsum(column.sizes)
+        parts.append([flat[a:b] for a, b in zip((ends - column.sizes).tolist(), ends.tolist(), strict=True)])
+    data = b"".join(piece for row in zip(*parts, strict=True) for piece in row)
+    return data, np.sum([column.sizes for column in columns], axis=0, dtype=np.int64)
+
+
+def per_row(table: npt.NDArray[Any]) -> Column:
+    """A table of shape (rows, n) as a column of n values each."""
+    return Column(table.reshape(-1), np.full(len(table), table.shape[1], dtype=np.int64))
+
+
+class Pending:
+    """Samples that wait for their shard to be full."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._data: list[bytes] = []
+        self._sizes: list[Int64s] = []
+
+    def __len__(self) -> int:
+        return sum(map(len, self._sizes))
+
+    def add(self, data: bytes, sizes: Int64s) -> None:
+        """Append samples."""
+        self._data.append(data)
+        self._sizes.append(sizes)
+        self.bytes += len(data)
+
+    def shard(self, head: bytes = b"") -> list[bytes]:
+        """The shard, in parts: the number of samples, where each begins and the last ends, `head`, the samples.
+
+        Samples of 3 and 2 bytes without a head: 2, 16 19 21, and five bytes; 16 are those of the four numbers.
+
+        Raises:
+            UsageError: more than 32 bits can tell.
+        """
+        sizes = np.concatenate(self._sizes)
+        start = 4 * (len(sizes) + 2) + len(head)
+        if start + self.bytes > MOST_BYTES:
+            raise UsageError(f"rows of {self.bytes:,} bytes in one shard; this format holds {MOST_BYTES:,}")
+        offsets = start + np.concatenate([[0], np.cumsum(sizes)])
+        return [np.array([len(sizes), *offsets], dtype="<u4").tobytes(), head, *self._data]

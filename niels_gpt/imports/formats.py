@@ -1,0 +1,127 @@
+"""What can be read: how the files of each split are found, and how they become rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export.rows import Int64s, Rows, rows_of, runs
+from niels_gpt.export.source import portions_of
+
+# What splits are called elsewhere; anything else is train where there is only one.
+SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the files do not say.
+
+    Attributes:
+        eos_id: ends documents, where nothing else does.
+        token_dtype: "uint16" or "uint32", where nothing else tells.
+    """
+
+    eos_id: int | None = None
+    token_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.token_dtype not in (None, "uint16", "uint32"):
+            raise UsageError(f"token_dtype is {self.token_dtype!r}; expected 'uint16' or 'uint32'")
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """One split as it was found."""
+
+    files: list[Path]
+    has_mask: bool
+    read: Callable[[], Iterator[Rows]]
+
+
+@dataclass(frozen=True)
+class ImportFormat:
+    """One format: its name, whose it is, and how its splits are found."""
+
+    name: str
+    title: str
+    open: Callable[[Path, Asked], dict[str, SplitFiles]]
+
+
+def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Files by the split that their name, or the name of a folder below `path`, speaks of.
+
+    `data/train-00000-of-00002.parquet` and `train/part_0.npy` are train, `validation.bin` is val; files that name no
+    split are train if no file names one.
+
+    Raises:
+        InputError: some name a split and some do not.
+    """
+    found: dict[str, list[Path]] = {}
+    unnamed = []
+    for file in sorted(files):
+        words = re.split(r"[^a-z]+", file.relative_to(path).as_posix().lower())
+        named = [SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS]
+        if not named:
+            unnamed.append(file)
+        elif named[0] is not None:
+            found.setdefault(named[0], []).append(file)
+    if unnamed and found:
+        raise InputError(f"{unnamed[0]}: names no split, while others do; move it away, or import one split at a time")
+    return found or ({"train": unnamed} if unnamed else {})
+
+
+def require(path: Path, found: dict[str, list[Path]], what: str) -> dict[str, list[Path]]:
+    """`found`, if anything was.
+
+    Raises:
+        InputError: nothing, or no such directory.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such file or directory; check the path")
+    if not found:
+        raise InputError(f"{path}: holds no {what}; check the path and the format")
+    return found
+
+
+def rows_from(
+    tokens: npt.NDArray[Any],
+    mask: npt.NDArray[Any] | None,
+    starts: Int64s,
+    lengths: Int64s,
+    where: Path,
+) -> Iterator[Rows]:
+    """Runs of mapped files as rows, about a million tokens at a time.
+
+    Raises:
+        InputError: ids below 0, or a mask that is not 0 and 1.
+    """
+    for part in portions_of(lengths):
+        ids = runs(tokens, starts[part], lengths[part])
+        if ids.dtype.kind == "i" and ids.min(initial=0) < 0:
+            raise InputError(f"{where}: id {int(ids.min())}; expected ids of 0 and more. The file is of another kind")
+        weights = None
+        if mask is not None:
+            found = runs(mask, starts[part], lengths[part])
+            weights = found.astype(np.uint8)
+            if not np.array_equal(weights, found) or weights.max(initial=0) > 1:
+                raise InputError(f"{where}: its mask holds {found.max()!r}; expected 0 and 1")
+        yield rows_of(ids.astype(np.uint32), lengths[part], weights)
+
+
+def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:
+    """A headerless file as an array.
+
+    Raises:
+        InputError: its size is no whole number of items.
+    """
+    size, width = path.stat().st_size, np.dtype(dtype).itemsize
+    if size % width:
+        raise InputError(f"{path}: {size:,} bytes are no whole number of {np.dtype(dtype).name}; it is cut, or foreign")
+    return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray) if size else np.empty(0, dtype=dtype)

@@ -1,0 +1,118 @@
+"""`hf`: parquet with `input_ids`, and what says which of them are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.export.rows import Int64s, Rows, rows_of
+from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, require
+
+BATCH_ROWS = 1024
+MASKS = ("labels", "assistant_masks", "loss_mask")  # the first that is there says what is trained
+OPTIONAL = (*MASKS, "attention_mask", "seq_lengths")
+
+
+def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+    del asked
+    root = path if path.is_dir() else path.parent
+    found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
+    return {split: SplitFiles(files, _has_mask(files[0]), partial(_read, files)) for split, files in found.items()}
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise MissingExtra("pyarrow") from error
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"{path}: not a whole parquet file ({error}); copy it again") from error
+
+
+def _has_mask(path: Path) -> bool:
+    return bool(set(MASKS) & set(_parquet(path).schema_arrow.names))
+
+
+def _read(files: list[Path]) -> Iterator[Rows]:
+    for path in files:
+        file = _parquet(path)
+        names = file.schema_arrow.names
+        if "input_ids" not in names:
+            raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as tokenized datasets have")
+        columns = [name for name in ("input_ids", *OPTIONAL) if name in names]
+        row = 0
+        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+            yield _rows(batch, f"{path}: rows from {row:,} on")
+            row += batch.num_rows
+
+
+def _rows(batch: Any, where: str) -> Rows:
+    """The rows of a batch; a row of several texts becomes several rows, and padding goes away."""
+    lists = {name: _lists(batch.column(name), f"{where}: {name}") for name in batch.schema.names}
+    ids, lengths = lists["input_ids"]
+    for name, (_, own) in lists.items():
+        if name != "seq_lengths" and not np.array_equal(own, lengths):
+            raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
+    if ids.min(initial=0) < 0:
+        raise InputError(f"{where}: id {int(ids.min())}; expected ids of 0 and more")
+    weights = _weights(lists, where)
+    if "seq_lengths" in lists:
+        texts, per_row = lists["seq_lengths"]
+        ends = np.concatenate([[0], np.cumsum(texts)])[np.concatenate([[0], np.cumsum(per_row)])]
+        if not np.array_equal(np.diff(ends), lengths):
+            raise InputError(f"{where}: seq_lengths do not add up to the lengths of input_ids")
+        lengths = texts
+    if "attention_mask" in lists:
+        own = lists["attention_mask"][0] != 0
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        lengths = np.bincount(row[own], minlength=len(lengths)).astype(np.int64)
+        ids, weights = ids[own], weights[own] if weights is not None else None
+    return rows_of(ids.astype(np.uint32), lengths[lengths > 0], weights)
+
+
+def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
+    """All values of a column of lists, flat, and how many each row has."""
+    if column.null_count or column.flatten().null_count:
+        raise InputError(f"{where}: holds null; expected a list of integers in every row")
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    if len(values) and values.dtype.kind not in "iub":
+        raise InputError(f"{where}: holds {values.dtype}; expected lists of integers")
+    return values.astype(np.int64), column.value_lengths().to_numpy().astype(np.int64)
+
+
+def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> npt.NDArray[np.uint8] | None:
+    """What is trained, 0 and 1.
+
+    Raises:
+        InputError: labels that are not the ids beside them: shifted, or of another kind.
+    """
+    name = next((name for name in MASKS if name in lists), None)
+    if name is None:
+        return None
+    values, ids = lists[name][0], lists["input_ids"][0]
+    if name != "labels":
+        if ((values != 0) & (values != 1)).any():
+            raise InputError(f"{where}: {name} holds {values.max()}; expected 0 and 1")
+        return values.astype(np.uint8)
+    trained = values != IGNORE_INDEX
+    if not np.array_equal(values[trained], ids[trained]):
+        at = np.flatnonzero(trained[:-1])
+        shifted = np.array_equal(values[at], ids[at + 1]) if len(at) else False
+        why = "they are shifted by one, as Megatron and torchtitan have them" if shifted else "they are something else"
+        raise InputError(
+            f"{where}: labels differ from the ids beside them: {why}; expected unshifted labels, the id or -100"
+        )
+    return np.asarray(trained, dtype=np.uint8)
+
+
+HF = ImportFormat("hf", "parquet with input_ids and labels, masks or nothing", _open)

@@ -1,0 +1,92 @@
+"""`megatron`: .bin and .idx; a mask beside them as `niels-gpt export` writes it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import InputError
+from niels_gpt.export.megatron import MAGIC, VERSION
+from niels_gpt.export.rows import Int64s, Rows
+from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require, rows_from
+
+DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+HEADER_BYTES = 34
+
+
+def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+    del asked
+    if path.is_dir():
+        found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
+    else:  # a prefix, as Megatron takes it
+        index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
+        found, path = ({"train": [index]} if index.is_file() else {}), path.parent
+    splits = {}
+    for split, files in require(path, found, ".idx file").items():
+        masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
+        has_mask = all(mask.is_file() for mask in masks)
+        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask))
+    return splits
+
+
+def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
+    for file in files:
+        code, starts, lengths = read_index(file)
+        tokens = map_file(file.with_suffix(".bin"), DTYPES[code])
+        _check_places(file, tokens, starts, lengths)
+        mask = None
+        if masked:
+            own = file.with_name(f"{file.stem}_mask.idx")
+            mask_code, _, mask_lengths = read_index(own)
+            mask = map_file(own.with_suffix(".bin"), DTYPES[mask_code])
+            if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):
+                raise InputError(f"{own}: other lengths than {file.name}; mask and tokens do not belong together")
+        yield from rows_from(tokens, mask, starts, lengths, file)
+
+
+def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
+    """The code of the dtype, and where each document starts and how long it is, in tokens.
+
+    Sequences of lengths 3 2 4 with documents 0 2 3 are documents of 5 and 4.
+
+    Raises:
+        InputError: another kind of file, a newer version, or one that is cut.
+    """
+    with path.open("rb") as file:
+        data = file.read(HEADER_BYTES)
+    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+        raise InputError(f"{path}: does not begin like a Megatron index; expected the .idx of an IndexedDataset")
+    version, code, n, entries = struct.unpack("<QBQQ", data[len(MAGIC) :])
+    if version != VERSION or code not in DTYPES:
+        raise InputError(f"{path}: version {version} with dtype code {code}; this reads version {VERSION} of integers")
+    size = HEADER_BYTES + 12 * n + 8 * entries
+    if path.stat().st_size < size:
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes, but its header speaks of {size:,}; it is cut")
+    lengths = np.memmap(path, "<i4", "r", HEADER_BYTES, (n,)).astype(np.int64)
+    pointers = np.memmap(path, "<i8", "r", HEADER_BYTES + 4 * n, (n,)).astype(np.int64)
+    documents = np.memmap(path, "<i8", "r", HEADER_BYTES + 12 * n, (entries,)).astype(np.int64)
+    if n == 0 or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 1).any():
+        raise InputError(f"{path}: its documents do not cover its {n:,} sequences; the index is damaged")
+    starts = pointers // np.dtype(DTYPES[code]).itemsize
+    if (starts[1:] != starts[:-1] + lengths[:-1]).any():
+        raise InputError(
+            f"{path}: sequences do not follow each other; this reads files as Megatron's builder lays them"
+        )
+    return code, starts[documents[:-1]], np.add.reduceat(lengths, documents[:-1])
+
+
+def _check_places(path: Path, tokens: npt.NDArray[Any], starts: Int64s, lengths: Int64s) -> None:
+    if lengths.min() < 1 or int(starts[-1] + lengths[-1]) > len(tokens):
+        raise InputError(
+            f"{path}: ends at token {int(starts[-1] + lengths[-1]):,}, but {path.with_suffix('.bin').name} has "
+            f"{len(tokens):,}; the files do not belong together, or a document is empty"
+        )
+
+
+MEGATRON = ImportFormat("megatron", ".bin and .idx of Megatron", _open)

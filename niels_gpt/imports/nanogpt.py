@@ -1,0 +1,49 @@
+"""`nanogpt`: train.bin and val.bin of uint16 tokens, cut into episodes behind every end-of-text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.errors import UsageError
+from niels_gpt.export.rows import Rows, rows_of
+from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require
+
+PORTION_TOKENS = 1 << 20
+
+
+def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+    found = require(path, by_split(path, path.glob("*.bin")), ".bin file")
+    if asked.eos_id is None:
+        raise UsageError(
+            "nanogpt files do not say where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
+        )
+    dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[asked.token_dtype]
+    return {
+        split: SplitFiles(files, False, partial(_read, files, dtype, asked.eos_id)) for split, files in found.items()
+    }
+
+
+def _read(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
+    """Documents of a file; what follows its last end-of-text is one too.
+
+    ::
+
+        a b E c | d E e        (E ends a document, | a portion)        a b E    c d E    e
+    """
+    for file in files:
+        tokens = map_file(file, dtype)
+        begun = 0
+        for start in range(0, len(tokens), PORTION_TOKENS):
+            ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
+            if len(ends):
+                yield rows_of(tokens[begun : ends[-1]].astype(np.uint32), np.diff(ends, prepend=begun), None)
+                begun = int(ends[-1])
+        if begun < len(tokens):
+            yield rows_of(tokens[begun:].astype(np.uint32), np.array([len(tokens) - begun]), None)
+
+
+NANOGPT = ImportFormat("nanogpt", "train.bin and val.bin of nanoGPT", _open)

@@ -1,0 +1,64 @@
+"""`olmo`: token_ids_part_*.npy with their masks and .csv.gz, as OLMo-core and open-instruct have them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export.rows import Rows
+from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require, rows_from
+
+LINES = 1 << 16
+
+
+def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+    found = require(path, by_split(path, path.rglob("token_ids_part_*.npy")), "token_ids_part_*.npy")
+    splits = {}
+    for split, files in found.items():
+        has_mask = all(_mask_of(file).is_file() for file in files)
+        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask, asked.token_dtype))
+    return splits
+
+
+def _mask_of(file: Path) -> Path:
+    return file.with_name(file.name.replace("token_ids", "labels_mask"))
+
+
+def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[Rows]:
+    for file in files:
+        mask = map_file(_mask_of(file), "?") if masked else None
+        tokens = map_file(file, _dtype(file, None if mask is None else len(mask), token_dtype))
+        if mask is not None and len(mask) != len(tokens):
+            raise InputError(f"{_mask_of(file)}: {len(mask):,} entries for {len(tokens):,} tokens; expected one each")
+        lines = file.with_suffix(".csv.gz")
+        if not lines.is_file():
+            raise InputError(f"{lines}: no such file; expected the start and end of every document, one a line")
+        with gzip.open(lines, "rt", encoding="ascii") as text:
+            pairs = (line[:2] for line in csv.reader(text))
+            while chunk := list(islice(pairs, LINES)):
+                bounds = np.array(chunk, dtype=np.int64)
+                lengths = bounds[:, 1] - bounds[:, 0]
+                if lengths.min() < 1 or bounds.min() < 0 or bounds.max() > len(tokens):
+                    raise InputError(f"{lines}: documents outside the {len(tokens):,} tokens of {file.name}, or empty")
+                yield from rows_from(tokens, mask, bounds[:, 0], lengths, file)
+
+
+def _dtype(file: Path, entries: int | None, given: str | None) -> str:
+    """The mask has a byte a token, so it tells how wide a token is."""
+    if given is not None:
+        return {"uint16": "<u2", "uint32": "<u4"}[given]
+    widths = {2: "<u2", 4: "<u4"}
+    size = file.stat().st_size
+    if entries and size % entries == 0 and size // entries in widths:
+        return widths[size // entries]
+    raise UsageError(f"{file}: nothing tells how wide a token is; pass token_dtype (--token-dtype uint16 or uint32)")
+
+
+OLMO = ImportFormat("olmo", "token_ids_part_*.npy of OLMo-core and open-instruct", _open)

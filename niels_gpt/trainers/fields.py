@@ -1,0 +1,150 @@
+"""One batch, many names. `fields(batch, "hf")` and its like are the only place where a batch is renamed or realigned.
+
+What `labels` means differs from trainer to trainer, and nothing fails when it is mistaken. Tokens a b c d, of which c
+and d are trained, in a batch of T = 3::
+
+    batch        x         a b c      y       b c d      mask   . # #      y is shifted: y[i] follows x[i]
+
+    hf           input_ids a b c d    labels  I I c d    unshifted, so a token more: the model shifts
+    megatron     tokens    a b c      labels  b c d      loss_mask 0 1 1   shifted, and masked by the mask alone
+    torchtitan   input_ids a b c      labels  I c d      shifted
+    prime-rl     input_ids a b c      target_ids b c d   loss_mask . # #   shifted
+
+I is -100. Batches hold shifted targets because they are shifted once, in `format.collate`; here only `hf` moves them
+back to the tokens that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.format.collate import masked_targets
+from niels_gpt.format.masks import IGNORE_INDEX
+
+Fields = dict[str, Any]
+
+
+def fields(batch: EpisodeBatch, convention: str) -> Fields:
+    """The batch as keyword arguments of a trainer's model or step.
+
+    Args:
+        convention: one of `CONVENTIONS`:
+
+            * "hf": `input_ids`, `labels`, each int64 of (B, T + 1), **unshifted**; packed also `position_ids`, and
+              `use_cache=False`, without which attention crosses texts where Flash Attention is not used.
+            * "hf-flat": the same as one row of B * (T + 1), with `cu_seq_lens_q/k` (int32) and `max_length_q/k`, for
+              Flash Attention without padding.
+            * "megatron": `tokens`, `labels` (**shifted**, all of them), `loss_mask` float32, `position_ids`, each of
+              (B, T); packed also `cu_seqlens` (int32, of the flattened batch) and `max_seqlen`.
+            * "torchtitan": `input_ids`, `labels` (**shifted**, -100), `positions`.
+            * "prime-rl": `input_ids`, `target_ids` (**shifted**), `loss_mask` bool, `position_ids`, `seq_lens`.
+
+    Raises:
+        UsageError: no such convention, or weights that it cannot keep: only megatron has any but 0 and 1.
+    """
+    if convention not in CONVENTIONS:
+        meant = did_you_mean(convention, CONVENTIONS)
+        raise UsageError(f"no convention {convention!r}; there are {', '.join(CONVENTIONS)}{meant}")
+    return CONVENTIONS[convention](batch)
+
+
+def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
+    """`fields` with a convention, as a `collate_fn` that can be sent to worker processes.
+
+    Raises:
+        UsageError: no such convention.
+    """
+    if convention not in CONVENTIONS:
+        raise UsageError(
+            f"no convention {convention!r}; there are {', '.join(CONVENTIONS)}{did_you_mean(convention, CONVENTIONS)}"
+        )
+    return CONVENTIONS[convention]
+
+
+def _hugging_face(batch: EpisodeBatch) -> Fields:
+    labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
+    labels[:, 1:] = _labels(batch)  # a target belongs to the token one further: back to its own place
+    found: Fields = {"input_ids": torch.cat([batch.x, batch.y[:, -1:]], dim=1), "labels": labels.to(batch.x.device)}
+    if batch.position_ids is not None:
+        last = batch.position_ids[:, -1:]
+        found["position_ids"] = torch.cat([batch.position_ids, last + 1], dim=1)
+        # With a cache, transformers does not look at positions for where texts begin, and attention crosses them.
+        found["use_cache"] = False
+    return found
+
+
+def _flat(batch: EpisodeBatch) -> Fields:
+    """One row; the last token of each row of the batch joins the sequence before it.
+
+    T = 3, two rows, sequences of 2 1 | 3 inputs: cu_seqlens 0 2 3 6 become 0 2 4 8, one more for each whole row before.
+    """
+    found: Fields = {"use_cache": False}
+    for name, value in _hugging_face(batch).items():
+        found[name] = value.reshape(1, -1) if isinstance(value, torch.Tensor) else value
+    rows, T = batch.x.shape
+    if batch.cu_seqlens is None:
+        starts = torch.arange(rows + 1, dtype=torch.int32) * (T + 1)
+        found["position_ids"] = torch.arange(T + 1).repeat(rows)[None]
+    else:
+        starts = batch.cu_seqlens.cpu() + torch.div(batch.cu_seqlens.cpu(), T, rounding_mode="floor")
+    longest = int(starts.diff().max())
+    starts = starts.to(batch.x.device, torch.int32)
+    return found | {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": longest, "max_length_k": longest}
+
+
+def _megatron(batch: EpisodeBatch) -> Fields:
+    found: Fields = {"tokens": batch.x, "labels": batch.y, "loss_mask": batch.mask, "position_ids": _positions(batch)}
+    if batch.cu_seqlens is not None:
+        found |= {"cu_seqlens": batch.cu_seqlens, "max_seqlen": batch.max_seqlen}
+    return found
+
+
+def _torchtitan(batch: EpisodeBatch) -> Fields:
+    return {"input_ids": batch.x, "labels": _labels(batch), "positions": _positions(batch)}
+
+
+def _prime_rl(batch: EpisodeBatch) -> Fields:
+    rows, T = batch.x.shape
+    whole = torch.full((rows,), T, dtype=torch.int32, device=batch.x.device)
+    return {
+        "input_ids": batch.x,
+        "target_ids": batch.y,
+        "loss_mask": _trained(batch),
+        "position_ids": _positions(batch),
+        "seq_lens": whole if batch.cu_seqlens is None else batch.cu_seqlens.diff(),
+    }
+
+
+CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
+    "hf": _hugging_face,
+    "hf-flat": _flat,
+    "megatron": _megatron,
+    "torchtitan": _torchtitan,
+    "prime-rl": _prime_rl,
+}
+
+
+def _positions(batch: EpisodeBatch) -> torch.Tensor:
+    if batch.position_ids is not None:
+        return batch.position_ids
+    rows, T = batch.x.shape
+    return torch.arange(T, device=batch.x.device).expand(rows, T)
+
+
+def _labels(batch: EpisodeBatch) -> torch.Tensor:
+    return masked_targets(batch.y, _trained(batch), IGNORE_INDEX)
+
+
+def _trained(batch: EpisodeBatch) -> torch.Tensor:
+    """The mask as bool, if it is one."""
+    if batch.mask_sum != batch.num_trained_tokens or bool(((batch.mask != 0) & (batch.mask != 1)).any()):
+        raise UsageError(
+            "the dataset has weights other than 0 and 1, and this convention knows only trained or not; use "
+            "'megatron', or multiply the loss by batch.mask yourself"
+        )
+    return batch.mask > 0

@@ -1,0 +1,50 @@
+"""A `transformers.Trainer` that reads episodes: packed or padded, weighted right, and exact when it resumes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.utils.data
+import transformers
+
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.trainers.fields import named
+from niels_gpt.trainers.steps import EpochLoader
+
+
+class EpisodeTrainer(transformers.Trainer):
+    """Trains on the batches of a `GPTEpisodeDataLoader`, as it makes them: no sampler, no collator, no sharding.
+
+    The loader's own rank and world size apply, so each rank opens it for itself. `per_device_train_batch_size` does
+    nothing; the loader's batch_size counts. When training resumes from a checkpoint, in the middle of an epoch too, the
+    next batch is the one that would have come; the batch size and the number of ranks must be as they were, because
+    the Trainer remembers steps. The loss is divided by the number of trained tokens of all accumulated batches, by the
+    Trainer itself.
+
+    Args:
+        episodes: what to train on; its val split, if it has one, is evaluated on.
+        convention: "hf" or "hf-flat" (needs Flash Attention); see `fields`.
+        workers: options of `torch.utils.data.DataLoader`, for example `{"num_workers": 2}`.
+        given: of `transformers.Trainer`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        episodes: GPTEpisodeDataLoader,
+        convention: str = "hf",
+        workers: dict[str, Any] | None = None,
+        **given: Any,
+    ) -> None:
+        self.episodes, self._convert, self._workers = episodes, named(convention), workers or {}
+        super().__init__(*args, **given)
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        """One epoch of the train split; the Trainer says which."""
+        return EpochLoader(self.episodes.feed("train"), self._convert, **self._workers)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> torch.utils.data.DataLoader[Any]:
+        """Every row of the val split once, unless another dataset is given."""
+        if eval_dataset is not None:
+            return super().get_eval_dataloader(eval_dataset)
+        return EpochLoader(self.episodes.feed("val").in_order(), self._convert, **self._workers)

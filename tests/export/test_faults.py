@@ -1,0 +1,135 @@
+"""What goes wrong: killed exports, damaged sources, calls that cannot work. Nothing half-written remains."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from niels_gpt.errors import CacheError, StorageError, UsageError
+from niels_gpt.export import FORMATS, export
+from tests.conftest import REPOSITORY, run_cli
+from tests.episodes.made import write_shard
+from tests.export.sources import Row, episodes, random_rows, sft_cache
+
+SLOW_EXPORT = """
+import sys, time
+import niels_gpt.export.source as source
+from niels_gpt.export import export
+from niels_gpt.progress import Progress
+
+source.PORTION_TOKENS = 50
+
+class Slow(Progress):
+    def advance(self, steps):
+        print("under way", flush=True)
+        time.sleep(0.05)
+
+export(sys.argv[1], sys.argv[2], sys.argv[3], progress=Slow())
+"""
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_a_killed_export_leaves_nothing_that_looks_whole(tmp_path: Path, name: str) -> None:
+    source, out = episodes(tmp_path / "in", random_rows(300)), tmp_path / "out"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_EXPORT, str(source), name, str(out)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"under way\n"
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not out.exists()
+    manifest = export(source, name, out)
+    assert manifest["splits"]["train"]["rows"] == 300
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert written == {"export.json", *manifest["files"]}
+
+
+def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
+    """The limit on a file's size stands in for a full disk."""
+    source, out = episodes(tmp_path / "in", random_rows(3000)), tmp_path / "out"
+    before = export(source, "olmo", out, limit=3)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match="ulimit -f"):
+            export(source, "olmo", out, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert json.loads((out / "export.json").read_text()) == before
+
+
+def test_a_damaged_source_is_named(tmp_path: Path) -> None:
+    source = episodes(tmp_path / "in", [Row([1, 2, 3], [0, 1, 1]), Row([4, 5], [0, 1])], gap=0)
+    np.array([1, 2, 3, 4, 999], dtype="<u4").tofile(source / "train" / "tokens.bin")
+    with pytest.raises(CacheError, match=r"record 1: id 999 is outside the vocabulary of 300"):
+        export(source, "hf", tmp_path / "out")
+    np.array([1, 2, 3, 4, 5], dtype="<u4").tofile(source / "train" / "tokens.bin")
+    (source / "train" / "mask.bin").write_bytes(b"\0\1\1\0\7")
+    with pytest.raises(CacheError, match=r"record 1: mask 7; expected 0 or 1"):
+        export(source, "hf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_masks_of_two_kinds(tmp_path: Path) -> None:
+    """Read together as float32, a 7 in the mask of 0 and 1 would be a weight."""
+    write_shard(tmp_path / "train" / "shard_00000", [1, 2], [(0, 2)], mask=[0, 7])
+    write_shard(tmp_path / "train" / "shard_00001", [3, 4], [(0, 2)], mask=[0, 0.5], mask_dtype="<f4")
+    with pytest.raises(CacheError, match="7"):
+        export(tmp_path, "mds", tmp_path / "out")
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    source = episodes(tmp_path / "in", [Row([1, 2, 3], [0, 1, 1])])
+    for packing in (False, True):
+        with pytest.raises(UsageError, match="no row of train is left"):
+            export(source, "hf", tmp_path / "out", max_length=2, too_long="skip", packing=packing)
+
+
+def test_calls_that_cannot_work(tmp_path: Path) -> None:
+    source, _ = sft_cache(tmp_path / "in")
+    for arguments, message in (
+        ({"to": "megatron-brige"}, "did you mean 'megatron-bridge'"),
+        ({"to": "hf", "assistant_mask": True}, "did you mean 'assistant_masks'"),
+        ({"to": "hf", "packing": True}, "packing without max_length"),
+        ({"to": "hf", "limit": 0}, "limit is 0"),
+        ({"to": "hf", "too_long": "heads"}, "did you mean 'head'"),
+        ({"to": "hf", "split": "test"}, "split is 'test'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            export(source, out=tmp_path / "out", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(CacheError, match=r"neither episodes .* nor a cache"):
+        export(tmp_path, "hf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    source = episodes(tmp_path / "in", random_rows(40))
+    done = run_cli("export", source, "--to", "trl", "--packing", "--max-length", 64, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "padding_free=True" in done.stdout
+    assert "SFTConfig" in (tmp_path / "out" / "README.md").read_text()
+    told = run_cli("export", source, "--to", "olmo", "--limit", 3, "--json", "--out", tmp_path / "olmo")
+    assert json.loads(told.stdout)["splits"]["train"]["rows"] == 3
+    back = run_cli("import", tmp_path / "olmo", "--from", "olmo", "--out", tmp_path / "back", "--json")
+    assert json.loads(back.stdout)["splits"]["train"]["episodes"] == 3
+    wrong = run_cli("export", source, "--to", "hff", "--out", tmp_path / "no")
+    assert wrong.returncode == 2
+    assert "did you mean 'hf'?" in wrong.stderr
+    assert "Traceback" not in wrong.stderr

@@ -1,0 +1,151 @@
+"""Out and in again: ids and masks as they were; and what other programs write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export import export
+from niels_gpt.imports import import_episodes
+from tests.export.sources import EOT, Row, episodes, pretrain_cache, random_rows
+from tests.export.test_others import as_written
+
+
+def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[float]]]:
+    """Episodes as they lie in the files."""
+    opened = EpisodeSplit([dataset], split)
+    found = []
+    for shard in opened.shards:
+        for start, length in shard.records.astype(int).tolist():
+            part = slice(start, start + length)
+            mask = np.ones(length) if shard.mask is None else shard.mask[part]
+            found.append((shard.tokens[part].tolist(), mask.astype(float).tolist()))
+    return found
+
+
+@pytest.mark.parametrize("form", ["hf", "megatron", "olmo"])
+def test_ids_and_mask_come_back(tmp_path: Path, form: str) -> None:
+    rows, val = random_rows(80), random_rows(9, seed=4)
+    export(episodes(tmp_path / "in", rows, val), form, tmp_path / "out")
+    manifest = import_episodes(tmp_path / "out", form, tmp_path / "back")
+    assert read(tmp_path / "back") == as_written(rows)
+    assert read(tmp_path / "back", "val") == as_written(val)
+    assert manifest["vocab_size"] == 300
+    assert manifest["special_token_ids"] == {"eot": EOT}
+    assert open_manifest(tmp_path / "back") == manifest
+
+
+def test_packed_rows_come_back_as_episodes(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    rows = random_rows(80)
+    export(episodes(tmp_path / "in", rows), "trl", tmp_path / "out", packing=True, max_length=50)
+    import_episodes(tmp_path / "out", "hf", tmp_path / "back")
+    assert sorted(read(tmp_path / "back")) == sorted(as_written(rows))
+
+
+def test_a_stream_comes_back_by_its_end_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("niels_gpt.imports.nanogpt.PORTION_TOKENS", 7)
+    source, rows = pretrain_cache(tmp_path / "cache")
+    export(source, "nanogpt", tmp_path / "out")
+    import_episodes(tmp_path / "out", "nanogpt", tmp_path / "back", eos_id=EOT)
+    assert [ids for ids, _ in read(tmp_path / "back")] == [row.ids for row in rows]
+    with pytest.raises(UsageError, match="--eos-id"):
+        import_episodes(tmp_path / "out", "nanogpt", tmp_path / "no")
+
+
+def write_parquet(path: Path, **columns: Any) -> Path:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(arrow.table(columns), path)
+    return path
+
+
+def test_padding_of_a_foreign_dataset_goes_away(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "mine.parquet",
+        input_ids=[[5, 6, 7, 0, 0], [8, 9]],
+        attention_mask=[[1, 1, 1, 0, 0], [1, 1]],
+        labels=[[-100, 6, 7, -100, -100], [-100, -100]],
+        text=["a", "b"],
+    )
+    import_episodes(path, "hf", tmp_path / "back")
+    assert read(tmp_path / "back") == [([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 0])]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a"]}, r"expected input_ids"),
+        ({"input_ids": [[1, 2, 3]], "labels": [[2, 3, -100]]}, r"shifted by one"),
+        ({"input_ids": [[1, 2, 3]], "labels": [[9, 9, 9]]}, r"something else"),
+        ({"input_ids": [[1, 2, 3]], "labels": [[1, 2]]}, r"differ in length"),
+        ({"input_ids": [[1, 2, 3], None]}, r"holds null"),
+        ({"input_ids": [[1, -2, 3]]}, r"id -2"),
+        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[2]]}, r"do not add up"),
+        ({"input_ids": [[1, 2, 3]], "assistant_masks": [[0, 2, 1]]}, r"holds 2; expected 0 and 1"),
+    ],
+)
+def test_foreign_rows_that_are_wrong(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    path = write_parquet(tmp_path / "in" / "train.parquet", **columns)
+    with pytest.raises(InputError, match=message) as error:
+        import_episodes(path.parent, "hf", tmp_path / "back")
+    assert str(path) in str(error.value)
+    assert not (tmp_path / "back").exists()
+
+
+def test_files_that_are_cut(tmp_path: Path) -> None:
+    source = episodes(tmp_path / "in", random_rows(20))
+    export(source, "megatron", tmp_path / "megatron")
+    export(source, "olmo", tmp_path / "olmo")
+    for form, name, message in (
+        ("megatron", "train.idx", r"train.idx: .* it is cut"),
+        ("megatron", "train.bin", r"the files do not belong together"),
+        ("olmo", "train/labels_mask_part_0000.npy", r"nothing tells how wide|documents outside|entries for"),
+    ):
+        path = tmp_path / form / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-2])
+        with pytest.raises((InputError, UsageError), match=message):
+            import_episodes(tmp_path / form, form, tmp_path / "back")
+        path.write_bytes(whole)
+        assert not (tmp_path / "back").exists()
+    with pytest.raises(InputError, match="holds no parquet file"):
+        import_episodes(tmp_path / "olmo", "hf", tmp_path / "back")
+    with pytest.raises(InputError, match="no such file or directory"):
+        import_episodes(tmp_path / "nowhere", "hf", tmp_path / "back")
+    with pytest.raises(UsageError, match=r"did you mean 'megatron'"):
+        import_episodes(tmp_path / "olmo", "megatorn", tmp_path / "back")
+
+
+def test_the_loader_reads_what_was_imported(tmp_path: Path) -> None:
+    """An import is a dataset like any other: batches have the mask of the first."""
+    pytest.importorskip("torch")
+    from tests.episodes.made import loader
+
+    rows = [Row([1, 2, 3, 4], [0, 0, 1, 1]), Row([5, 6, 7], [0, 1, 0])]
+    export(episodes(tmp_path / "in", rows), "megatron", tmp_path / "out")
+    import_episodes(tmp_path / "out" / "train", "megatron", tmp_path / "back")
+    for dataset in (tmp_path / "in", tmp_path / "back"):
+        x, y, mask = loader(dataset, epoch_shuffle=False).get_batch()
+        assert x.tolist() == [[1, 2, 3, 4], [5, 6, 7, 99]]
+        assert y.tolist() == [[2, 3, 4, 99], [6, 7, 99, 99]]
+        assert mask.tolist() == [[0, 1, 1, 0], [1, 0, 0, 0]]
+
+
+def test_two_halves_of_a_dataset_must_agree(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in" / "train.parquet", input_ids=[[1, 2]], labels=[[-100, 2]])
+    write_parquet(tmp_path / "in" / "validation.parquet", input_ids=[[1, 2]])
+    with pytest.raises(InputError, match="one split says what is trained and the other does not"):
+        import_episodes(tmp_path / "in", "hf", tmp_path / "back")
+
+
+def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "in" / "train.parquet", input_ids=[[1, 200]])
+    with pytest.raises(UsageError, match="id 200 is outside the vocabulary of 100"):
+        import_episodes(tmp_path / "in", "hf", tmp_path / "back", vocab_size=100)
