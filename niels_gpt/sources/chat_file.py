@@ -63,10 +63,11 @@ class ChatFile(ChatSource):
         """The conversations in order, normalised, from row `start` on; unusable rows as `Rejected`."""
         dialect = self.found_dialect() or "messages"
         for record in islice(read_records(self.path), start, None):
-            yield record if isinstance(record, Rejected) else _conversation(record, dialect)
+            yield record if isinstance(record, Rejected) else conversation_of_record(record, dialect)
 
 
-def _conversation(record: Record, dialect: str) -> Conversation | Rejected:
+def conversation_of_record(record: Record, dialect: str) -> Conversation | Rejected:
+    """A record read as a dialect: the conversation, normalised, or why it cannot be used."""
     row, where = record.value, record.where
     if not isinstance(row, dict):
         detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
