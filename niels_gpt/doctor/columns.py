@@ -117,11 +117,11 @@ def token_rows(
     chosen = np.flatnonzero(usable)
     documents, misfits = _documents(kept, columns, usable, starts, attended)
     problems += [Problem("packing-lengths", int(chosen[row]), note) for row, note in misfits]
-    name = next((name for name in IDS if name in kept), None)
+    own = next((name for name in IDS if name in kept), None)
     rows = TokenRows(
         numbers=numbers[chosen],
         wheres=[wheres[row] for row in chosen.tolist()],
-        ids=kept[name].astype(np.int64) if name else np.zeros(0, np.int64),
+        ids=kept[own].astype(np.int64) if own else np.zeros(0, np.int64),
         starts=starts,
         trained=trained,
         labels=labels,
@@ -155,7 +155,7 @@ def _documents(
     starts: Int64s,
     attended: Bools | None,
 ) -> tuple[Int64s | None, list[tuple[int, str]]]:
-    """The number of each token's text, from seq_lengths, position_ids or a counting attention mask; and what misfits."""
+    """The number of each token's text, by whichever column tells it; and what does not fit."""
     n, lengths = int(starts[-1]), np.diff(starts)
     if LENGTHS in kept and n:
         counts = columns[LENGTHS].lengths[usable]

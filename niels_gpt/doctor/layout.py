@@ -1,4 +1,4 @@
-"""How a format lays out its turns, learned from renderings of the probes, and turns found by it in ids of any origin."""
+"""How a format lays out its turns, as learned from probes, and turns found by it in ids of any origin."""
 
 from __future__ import annotations
 

@@ -47,9 +47,11 @@ def learn(renderer: AnyRenderer) -> Layout:
     What cannot be learned is not guessed: the layout is then not `trusted`, and rules that need turns are not judged.
     """
     encoder = renderer.encoder
-    shown = [made for made in renderings(renderer).values() if isinstance(made, RenderedTokens)]
+    made_of = renderings(renderer)
+    shown = [made for made in made_of.values() if isinstance(made, RenderedTokens)]
     preamble = _preamble(shown, encoder)
-    headers = [header for made in shown for header in _headers(made, encoder, preamble)]
+    stops, closes = _stops(renderer, shown)
+    headers = [header for made in shown for header in _headers(made, encoder, len(preamble), stops if closes else ())]
     openers = _openers(headers, encoder)
     own = {ids for role, ids in openers if role == ASSISTANT}
     supplied = {
@@ -59,7 +61,6 @@ def learn(renderer: AnyRenderer) -> Layout:
         for opener in own
         if header.ids[: len(opener)] == opener
     }
-    stops, closes = _stops(renderer, shown)
     layout = Layout(
         openers=openers,
         supplied=tuple(sorted(supplied, key=lambda run: (-len(run), run))),
@@ -76,7 +77,8 @@ def learn(renderer: AnyRenderer) -> Layout:
         vocab_size=encoder.vocab_size,
         names={token: text for text, token in encoder.added_ids.items()},
     )
-    doubt = _doubt(layout, shown)
+    refused = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
+    doubt = _doubt(layout, shown) if shown else f"the template refuses every probe: {refused}"
     return replace(layout, trusted=not doubt, doubt=doubt)
 
 
@@ -114,18 +116,22 @@ def _common(runs: Sequence[Ids]) -> Ids:
     return shared
 
 
-def _headers(made: RenderedTokens, encoder: PieceEncoder, preamble: Ids) -> Iterator[_Header]:
-    """The header of each message: from its first token to its first body token."""
+def _headers(made: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids) -> Iterator[_Header]:
+    """The header of each message: from its first token to its first body token, but never in the first `after`."""
     ids, owners = made.token_ids, made.message_indices
-    added = set(encoder.added_ids.values())
+    marks = {token for text, token in encoder.added_ids.items() if text.strip()}
     for index, role in enumerate(made.message_roles):
         own = [at for at, owner in enumerate(owners) if owner == index]
         body = [at for at in own if made.is_content[at] and (role != "assistant" or made.sampled_mask[at])]
         if not body or role not in ROLES:
             continue
-        first, stop = max(own[0], len(preamble)), body[0]
+        first, stop = max(own[0], after), body[0]
         if first >= stop:  # the turn has no header of its own: what ends the one before it is its header
-            first = next((at for at in range(stop - 1, len(preamble) - 1, -1) if ids[at] in added), stop)
+            first = next((at for at in range(stop - 1, after - 1, -1) if ids[at] in marks), stop)
+        if role != "assistant":  # a turn that the template invents in front of the message is not its header
+            first = next((at + 1 for at in range(stop - 1, first - 1, -1) if ids[at] in stops), first)
+        while first < stop and not encoder.decode(ids[first : first + 1]).strip():
+            first += 1
         if first < stop:
             yield _Header(ROLES.index(role), tuple(ids[first:stop]), tuple(ids[:first]))
 
@@ -160,6 +166,8 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
             if role == "assistant" and said:
                 last.add(made.token_ids[said[-1]])
     ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
+    if len(last) == 1:  # every turn ends in it: it is a stop, marked as special or not
+        ends |= set(renderer.encoder.added_ids.values())
     if last and last <= ends:
         return tuple(sorted(last)), True
     return tuple(renderer.get_stop_token_ids()), False
@@ -167,8 +175,6 @@ def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids,
 
 def _doubt(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
     """The first probe whose turns are not found as they were written; empty if all are."""
-    if not shown:
-        return "the template refuses every probe"
     if not any(role == ASSISTANT for role, _ in layout.openers):
         return "no header of the assistant is to be seen"
     rows = rows_of([made.token_ids for made in shown])

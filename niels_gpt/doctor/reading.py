@@ -92,7 +92,7 @@ class Opened:
         if self.splits:
             return sum(self.splits.values())
         if self.form == "parquet":
-            return sum(_parquet(file).metadata.num_rows for file in self.files)
+            return sum(int(_parquet(file).metadata.num_rows) for file in self.files)
         return None
 
     def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:

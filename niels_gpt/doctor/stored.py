@@ -31,7 +31,8 @@ def vocab_of(folder: Path, form: str) -> int | None:
     from niels_gpt.episodes.format import open_manifest
 
     manifest: Any = open_meta(folder) if form == "cache" else open_manifest(folder) or {}
-    return manifest.get("vocab_size")
+    size = manifest.get("vocab_size")
+    return None if size is None else int(size)
 
 
 def count_rows(folder: Path, split: str, form: str) -> int:
@@ -77,10 +78,7 @@ def read_rows(folder: Path, split: str, form: str, own: Int64s, numbers: Int64s)
     starts, stops = index.spans(own)
     ids, edges = _gathered(tokens, starts, stops)
     special = sentinels_of(folder, form)
-    if mask is not None:
-        trained = _gathered(mask, starts, stops)[0] > 0
-    else:
-        trained = _by_sentinels(ids, edges, special)
+    trained = _by_sentinels(ids, edges, special) if mask is None else _gathered(mask, starts, stops)[0] > 0
     return TokenRows(numbers, [f"{folder} {split} example {at}" for at in own.tolist()], ids, edges, trained)
 
 

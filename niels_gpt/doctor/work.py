@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -164,11 +163,7 @@ def _rendered(
     try:
         return kept, renderer.render_many([chat.messages for chat in kept], tools=[chat.tools for chat in kept])
     except MessageError:
-        kept = [
-            chat
-            for chat, fine in zip(given, starmap(_renders, ((renderer, c, tally) for c in given)), strict=True)
-            if fine
-        ]
+        kept = [chat for chat in given if _renders(renderer, chat, tally)]
     if not kept:
         return kept, None
     return kept, renderer.render_many([chat.messages for chat in kept], tools=[chat.tools for chat in kept])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from niels_gpt.doctor.chats import ChatRow
@@ -75,16 +76,16 @@ def check(chats: list[ChatRow], tally: Tally, bad_forms: Mapping[str, str]) -> N
     for chat in chats:
         for index, form, arguments, tools in _arguments(chat):
             tally.sums[f"arguments as {form}"] += 1
-            where = {"row": chat.number, "where": chat.where, "message": index}
-            tally.add("tool-arguments-mixed", [Evidence(note=f"arguments as {form}", **where)] * (form == "text"))
+            here = Evidence(row=chat.number, where=chat.where, note="", message=index)
+            tally.add("tool-arguments-mixed", [replace(here, note="arguments as text")] * (form == "text"))
             if form in bad_forms:
-                tally.add("tool-arguments-misrendered", [Evidence(note=bad_forms[form], **where)])
+                tally.add("tool-arguments-misrendered", [replace(here, note=bad_forms[form])])
             if isinstance(arguments, str):
                 rule, note = _text_fault(arguments)
             else:
                 rule, note = _null_fault(arguments, tools)
             if rule:
-                tally.add(rule, [Evidence(note=note, **where)])
+                tally.add(rule, [replace(here, note=note)])
 
 
 def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:

@@ -51,7 +51,8 @@ RULES: Final = (
         "system-dropped",
         "error",
         "the system message does not reach the model",
-        "Training teaches to behave so without being told; serving with the same template drops it too.",
+        "Training teaches to behave so without being told. Serving may write it all the same: some templates write it in "
+        "the last user turn alone, which is the last message there and not here.",
         "The template has no system role and says nothing.",
         "Put the text into the first user message, or use another template.",
         applies=("chats", "tokenizer"),
@@ -138,8 +139,10 @@ def _order_faults(messages: Sequence[Message]) -> Iterator[tuple[int | None, str
 def check_rendered(chats: Sequence[ChatRow], batch: RenderedBatch, tally: Tally) -> None:
     """Judge what became of system messages."""
     stop = 0
-    for chat, length in zip(chats, batch.lengths.tolist(), strict=True):
+    for chat, length, attribution in zip(chats, batch.lengths.tolist(), batch.attribution, strict=True):
         start, stop = stop, stop + length
+        if attribution != "full":  # where a text went is not known
+            continue
         if chat.messages[0]["role"] != "system" or not "".join(texts_of(chat.messages[0])).strip():
             continue
         rule, note = system_fault(batch.message_indices[start:stop], batch.is_content[start:stop])

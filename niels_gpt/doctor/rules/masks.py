@@ -66,8 +66,8 @@ RULES: Final = (
         "open-turns",
         "warning",
         "no token that ends a turn is trained",
-        "In this format the next turn's opener ends the assistant's turn. If it is not trained, nothing teaches the model "
-        "to stop.",
+        "In this format the next turn's opener ends the assistant's turn. If it is not trained, nothing teaches the "
+        "model to stop.",
         "The renderer does not count the opener as sampled, which is its default.",
         "Train it: sampled_openers=True, and ensure_final_stop=True for the last turn.",
         ("huggingface/trl#1623",),
@@ -202,7 +202,8 @@ def _all_one(view: View, zero: Bools) -> Bools:
         return ~zero & ~open_ & (rows.mask_from not in ("", "labels"))
     foreign = rows.per_row(~view.padding & ~view.said & ~rows.first_of_document) > 0
     spoken = np.bincount(view.turns.row, minlength=len(rows)) > 0
-    return ~zero & ~open_ & foreign & spoken
+    ones: Bools = ~zero & ~open_ & foreign & spoken
+    return ones
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,8 @@ class _Graded:
         of_row = np.bincount(self.turns.row[self.touched], minlength=n)
         lefts = np.bincount(self.turns.row[self.left], minlength=n)
         rights = np.bincount(self.turns.row[self.right], minlength=n)
-        return (of_row > 0) & ((lefts == of_row) | (rights == of_row))
+        shifted: Bools = (of_row > 0) & ((lefts == of_row) | (rights == of_row))
+        return shifted
 
     def how(self, row: int) -> str:
         """In words, which way the mask of a row is moved."""
@@ -309,7 +311,7 @@ def _stops(view: View, layout: Layout, graded: _Graded, rows: Bools) -> None:
 def _inside(view: View, layout: Layout, graded: _Graded, rows: Bools) -> None:
     """Holes in answers, and think blocks without a thought."""
     turns, ids = graded.turns, view.rows.ids
-    holes = rows[turns.row] & (graded.count > 0) & (graded.count < graded.length)
+    holes = rows[turns.row] & (turns.stop >= 0) & (graded.count > 0) & (graded.count < graded.length)
     view.hit(
         "mask-holes",
         turns.row[holes],

@@ -78,4 +78,5 @@ def _beginnings(view: View) -> Int64s:
         found.append(turns.start[1:][behind])
     places = np.unique(np.concatenate(found))
     # Behind padding on the left a text begins too.
-    return places[(places != rows.starts[rows.row_of[places]]) & ~view.padding[np.maximum(places - 1, 0)]]
+    inside: Int64s = places[(places != rows.starts[rows.row_of[places]]) & ~view.padding[np.maximum(places - 1, 0)]]
+    return inside

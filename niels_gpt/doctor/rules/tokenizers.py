@@ -17,6 +17,7 @@ from niels_gpt.doctor.rules.chats import system_fault
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
+from niels_gpt.messages import normalise
 from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.tokenizer.encoder import Encoder
@@ -79,7 +80,8 @@ RULES: Final = (
         "prefix-not-preserved",
         "info",
         "a turn renders differently once others follow it",
-        "What is trained in history is not what was sampled; a conversation cannot be continued without rendering again.",
+        "What is trained in history is not what was sampled; a conversation cannot be continued without rendering "
+        "again.",
         "The template drops reasoning, or empty think blocks, from history.",
         "Train one sample for each turn (build_training_samples).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
@@ -170,7 +172,7 @@ def _template(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout, tall
     tally.add("template-refuses", [_told(encoder, f"{name}: {error}") for name, error in refused.items()])
     _prefixes(encoder, renderer, made, tally)
     system = made.get("a system message")
-    if isinstance(system, RenderedTokens):
+    if isinstance(system, RenderedTokens) and system.attribution == "full":
         rule, note = system_fault(np.asarray(system.message_indices), np.asarray(system.is_content))
         if rule:
             tally.add(rule, [_told(encoder, note, system.token_ids)])
@@ -195,7 +197,7 @@ def _prefixes(encoder: PieceEncoder, renderer: AnyRenderer, made: Mapping[str, A
         whole = made[name]
         if not isinstance(whole, RenderedTokens) or len(messages) < 4 or tools:
             continue
-        produced = renderer.render(messages[:2], tools=tools)
+        produced = renderer.render(normalise(messages[:2]), tools=tools)
         end = max((at + 1 for at, said in enumerate(produced.sampled_mask) if said), default=0)
         if whole.token_ids[:end] != produced.token_ids[:end]:
             pairs = zip(whole.token_ids, produced.token_ids, strict=False)

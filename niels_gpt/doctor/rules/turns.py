@@ -129,7 +129,9 @@ def _bodies(view: View, layout: Layout, turns: Turns) -> None:
     """Control tokens in bodies that the format itself never writes."""
     ids, n = view.rows.ids, len(view.rows.ids)
     odd = layout.controls - layout.structural - layout.known - {layout.pad, layout.bos}
-    ends = np.where((turns.role == ASSISTANT) & (turns.stop >= 0), turns.stop, turns.end)
+    text = np.maximum(turns.end - counts_in(view.padding, turns.body, turns.end), turns.body)
+    open_ends = np.where(turns.role == ASSISTANT, _last_text(view, layout, turns, text), turns.end)  # see _ends
+    ends = np.where((turns.role == ASSISTANT) & (turns.stop >= 0), turns.stop, open_ends)
     body: Bools = covered(turns.body, ends, n)
     found = np.isin(ids, list(odd)) & body & ~view.padding
     view.hit_tokens(
