@@ -51,8 +51,8 @@ RULES: Final = (
         "system-dropped",
         "error",
         "the system message does not reach the model",
-        "Training teaches to behave so without being told. Serving may write it all the same: some templates write it in "
-        "the last user turn alone, which is the last message there and not here.",
+        "Training teaches to behave so without being told. Serving may write it all the same: some templates write it "
+        "in the last user turn alone, which is the last message there and not here.",
         "The template has no system role and says nothing.",
         "Put the text into the first user message, or use another template.",
         applies=("chats", "tokenizer"),
