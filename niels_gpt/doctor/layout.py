@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Turns
 
 Ids = tuple[int, ...]
+_Part = tuple[int, int]  # an id, or a number of bytes of white space
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Layout:
         controls: control tokens, which no text becomes.
         known: all ids that serving stops at.
         think: ids of the tags around reasoning, where they are tokens.
-        blank: bool of shape (vocab_size,), tokens of nothing but white space.
+        blank: int64 of shape (vocab_size,), the bytes of tokens of nothing but white space, 0 for all others.
         vocab_size: all ids are below it.
         trusted: the turns of every probe were found exactly where the renderer wrote them. `doubt` says what was not.
     """
@@ -44,7 +46,7 @@ class Layout:
     controls: frozenset[int]
     known: frozenset[int]
     think: tuple[int, int] | None
-    blank: Bools
+    blank: Int64s
     vocab_size: int
     trusted: bool = True
     doubt: str = ""
@@ -84,24 +86,57 @@ class Layout:
     def _body(self, ids: Int64s, after: Int64s, end: Int64s) -> Int64s:
         """Where what the model says begins: behind the longest of `supplied` that stands there.
 
-        A new line that the format writes may share a token with white space that the model says; by its first character
-        it is the format's.
+        White space is told by its length, not by its tokens: a new line that the format writes may share a token with
+        white space that the model says, and by its first character that token is the format's.
         """
-        body = after.copy()
-        open_ = np.ones(len(after), dtype=np.bool_)
-        for run in self.supplied:
-            if not run:
-                continue
-            here = open_ & _stands(ids, after, run)
-            body[here] = after[here] + len(run)
+        body, open_ = after.copy(), np.ones(len(after), dtype=np.bool_)
+        for parts in self._supplied_parts:
+            here, behind = self._behind(ids, after, parts)
+            here &= open_
+            body[here] = behind[here]
             open_ &= ~here
-        if self.supplied and () not in self.supplied:
-            place = np.minimum(after, max(len(ids) - 1, 0))
-            blank = np.zeros(len(after), dtype=np.bool_)
-            inside = ids[place] < len(self.blank)
-            blank[inside] = self.blank[ids[place[inside]]]
-            body[open_ & blank] += 1
         return np.minimum(body, end)
+
+    @cached_property
+    def _supplied_parts(self) -> list[list[_Part]]:
+        """`supplied` as ids and runs of white space, the longest first, without repeats.
+
+        ::
+
+            new line, <think>, new line, new line       (0, 1) (7, 0) (0, 2)        7 is the tag's id
+        """
+        shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
+        for run in self.supplied:
+            parts: list[_Part] = []
+            for token in run:
+                size = int(self.blank[token])
+                if size and parts and parts[-1][1]:
+                    parts[-1] = (0, parts[-1][1] + size)
+                else:
+                    parts.append((0, size) if size else (token, 0))
+            # White space at the end may hold some of the model's, in a token that both share: the least of it is the
+            # format's.
+            last = parts.pop()[1] if parts and parts[-1][1] else 0
+            key = (tuple(parts), last > 0)
+            shortest[key] = min(last, shortest.get(key, last))
+        found = [[*parts, *([(0, last)] if last else [])] for (parts, _), last in shortest.items()]
+        return sorted(found, key=lambda parts: (-len(parts), [-size for _, size in parts]))
+
+    def _behind(self, ids: Int64s, places: Int64s, parts: Sequence[_Part]) -> tuple[Bools, Int64s]:
+        """At which places the parts stand, and where they end there."""
+        at, fits = places.copy(), np.ones(len(places), dtype=np.bool_)
+        for token, size in parts:
+            left = np.full(len(at), max(size, 1))
+            for _ in range(max(size, 1)):  # a token of white space has at least one byte
+                here = ids[np.minimum(at, len(ids) - 1)]
+                known = (at < len(ids)) & (here >= 0) & (here < len(self.blank))
+                lengths = np.zeros(len(at), dtype=np.int64)
+                lengths[known] = self.blank[here[known]] if size else here[known] == token
+                going = left > 0
+                fits &= ~going | (lengths > 0)
+                left, at = left - lengths * going, at + (going & fits)
+            fits &= left <= 0
+        return fits, at
 
     def _stop(self, ids: Int64s, body: Int64s, end: Int64s, rows: TokenRows) -> Int64s:
         """The first stop behind `body`; without stops of its own, the opener that follows."""
@@ -123,14 +158,6 @@ def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:
     return places
 
 
-def _stands(ids: Int64s, places: Int64s, run: Ids) -> Bools:
-    """At which places the run stands."""
-    fits = places + len(run) <= len(ids)
-    for offset, token in enumerate(run):
-        fits[fits] = ids[places[fits] + offset] == token
-    return fits
-
-
 def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
     """The layout of document 000, from the four sentinels alone."""
     openers = tuple(
@@ -149,7 +176,7 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         controls=frozenset(special.values()),
         known=frozenset((stop,)),
         think=None,
-        blank=np.zeros(vocab_size, dtype=np.bool_),
+        blank=np.zeros(vocab_size, dtype=np.int64),
         vocab_size=vocab_size,
         names={token: f"<{name}>" for name, token in special.items()},
     )

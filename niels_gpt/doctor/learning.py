@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.doctor.layout import Ids, Layout, rows_of
 from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.default import DefaultRenderer
@@ -217,5 +217,7 @@ def bare(encoder: PieceEncoder) -> Layout:
     )
 
 
-def _blank(encoder: PieceEncoder) -> Bools:
-    return np.array([bool(spelt) and not spelt.strip() for spelt in encoder.token_bytes(range(encoder.vocab_size))])
+def _blank(encoder: PieceEncoder) -> Int64s:
+    """Of each id its bytes if they are white space, else 0."""
+    spelt = encoder.token_bytes(range(encoder.vocab_size))
+    return np.array([0 if token.strip() else len(token) for token in spelt], dtype=np.int64)

@@ -28,15 +28,15 @@ def assistant(text: str, **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **more}
 
 
-def call(arguments: Any, name: str = "weather") -> dict[str, Any]:
-    """An assistant message that calls the tool."""
+def call(arguments: Any, name: str = "weather", *, id: str = "") -> dict[str, Any]:
+    """An assistant message that calls the tool; by default with an id as Kimi's format wants it."""
     function = {"name": name, "arguments": arguments}
-    return assistant("", tool_calls=[{"id": f"functions.{name}:0", "type": "function", "function": function}])
+    return assistant("", tool_calls=[{"id": id or f"functions.{name}:0", "type": "function", "function": function}])
 
 
-def result(text: str, name: str = "weather") -> dict[str, Any]:
+def result(text: str, name: str = "weather", *, id: str = "") -> dict[str, Any]:
     """What the tool returned."""
-    return {"role": "tool", "content": text, "tool_call_id": f"functions.{name}:0", "name": name}
+    return {"role": "tool", "content": text, "tool_call_id": id or f"functions.{name}:0", "name": name}
 
 
 _SYSTEM: Final = {"role": "system", "content": "Answer like a lighthouse."}
@@ -65,6 +65,11 @@ PROBES: Final[tuple[Probe, ...]] = (
     (
         "another tool call",
         [user("Time?"), call({"city": "Rome"}, "clock"), result("noon", "clock"), assistant("Twelve.")],
+        TOOLS,
+    ),
+    (
+        "a tool call with a short id",
+        [user("Rain?"), call({"city": "Oslo"}, id="aBcDeF123"), result("4", id="aBcDeF123"), assistant("Cold.")],
         TOOLS,
     ),
     ("two turns of one word", [user("a"), assistant("b"), user("c"), assistant("d")], None),
