@@ -158,7 +158,7 @@ class Kit:
             opened=opened,
             scope=Scope(layout, spell, max_length, self.sentinels),
             keep=keep,
-            renderer=self.renderer,
+            renderer=self.renderer if opened.kind == "chats" else None,
             on=on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
             bad_forms=calls.bad_forms(self.renderer) if self.renderer is not None and opened.kind == "chats" else {},
@@ -199,16 +199,14 @@ PLAIN: Final = ("mask-all-zero", "mask-all-one", "padding-trained", "loss-share"
 
 
 class Speller:
-    """An id as the text that a tokenizer gives it."""
+    """An id as the text that a tokenizer gives it; holds the texts, so that workers need no tokenizer."""
 
     def __init__(self, encoder: PieceEncoder) -> None:
-        self._encoder = encoder
+        self._spelt = encoder.token_bytes(range(encoder.vocab_size))
 
     def __call__(self, token: int) -> str:
         """The text; ids outside the vocabulary as numbers."""
-        if not 0 <= token < self._encoder.vocab_size:
-            return f"<{token}?>"
-        return self._encoder.token_bytes([token])[0].decode("utf-8", "replace")
+        return self._spelt[token].decode("utf-8", "replace") if 0 <= token < len(self._spelt) else f"<{token}?>"
 
 
 class Named:
