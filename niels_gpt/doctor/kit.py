@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from niels_gpt.doctor.layout import Layout, sentinel_layout
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
@@ -16,6 +16,7 @@ from niels_gpt.doctor.view import Scope
 from niels_gpt.doctor.work import Work
 from niels_gpt.errors import Mismatch, TemplateError, UsageError
 from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.opening import open_renderer
 from niels_gpt.renderers.registry import create_renderer
@@ -36,7 +37,7 @@ class Kit:
         self.sentinels: dict[str, int] = {}
         self.told: dict[str, Any] = {}
         if encoder is not None:
-            name = getattr(renderer, "name", "template") if renderer is not None else "none"
+            name = renderer.name if isinstance(renderer, Family) else "none" if renderer is None else "template"
             self.told = {"tokenizer": encoder.name, "renderer": name}
 
     @classmethod
@@ -151,9 +152,9 @@ class Named:
         return self._names.get(token, str(token))
 
 
-def is_renderer(given: Any) -> bool:
+def is_renderer(given: Any) -> TypeGuard[AnyRenderer]:
     """Something that renders and has an encoder."""
-    return hasattr(given, "render_many") and hasattr(given, "encoder")
+    return isinstance(given, Family | DefaultRenderer)
 
 
 def renderer_for(

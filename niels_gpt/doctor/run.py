@@ -28,6 +28,7 @@ from niels_gpt.renderers.loss import LossOn
 
 EVIDENCE: Final = 5
 SEED: Final = 0
+POOL_SLICES: Final = 8  # fewer are done before a pool of processes has started
 
 
 def diagnose(
@@ -104,8 +105,8 @@ def _examined(work: Work, slices: Iterator[Slice], workers: int) -> Iterator[Tal
     """The tallies of all slices in order; small inputs are not worth a pool."""
     if workers < 1:
         raise UsageError(f"workers is {workers}; expected at least 1")
-    head = list(islice(slices, 2))
-    if workers == 1 or len(head) < 2:
+    head = list(islice(slices, POOL_SLICES))
+    if workers == 1 or len(head) < POOL_SLICES:
         yield from map(work.examine, chain(head, slices))
         return
     waiting: deque[Future[Tally]] = deque()
@@ -170,7 +171,7 @@ def _side(given: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRen
         UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
     """
     if is_renderer(given):
-        return given  # type: ignore[no-any-return]
+        return given
     path = Path(str(given))
     if path.is_file() and not is_tokenizer(path):
         if tokenizer is None:
