@@ -10,6 +10,7 @@ import typer
 from niels_gpt import __version__
 from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
+from niels_gpt.doctor.cli import doctor
 from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.exchange_cli import export_command, import_command
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
@@ -28,6 +29,7 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(episodes_app, name="episodes")
 app.command("export")(export_command)
 app.command("import")(import_command)
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -178,24 +178,34 @@ def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
         InputError: missing, a directory or empty (on the first step).
         StorageError: the disk failed.
     """
+    return (parse_line(line, where) for where, line in read_lines(path))
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """`(where, line)` of the lines of a file that are not blank, undecoded, in constant memory.
+
+    Of a line longer than 256 MiB only so much comes out, without a line end; `parse_line` refuses it.
+
+    Raises:
+        InputError, StorageError: as `read_jsonl`.
+    """
     with open_bytes(path) as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
-            where = f"{path}:{number}"
-            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES)
-                yield Rejected(where, "line_too_long", f"{where}: the line is longer than 256 MiB; split the row")
-                continue
+            rest = line
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE_BYTES)
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
-                yield parse_line(line, where)
+                yield f"{path}:{number}", line
 
 
 def parse_line(line: bytes, where: str) -> Record | Rejected:
-    """One line of a JSON-lines file, or why it is not one."""
+    """A line of JSON as a record, or why it is none."""
+    if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+        return Rejected(where, "line_too_long", f"{where}: the line is longer than 256 MiB; split the row")
     try:
         return Record(where, json.loads(decode(line, where)))
     except InputError as error:

@@ -1,0 +1,309 @@
+"""Whatever is to be diagnosed, as slices of rows: small, in order, the same whoever works on them.
+
+The reading process finds rows and hands them on undecoded (lines, Arrow batches); decoding is the workers' part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from niels_gpt.cache.formats import META_NAME, SPLITS
+from niels_gpt.doctor.arrow import arrow_batches, packed, parquet_batches, parquet_file, unpacked
+from niels_gpt.doctor.columns import is_tokenised
+from niels_gpt.doctor.rows import Int64s
+from niels_gpt.episodes.format import is_episode_indexed_dataset
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.inputs import Record, Rejected, expand, parse_line, read_jsonl, read_lines
+from niels_gpt.seeds import order
+from niels_gpt.sources.dialects import DIALECTS, detect
+from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
+from niels_gpt.tokenizer.hf import TOKENIZER_NAME
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
+
+SLICE_ROWS: Final = 256
+SLICE_BYTES: Final = 1 << 20
+Kind = Literal["chats", "tokens"]
+Slice = tuple[Int64s, Any]  # the numbers of its rows, and one of the payloads below
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Undecoded JSON lines, each with where it stands."""
+
+    lines: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Rows as objects."""
+
+    records: list[Record | Rejected]
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A record batch, packed; `own` are the numbers of its rows in their file."""
+
+    name: str
+    packed: bytes
+    own: tuple[int, ...]
+
+    @property
+    def wheres(self) -> list[str]:
+        """Where each row stands."""
+        return [f"{self.name} row {number}" for number in self.own]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Some examples of one of our own datasets."""
+
+    folder: Path
+    split: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An input that was looked into.
+
+    Attributes:
+        form: how it is stored: jsonl, records, parquet, arrow, cache, episodes, rows, hub.
+        dialect: of conversations, one of `DIALECTS`.
+    """
+
+    name: str
+    form: str
+    kind: Kind
+    files: tuple[Path, ...] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+    dialect: str = "messages"
+    hub: tuple[HubDataset, str] | None = None
+    splits: Mapping[str, int] = field(default_factory=dict)
+
+    def count(self) -> int | None:
+        """How many rows there are; `None` where nobody knows before reading."""
+        if self.form == "rows":
+            return len(self.rows)
+        if self.splits:
+            return sum(self.splits.values())
+        if self.form == "parquet":
+            return sum(int(parquet_file(file).metadata.num_rows) for file in self.files)
+        return None
+
+    def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
+        """The rows in slices, in order.
+
+        Args:
+            sample: only so many rows, drawn by `seed`.
+
+        Raises:
+            UsageError: a sample of a stream. InputError: files that cannot be read.
+        """
+        chosen = None if sample is None else self._drawn(sample, seed)
+        if self.form == "jsonl":
+            return _of_lines(self.files, chosen)
+        if self.form in ("parquet", "arrow"):
+            return _of_batches(self._batches(), chosen)
+        if self.form in ("cache", "episodes"):
+            return self._stored(chosen)
+        return _of_records(self._records(), chosen)
+
+    def _drawn(self, sample: int, seed: int) -> Int64s:
+        if sample < 1:
+            raise UsageError(f"sample is {sample}; expected at least 1")
+        total = self.count()
+        if total is None:
+            if self.hub is not None:
+                raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
+            total = sum(len(numbers) for numbers, _ in self.slices())
+        return np.sort(order(seed, 0, total)[:sample])
+
+    def _peeked(self) -> Iterator[Record | Rejected]:
+        """The rows from the first on, to see what they are."""
+        return read_jsonl(self.files[0]) if self.form == "jsonl" else self._records()
+
+    def _records(self) -> Iterator[Record | Rejected]:
+        if self.form == "rows":
+            yield from (Record(f"row {number}", row) for number, row in enumerate(self.rows))
+        elif self.hub is not None:
+            dataset, split = self.hub
+            for number, row in enumerate(dataset.rows(split)):
+                yield Record(f"{self.name} {split} row {number}", row)
+        else:
+            for file in self.files:
+                yield from read_records(file)
+
+    def _batches(self) -> Iterator[tuple[str, int, Any]]:
+        """`(file, number of its first row, record batch)`."""
+        for file in self.files:
+            at = 0
+            read = parquet_batches if self.form == "parquet" else arrow_batches
+            for batch in read(file, SLICE_ROWS):
+                yield str(file), at, batch
+                at += batch.num_rows
+
+    def _stored(self, chosen: Int64s | None) -> Iterator[Slice]:
+        base = 0
+        for split, n in self.splits.items():
+            own = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
+            for at in range(0, len(own), SLICE_ROWS):
+                yield own[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
+            base += n
+
+
+def open_input(source: Any, *, split: str | None = None, form: str | None = None) -> Opened:
+    """Look into a source: rows in memory, a file, a directory, or a dataset on the hub.
+
+    Args:
+        split: of a hub dataset (default train), or of one of ours (default both).
+        form: the dialect of conversations; default as the first rows look.
+
+    Raises:
+        InputError: nothing there, or nothing that is known. UsageError: no such dialect.
+    """
+    if form is not None and form not in DIALECTS:
+        raise UsageError(f"no format {form!r}; known: {', '.join(DIALECTS)}")
+    if not isinstance(source, str | Path):
+        rows = list(source)
+        return _with_kind(Opened("rows", "rows", "chats", rows=rows), form)
+    path = Path(source)
+    if path.is_dir():
+        return _with_kind(_of_directory(path, split), form)
+    if path.is_file():
+        return _with_kind(Opened(str(path), _form(path), "chats", (path,)), form)
+    name = str(source)
+    if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
+        return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
+    raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
+
+
+def is_tokenizer(path: Path) -> bool:
+    """A directory (or file) with a tokenizer and no data."""
+    if path.is_file():
+        return path.name == TOKENIZER_NAME or path.suffix == ".model"
+    return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
+
+
+def _form(path: Path) -> str:
+    name = path.name
+    if name.endswith(".parquet"):
+        return "parquet"
+    if name.endswith(".arrow"):
+        return "arrow"
+    if name.endswith((".json", ".json.gz", ".json.zst")):
+        return "records"
+    if ".jsonl" in name:
+        return "jsonl"
+    raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
+
+
+def _of_directory(path: Path, split: str | None) -> Opened:
+    if is_episode_indexed_dataset(path):
+        return Opened(str(path), "episodes", "tokens", (path,), splits=_counted(path, split, "episodes"))
+    if (path / META_NAME).is_file():
+        return Opened(str(path), "cache", "tokens", (path,), splits=_counted(path, split, "cache"))
+    files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
+    forms = {_form(file) for file in files if not _is_side_file(file)}
+    data = tuple(file for file in files if not _is_side_file(file))
+    if len(forms) != 1:
+        found = ", ".join(sorted(forms)) or "none"
+        raise InputError(f"{path}: data files of these kinds: {found}; expected files of one kind. Name one of them")
+    return Opened(str(path), forms.pop(), "chats", data)
+
+
+def _is_side_file(file: Path) -> bool:
+    """What `save_to_disk` and trainers write beside the data."""
+    return file.name in ("dataset_info.json", "state.json", "dataset_dict.json") or file.name.startswith("cache-")
+
+
+def _counted(path: Path, split: str | None, form: str) -> dict[str, int]:
+    from niels_gpt.doctor.stored import count_rows
+
+    if split is not None and split not in SPLITS:
+        raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
+    return {name: count_rows(path, name, form) for name in ((split,) if split else SPLITS)}
+
+
+def _with_kind(opened: Opened, form: str | None) -> Opened:
+    """What kind of rows these are, by the first that can be read."""
+    if opened.kind == "tokens":
+        return opened
+    if opened.form in ("parquet", "arrow"):
+        first = next(opened._batches(), None)
+        if first is not None and is_tokenised(first[2].schema.names):
+            return replace(opened, kind="tokens")
+        rows = first[2].slice(0, 20).to_pylist() if first is not None else []
+    else:
+        rows = [held.value for held, _ in zip(opened._peeked(), range(100), strict=False) if isinstance(held, Record)]
+    objects = [row for row in rows if isinstance(row, Mapping)]
+    if any(is_tokenised(row) for row in objects):
+        return replace(opened, kind="tokens")
+    found = form or next(filter(None, map(detect, objects)), "messages")
+    return replace(opened, dialect=found)
+
+
+def _of_lines(files: Iterable[Path], chosen: Int64s | None) -> Iterator[Slice]:
+    wanted = None if chosen is None else iter(chosen.tolist())
+    following = None if wanted is None else next(wanted, -1)
+    numbers: list[int] = []
+    lines: list[tuple[str, bytes]] = []
+    size, number = 0, -1
+    for file in files:
+        for where, line in read_lines(file):
+            number += 1
+            if wanted is not None:
+                if number != following:
+                    continue
+                following = next(wanted, -1)
+            numbers.append(number)
+            lines.append((where, line))
+            size += len(line)
+            if len(lines) >= SLICE_ROWS or size >= SLICE_BYTES:
+                yield np.array(numbers), Lines(lines)
+                numbers, lines, size = [], [], 0
+    if lines:
+        yield np.array(numbers), Lines(lines)
+
+
+def _of_records(records: Iterable[Record | Rejected], chosen: Int64s | None) -> Iterator[Slice]:
+    wanted = None if chosen is None else set(chosen.tolist())
+    numbers: list[int] = []
+    held: list[Record | Rejected] = []
+    for number, record in enumerate(records):
+        if wanted is not None and number not in wanted:
+            continue
+        numbers.append(number)
+        held.append(record)
+        if len(held) >= SLICE_ROWS:
+            yield np.array(numbers), Objects(held)
+            numbers, held = [], []
+    if held:
+        yield np.array(numbers), Objects(held)
+
+
+def _of_batches(batches: Iterable[tuple[str, int, Any]], chosen: Int64s | None) -> Iterator[Slice]:
+    base = 0
+    for name, at, batch in batches:
+        here = np.arange(batch.num_rows)
+        if chosen is not None:
+            here = chosen[(chosen >= base) & (chosen < base + batch.num_rows)] - base
+        if len(here):
+            kept = batch if chosen is None else batch.take(here)
+            yield here + base, Arrow(name, packed(kept), tuple((here + at).tolist()))
+        base += batch.num_rows
+
+
+def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
+    """The rows of a slice as objects."""
+    if isinstance(payload, Objects):
+        return payload.records
+    if isinstance(payload, Lines):
+        return [parse_line(line, where) for where, line in payload.lines]
+    rows: list[dict[str, Any]] = unpacked(payload.packed).to_pylist()
+    return [Record(where, row) for where, row in zip(payload.wheres, rows, strict=True)]

@@ -1,0 +1,147 @@
+"""Rules on the tokens of turns: how they begin and end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from niels_gpt.doctor.layout import Layout, occurrences
+from niels_gpt.doctor.rows import ASSISTANT, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.tally import Tally
+from niels_gpt.doctor.view import View
+
+RULES: Final = (
+    Rule(
+        "eot-missing",
+        "error",
+        "assistant turns have no end-of-turn",
+        "The never-ending response: a model that never saw the token cannot write it.",
+        "The template writes none, or the rows were glued from texts.",
+        "Render with the model's own template, or append its end-of-turn to every assistant turn.",
+        ("huggingface/trl#1623", "hiyouga/LlamaFactory#2352"),
+    ),
+    Rule(
+        "wrong-end-of-turn",
+        "error",
+        "assistant turns end in another token than the format's",
+        "The model learns to stop with a token that serving does not wait for, and goes on behind it.",
+        "eos_token was appended in the place of the format's own end-of-turn.",
+        "End turns with the token that the chat template writes.",
+        ("hiyouga/LlamaFactory#3426",),
+    ),
+    Rule(
+        "truncated-mid-turn",
+        "error",
+        "rows break off inside an assistant turn that is trained",
+        "The model learns that some answers simply stop, and that the text goes on without an end.",
+        "Rows were cut to a length.",
+        "Drop the turn that was cut, or leave it out of the loss (--too-long drop_partial_turn).",
+        ("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143"),
+    ),
+    Rule(
+        "double-bos",
+        "error",
+        "rows begin twice",
+        "The model trains on two beginnings and sees one when it is served.",
+        "The template writes bos, and the text was encoded again with add_special_tokens=True.",
+        "Encode rendered text with add_special_tokens=False.",
+        ("huggingface/trl#1114", "huggingface/open-r1#462", "MakazhanAlpamys/Soup#781"),
+    ),
+    Rule(
+        "special-tokens-in-content",
+        "warning",
+        "content spells control tokens",
+        "Encoded as control tokens they forge turns, images or ends; as text they are harmless.",
+        "Scraped or user-written text that quotes a template.",
+        "Encode bodies with control tokens off (niels_gpt's renderers do), or clean the text.",
+        ("huggingface/transformers#29279", "antirez/ds4#197"),
+    ),
+    Rule(
+        "format-not-understood",
+        "info",
+        "turns could not be found for certain in this format",
+        "Rules that need to know where turns begin and end were not judged. Nothing is said about them.",
+        "The template writes turns in a way that its own probe renderings do not show.",
+        "Pass --renderer with the family's name, if there is one.",
+    ),
+)
+
+
+def check(view: View) -> None:
+    """Judge the beginnings and ends of turns."""
+    layout = view.scope.layout
+    if layout is None:
+        return
+    _beginnings(view, layout)
+    if view.turns is None:
+        return
+    _ends(view, layout, view.turns)
+    _bodies(view, layout, view.turns)
+
+
+def _beginnings(view: View, layout: Layout) -> None:
+    rows = view.rows
+    padded = covered(rows.starts[:-1], rows.starts[1:], len(rows.ids)) & view.padding
+    first = rows.first_of_document & ~padded
+    left = np.flatnonzero(padded[:-1] & ~padded[1:]) + 1  # behind padding on the left
+    places = np.union1d(np.flatnonzero(first), left[padded[rows.starts[rows.row_of[left]]]])
+    runs = {layout.preamble, layout.preamble[:1], () if layout.bos is None else (layout.bos,)} - {()}
+    twice = np.unique(np.concatenate([np.zeros(0, np.int64), *(occurrences(rows.ids, run + run) for run in runs)]))
+    found = np.intersect1d(places, twice)
+    found = found[found + 1 < rows.starts[rows.row_of[found] + 1]]
+    view.hit("double-bos", rows.row_of[found], found, "the text begins twice")
+
+
+def _ends(view: View, layout: Layout, turns: Turns) -> None:
+    """Assistant turns without a stop: inside a row, at its end, or closed by another token."""
+    rows, own = view.rows, turns.assistants
+    text = own.end - counts_in(view.padding, own.body, own.end)  # behind the last token that is no padding
+    spoken = text > own.body
+    view.tally.sums["turns closed"] += int((own.stop >= 0).sum())
+    if not layout.closes:
+        return
+    cut = spoken & (own.stop < 0)
+    last = _last_text(view, layout, own, text)
+    other = cut & np.isin(rows.ids[last], list(layout.controls - set(layout.stops)))
+    view.hit("wrong-end-of-turn", own.row[other], last[other], "the turn ends in this token")
+    at_end = own.end == rows.starts[own.row + 1]
+    inner = cut & ~other & ~at_end
+    view.hit("eot-missing", own.row[inner], text[inner] - 1, "the next turn begins behind this token")
+    taught = counts_in(view.trained, own.body, own.end) > 0 if rows.trained is not None else spoken
+    broken = cut & ~other & at_end & taught
+    view.hit("truncated-mid-turn", own.row[broken], text[broken] - 1, "the row ends here, inside the assistant's turn")
+
+
+def _last_text(view: View, layout: Layout, own: Turns, text: Int64s) -> Int64s:
+    """The last token of each turn that is not white space."""
+    last = np.maximum(text - 1, 0)
+    ids = view.rows.ids
+    for _ in range(2):
+        known = (ids[last] >= 0) & (ids[last] < layout.vocab_size) & (last > own.body)
+        known[known] = layout.blank[ids[last[known]]]
+        last = last - known
+    return last
+
+
+def _bodies(view: View, layout: Layout, turns: Turns) -> None:
+    """Control tokens in bodies that the format itself never writes."""
+    ids, n = view.rows.ids, len(view.rows.ids)
+    odd = layout.controls - layout.structural - layout.known - {layout.pad, layout.bos}
+    text = np.maximum(turns.end - counts_in(view.padding, turns.body, turns.end), turns.body)
+    open_ends = np.where(turns.role == ASSISTANT, _last_text(view, layout, turns, text), turns.end)  # see _ends
+    ends = np.where((turns.role == ASSISTANT) & (turns.stop >= 0), turns.stop, open_ends)
+    body: Bools = covered(turns.body, ends, n)
+    found = np.isin(ids, list(odd)) & body & ~view.padding
+    view.hit_tokens(
+        "special-tokens-in-content",
+        found,
+        lambda _, place: f"the control token {view.scope.spell(int(ids[place]))!r} inside a message",
+    )
+
+
+def finish(tally: Tally) -> None:
+    """Where no turn of the whole input is closed, rows are not cut: the format has no end."""
+    if not tally.sums["turns closed"]:
+        tally.move("truncated-mid-turn", "eot-missing")

@@ -1,0 +1,78 @@
+"""A report as SARIF 2.1.0 (OASIS, Static Analysis Results Interchange Format), which code-scanning tools read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from niels_gpt import __version__
+from niels_gpt.doctor.report import Evidence, Finding, Report, Severity
+from niels_gpt.doctor.rules import RULES
+from niels_gpt.doctor.rules.rule import Rule
+
+SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+LEVELS: Final[dict[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
+_FILE_LINE: Final = re.compile(r"(?P<file>.+):(?P<line>[1-9]\d*)")
+
+
+def to_sarif(report: Report) -> dict[str, Any]:
+    """The report: one run, every rule that fired with its words, one result for each piece of evidence."""
+    findings = [(finding, None) for finding in report.findings]
+    findings += [(silenced.finding, silenced.reason) for silenced in report.silenced]  # type: ignore[misc]
+    used = [RULES[finding.rule] for finding, _ in findings]
+    results = [
+        result for index, (finding, reason) in enumerate(findings) for result in _results(finding, index, reason)
+    ]
+    driver = {"name": "niels-gpt doctor", "version": __version__, "rules": list(map(_rule, used))}
+    properties = {"rows": report.rows, "tokens": report.tokens, "trainedTokens": report.trained_tokens}
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints", "properties": properties}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.meaning},
+        "help": {"text": f"Cause: {rule.cause} Fix: {rule.fix}"},
+        "defaultConfiguration": {"level": LEVELS[rule.severity]},
+    }
+    return told | ({"helpUri": rule.thread} if rule.threads else {})
+
+
+def _results(finding: Finding, index: int, reason: str | None) -> Iterator[dict[str, Any]]:
+    for evidence in finding.evidence or (None,):
+        note = f": {evidence.note}" if evidence is not None else ""
+        result: dict[str, Any] = {
+            "ruleId": finding.rule,
+            "ruleIndex": index,
+            "level": LEVELS[finding.severity],
+            "message": {"text": f"{finding.title}{note} ({finding.summary})"},
+        }
+        if evidence is not None:
+            result |= _located(evidence)
+        if reason is not None:
+            result["suppressions"] = [{"kind": "external", "justification": reason}]
+        yield result
+
+
+def _located(evidence: Evidence) -> dict[str, Any]:
+    """File and line where the row has some; else its name."""
+    properties = {"row": evidence.row, "message": evidence.message, "token": evidence.token}
+    known = {name: value for name, value in properties.items() if value is not None}
+    if not evidence.where:
+        return {"properties": known}
+    found = _FILE_LINE.fullmatch(evidence.where)
+    logical = [{"fullyQualifiedName": evidence.where}]
+    if found is None:
+        return {"locations": [{"logicalLocations": logical}], "properties": known}
+    place = {"artifactLocation": {"uri": _uri(found["file"])}, "region": {"startLine": int(found["line"])}}
+    return {"locations": [{"physicalLocation": place, "logicalLocations": logical}], "properties": known}
+
+
+def _uri(file: str) -> str:
+    path = Path(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())

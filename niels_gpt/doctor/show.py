@@ -1,0 +1,176 @@
+"""A report for people: in a terminal with tokens in colour, or as markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.doctor.report import SEVERITIES, Evidence, Finding, Report, Severity, WindowToken
+from niels_gpt.doctor.rules import RULES
+from niels_gpt.doctor.rules.rule import Rule, thread_url
+from niels_gpt.explorer.show import STYLES, visible
+
+COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+SHOWN = 3
+
+
+def render(report: Report) -> RenderableType:
+    """The report, worst first."""
+    parts: list[RenderableType] = [_head(report)]
+    for finding in report.findings:
+        parts += [Text(), *_finding(finding)]
+    for silenced in report.silenced:
+        parts.append(Text(f"silenced  {silenced.finding.rule}: {silenced.reason}", style="bright_black"))
+    if report.skipped:
+        parts += [Text(), Text(_skipped(report), style="bright_black")]
+    parts += [Text(), _verdict(report)]
+    return Group(*parts)
+
+
+def _head(report: Report) -> Text:
+    about = [f"{report.rows:,} rows", f"{report.tokens:,} tokens", f"{report.trained_tokens:,} trained"]
+    if report.source.get("kind") == "tokenizer":
+        about = ["a tokenizer alone"]
+    if "loss_share" in report.stats:
+        about.append(f"{report.stats['loss_share']:.1%} in the loss")
+    told = [f"{name} {report.source[name]}" for name in ("tokenizer", "renderer", "sample") if name in report.source]
+    name = " and ".join(str(report.source[key]) for key in ("name", "other") if key in report.source)
+    return Text.assemble((name, "bold"), ": " + ", ".join(about), (f"  ({', '.join(told)})" if told else "", "dim"))
+
+
+def _finding(finding: Finding) -> Iterator[RenderableType]:
+    yield Text.assemble(
+        (f"{finding.severity:<8}", COLOURS[finding.severity]),
+        (finding.rule, "bold"),
+        f"  {finding.title}: {finding.summary}",
+    )
+    for evidence in finding.evidence[:SHOWN]:
+        yield Padding(_place(evidence), (0, 0, 0, 8))
+        if evidence.window:
+            yield Padding(_window(evidence), (0, 0, 0, 10))
+    if finding.details:
+        yield Padding(_details(finding), (0, 0, 0, 8))
+    yield Padding(Text.assemble(("cause   ", "dim"), finding.cause), (0, 0, 0, 8))
+    yield Padding(Text.assemble(("fix     ", "dim"), finding.fix), (0, 0, 0, 8))
+    yield Padding(Text.assemble(("thread  ", "dim"), finding.thread), (0, 0, 0, 8))
+
+
+def _place(evidence: Evidence) -> Text:
+    return Text(f"{place_of(evidence)}: {_safe(evidence.note)}")
+
+
+def place_of(evidence: Evidence) -> str:
+    """Where evidence stands, in words."""
+    parts = [evidence.where] if evidence.where else []
+    parts += [] if evidence.message is None else [f"message {evidence.message}"]
+    parts += [] if evidence.token is None else [f"token {evidence.token}"]
+    return _safe(", ".join(parts))
+
+
+def _safe(text: str) -> str:
+    """Nothing in data can steer the terminal."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
+
+
+def _window(evidence: Evidence) -> Text:
+    text = Text()
+    for at, token in enumerate(evidence.window):
+        style = _style(token)
+        text.append(visible(token.text) or "∅", style=f"{style} underline" if at == evidence.mark else style)
+        text.append(" ")
+    return text
+
+
+def _style(token: WindowToken) -> str:
+    if token.trained:
+        return STYLES["trained"]
+    return STYLES["scaffold"] if token.role is None else STYLES["context"]
+
+
+def _details(finding: Finding) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in finding.details.items():
+        for inner, numbers in value.items() if isinstance(value, dict) else [(name, value)]:
+            shown = ", ".join(f"{n:,} {what}" for what, n in numbers.items()) if isinstance(numbers, dict) else numbers
+            table.add_row(str(inner), f"{shown:,}" if isinstance(shown, int) else str(shown))
+    return table
+
+
+def _skipped(report: Report) -> str:
+    reasons: dict[str, list[str]] = {}
+    for rule, reason in report.skipped.items():
+        reasons.setdefault(reason, []).append(rule)
+    return "\n".join(f"not judged ({reason}): {', '.join(rules)}" for reason, rules in reasons.items())
+
+
+def _verdict(report: Report) -> Text:
+    counts = {severity: sum(f.severity == severity for f in report.findings) for severity in SEVERITIES}
+    if not report.findings:
+        return Text("nothing found", style="bold green")
+    names = {"error": "errors", "warning": "warnings", "info": "remarks"}
+    told = ", ".join(
+        f"{n} {names[severity] if n != 1 else names[severity][:-1]}" for severity, n in counts.items() if n
+    )
+    return Text(told, style="bold red" if counts["error"] else "bold")
+
+
+def markdown(report: Report) -> str:
+    """The report as markdown, for issues and build logs."""
+    lines = [f"# {_head(report).plain}", ""]
+    if not report.findings:
+        lines += ["Nothing found.", ""]
+    for finding in report.findings:
+        lines += [f"## {finding.severity}: `{finding.rule}`", "", f"{finding.title}: {finding.summary}.", ""]
+        for evidence in finding.evidence:
+            lines.append(f"* `{_fenced(place_of(evidence))}`: {_plain(evidence.note)}")
+            if evidence.window:
+                shown = " ".join(f"[{visible(t.text)}]" if t.trained else visible(t.text) for t in evidence.window)
+                lines.append(f"  `{_fenced(shown)}`")
+        lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {finding.thread}", ""]
+    for silenced in report.silenced:
+        lines += [f"Silenced: `{silenced.finding.rule}` ({_plain(silenced.reason)})", ""]
+    if report.skipped:
+        lines += [_skipped(report), ""]
+    return "\n".join(lines)
+
+
+def _fenced(text: str) -> str:
+    return text.replace("`", "'")
+
+
+def _plain(text: str) -> str:
+    """Text in which markdown and HTML mean nothing."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>#|!" else c for c in _safe(text))
+
+
+def explain(rule: Rule) -> RenderableType:
+    """A rule in full."""
+    rows = [
+        ("what it means", rule.meaning),
+        ("usual cause", rule.cause),
+        ("fix", rule.fix),
+        ("judged on", ", ".join(rule.applies)),
+        ("threads", "\n".join(map(thread_url, rule.threads)) or rule.thread),
+    ]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    head = Text.assemble((rule.severity, COLOURS[rule.severity]), "  ", (rule.id, "bold"), f"  {rule.title}")
+    return Group(head, table)
+
+
+def listing() -> Table:
+    """All rules."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("severity", "rule", "judged on", "what"):
+        table.add_column(name)
+    for rule in RULES.values():
+        applies = ", ".join(rule.applies)
+        table.add_row(Text(rule.severity, style=COLOURS[rule.severity]), rule.id, applies, rule.title)
+    return table

@@ -1,0 +1,101 @@
+"""The planted-bug suite: for every rule datasets in which it must fire, and the same without the bug.
+
+`python -m tests.doctor.planted` prints what `test_planted.py` asserts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from niels_gpt.doctor import RULES, Report
+
+
+@dataclass(frozen=True)
+class Case:
+    """One dataset.
+
+    Attributes:
+        family: of which format. make: diagnoses it, in an empty directory. planted: the bug is in it.
+        also: rules that rightly fire too, because the bug shows in several ways.
+    """
+
+    rule: str
+    family: str
+    make: Callable[[Path], Report]
+    planted: bool
+    also: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule}-{self.family}-{'planted' if self.planted else 'clean'}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one rule did; `others` are rules that fired where they should not."""
+
+    rule: str
+    hits: int
+    misses: int
+    false: int
+    silent: int
+    others: tuple[str, ...]
+
+    @property
+    def precision(self) -> float:
+        fired = self.hits + self.false + len(self.others)
+        return self.hits / fired if fired else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
+
+
+def cases() -> list[Case]:
+    from tests.doctor import planted_chats, planted_models, planted_tokens
+
+    return [*planted_tokens.cases(), *planted_chats.cases(), *planted_models.cases()]
+
+
+def judged(case: Case) -> tuple[bool, list[str]]:
+    """Whether the rule fired, and which other errors and warnings did that should not."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = case.make(Path(folder))
+    odd = [rule for rule in report.rules("warning") if rule != case.rule and rule not in case.also]
+    return case.rule in report.rules(), odd
+
+
+@cache
+def scores() -> tuple[Score, ...]:
+    """Every rule on its own datasets."""
+    return tuple(_score(rule) for rule in RULES)
+
+
+def _score(rule: str) -> Score:
+    counts = {(planted, fired): 0 for planted in (True, False) for fired in (True, False)}
+    others: list[str] = []
+    for case in (one for one in cases() if one.rule == rule):
+        fired, odd = judged(case)
+        counts[case.planted, fired] += 1
+        others += [f"{case.name}: {name}" for name in odd]
+    return Score(
+        rule, counts[True, True], counts[True, False], counts[False, True], counts[False, False], tuple(others)
+    )
+
+
+def table() -> Iterator[str]:
+    yield f"{'rule':32} fired  missed  false  silent  precision  recall"
+    for score in scores():
+        yield (
+            f"{score.rule:32} {score.hits:5}  {score.misses:6}  {score.false:5}  {score.silent:6}  "
+            f"{score.precision:9.3f}  {score.recall:6.3f}"
+        )
+        yield from (f"    also fired: {odd}" for odd in score.others)
+
+
+if __name__ == "__main__":
+    print("\n".join(table()))

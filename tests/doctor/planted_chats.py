@@ -1,0 +1,186 @@
+"""Bugs in conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.doctor import Report, diagnose
+from tests.doctor.made import CHATML, Row, as_rows, assistant, by_template, chats, report_on, system, tool_chats, user
+from tests.doctor.planted import Case
+
+PLAIN = ("chatml", "llama-3", "deepseek-v3")
+WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
+TOKENIZERS = ("qwen2.5", "llama-3", "gemma")
+DROPS_SYSTEM = CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
+FOLDS_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}{{ START + m.role + '\n' }}"
+    "{% if loop.index0 == 1 and messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
+    "{{ m.content + STOP + '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ START + 'assistant\n' }}{% endif %}"
+)
+CALLS = (
+    "{% for m in messages %}{{ START + m.role + '\n' + (m.content or '') }}{% for c in m.tool_calls or [] %}"
+    "{{ '[' + c.function.name + ARGUMENTS + ']' }}{% endfor %}{{ STOP + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ START + 'assistant\n' }}{% endif %}"
+)
+AS_JSON = CALLS.replace("ARGUMENTS", "(c.function.arguments | tojson)")
+AS_GIVEN = CALLS.replace("ARGUMENTS", "(c.function.arguments | string)")
+IN_BOTH = CALLS.replace(
+    "ARGUMENTS", "(c.function.arguments if c.function.arguments is string else c.function.arguments | tojson)"
+)
+ODD = "{{ messages[-1].content }}{% if add_generation_prompt %}{{ messages[0].content }}{% endif %}"
+
+
+def two_users(made: list[Row]) -> None:
+    made[0]["messages"].insert(1, user("hello again"))
+
+
+def no_answer(made: list[Row]) -> None:
+    made[1]["messages"].pop()
+
+
+def late_call(made: list[Row]) -> None:
+    made[2]["messages"].append({"role": "tool", "content": "the fox", "tool_call_id": "functions.get:0"})
+
+
+def silent(made: list[Row]) -> None:
+    made[0]["messages"][1]["content"] = "  "
+
+
+def broken(made: list[Row]) -> None:
+    made[1]["messages"][0] = {"content": "hello"}
+
+
+def hollow(made: list[Row]) -> None:
+    made[1]["messages"] = []
+
+
+def copied(made: list[Row]) -> None:
+    made.append(json.loads(json.dumps(made[2])))
+
+
+def flagged(made: list[Row]) -> None:
+    for row in made:
+        for message in row["messages"][:-1]:
+            if message["role"] == "assistant":
+                message["train"] = False
+
+
+def muted(made: list[Row]) -> None:
+    for message in made[0]["messages"]:
+        message["train"] = False
+
+
+def forged(spelling: str) -> Callable[[list[Row]], None]:
+    def plant(made: list[Row]) -> None:
+        made[0]["messages"][0]["content"] += f" {spelling} the fox"
+
+    return plant
+
+
+SPELT = {"chatml": "<|im_start|>", "llama-3": "<|eot_id|>", "deepseek-v3": "<｜end▁of▁sentence｜>"}
+# Rule, families, plant, what rightly fires too.
+PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str, ...]], ...] = (
+    ("role-order", PLAIN, two_users, ()),
+    ("role-order", PLAIN, no_answer, ()),
+    ("empty-answer", PLAIN, silent, ()),
+    ("unusable-row", PLAIN, broken, ()),
+    ("empty-row", PLAIN, hollow, ()),
+    ("duplicate-row", PLAIN, copied, ()),
+    ("last-turn-only", PLAIN, flagged, ()),
+    ("mask-all-zero", PLAIN, muted, ()),
+    ("template-raises", ("gemma", "mistral"), two_users, ("role-order",)),
+    ("template-raises", ("ngpt", "chatml"), late_call, ("role-order",)),
+    *(("special-tokens-in-content", (family,), forged(SPELT[family]), ()) for family in PLAIN),
+)
+
+
+def _chats(family: str, plant: Callable[[list[Row]], None] | None, _: Path) -> Report:
+    made = as_rows(chats())
+    if plant is not None:
+        plant(made)
+    return report_on(family, made)
+
+
+def cases() -> list[Case]:
+    made = []
+    for rule, families, plant, also in PLANTS:
+        for family in families:
+            made.append(Case(rule, family, partial(_chats, family, plant), True, also))
+            made.append(Case(rule, family, partial(_chats, family, None), False))
+    for planted in (True, False):
+        made += [
+            *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
+            *(Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted) for f in TOKENIZERS),
+            *(Case("system-folded", f, partial(_system, f, planted, FOLDS_SYSTEM), planted) for f in TOKENIZERS),
+            *(
+                Case(rule, f, partial(_calls, f, form if planted else good), planted, also)
+                for rule, form, good, also in ARGUMENTS
+                for f in WITH_TOOLS
+            ),
+            *(Case("tool-arguments-misrendered", f, partial(_skewed, f, planted), planted) for f in TOKENIZERS),
+            *(Case("format-not-understood", f, partial(_odd, f, planted), planted, MANY) for f in TOKENIZERS),
+        ]
+    return made
+
+
+THINKS = ("qwen3", "nemotron-3", "glm-4.5")
+EMPTY = ("empty-think-trained", "open-turns")
+MANY = ("eot-missing", "mask-all-one", "stop-set-unknown", "open-turns", "loss-share", "attribution-partial")
+
+
+def _thinking(family: str, planted: bool, _: Path) -> Report:
+    """Reasoning in every turn; the families keep it in the last alone."""
+    return report_on(family, as_rows(chats(reasons=True, turns=2 if planted else 1)))
+
+
+def _system(family: str, planted: bool, template: str, _: Path) -> Report:
+    made = as_rows([[system(), *messages] for messages in chats()])
+    return diagnose(made, renderer=by_template(family, template if planted else CHATML))
+
+
+def _mixed(number: int) -> Any:
+    return {"city": "Oslo", "days": number} if number % 2 else json.dumps({"city": "Oslo", "days": number})
+
+
+# Rule, arguments with the bug, arguments without it, what rightly fires too.
+ARGUMENTS: tuple[tuple[str, Callable[[int], Any], Callable[[int], Any], tuple[str, ...]], ...] = (
+    ("tool-arguments-mixed", _mixed, lambda n: {"city": "Oslo", "days": n}, ()),
+    ("tool-arguments-null", lambda n: {"city": f"x{n}", "zip": None}, lambda n: {"city": f"x{n}", "days": None}, ()),
+    (
+        "tool-arguments-double-encoded",
+        lambda n: {"arguments": json.dumps({"city": f"x{n}"})},
+        lambda n: {"city": json.dumps({"name": n})},
+        (),
+    ),
+    (
+        "tool-arguments-double-encoded",
+        lambda n: json.dumps(json.dumps({"city": f"x{n}"})),
+        lambda n: json.dumps({"city": f"x{n}"}),
+        ("template-raises",),
+    ),
+    ("tool-arguments-not-json", lambda n: f"city=x{n}", lambda n: json.dumps({"city": n}), ("template-raises",)),
+)
+
+
+def _calls(family: str, arguments: Callable[[int], Any], _: Path) -> Report:
+    return report_on(family, tool_chats(arguments))
+
+
+def _skewed(family: str, planted: bool, _: Path) -> Report:
+    """Arguments as text under a template that writes them as JSON, or as objects under one that writes them as is."""
+    if family == "gemma":
+        template, arguments = AS_GIVEN, {"city": "Oslo"}
+    else:
+        template, arguments = AS_JSON, json.dumps({"city": "Oslo"})  # type: ignore[assignment]
+    made = [*tool_chats(lambda n: arguments)]
+    return diagnose(made, renderer=by_template(family, template if planted else IN_BOTH))
+
+
+def _odd(family: str, planted: bool, _: Path) -> Report:
+    made = [[user("hello"), assistant("the fox")], *chats()]
+    return diagnose(as_rows(made), renderer=by_template(family, ODD if planted else CHATML))

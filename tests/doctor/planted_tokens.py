@@ -1,0 +1,359 @@
+"""Bugs in rows of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.doctor import Report
+from niels_gpt.doctor.learning import learn
+from niels_gpt.renderers.base import build_training_samples
+from tests.doctor.made import (
+    Row,
+    Sample,
+    chats,
+    packed,
+    padded,
+    preamble,
+    report_on,
+    rows,
+    sample_of,
+    samples,
+    system,
+    tool_chats,
+    user,
+)
+from tests.doctor.planted import Case
+from tests.renderers.tiny_families import renderer_of
+
+PLAIN = ("chatml", "llama-3", "deepseek-v3")
+WITH_BOS = ("llama-3", "gemma", "mistral")
+WITH_TAIL = ("chatml", "gemma", "minimax-m2")
+WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
+THINKS = ("qwen3", "glm-4.5", "kimi-k2")
+WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
+Plant = Callable[[str, list[Sample]], Any]
+
+
+def all_zero(family: str, given: list[Sample]) -> Any:
+    for sample in given[:3]:
+        sample.trained = [False] * len(sample.ids)
+    return rows(given)
+
+
+def all_one(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        sample.trained = [True] * len(sample.ids)
+    return rows(given)
+
+
+def shifted_left(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        sample.trained = [*sample.trained[1:], False]
+    return rows(given)
+
+
+def shifted_right(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        sample.trained = [False, *sample.trained[:-1]]
+    return rows(given)
+
+
+def without_stop(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        for stop in sample.stops:
+            sample.trained[stop] = False
+    return rows(given)
+
+
+def masked_by_value(family: str, given: list[Sample]) -> Any:
+    stop = given[0].ids[given[0].stops[0]]
+    for sample in padded(given, stop):
+        sample.trained = [trained and token != stop for token, trained in zip(sample.ids, sample.trained, strict=True)]
+    return rows(given)
+
+
+def padded_well(family: str, given: list[Sample]) -> Any:
+    return rows(padded(given, given[0].ids[given[0].stops[0]]))
+
+
+def padding_trained(family: str, given: list[Sample]) -> Any:
+    made = rows(padded(given, given[0].ids[given[0].stops[0]]))
+    for row in made:
+        pairs = zip(row["labels"], row["input_ids"], row["attention_mask"], strict=True)
+        row["labels"] = [label if attended else token for label, token, attended in pairs]
+    return made
+
+
+def user_trained(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        low, high = sample.users[0]
+        sample.trained[low:high] = [True] * (high - low)
+    return rows(given)
+
+
+def header_trained(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        for header, (body, _) in zip(sample.headers, sample.bodies, strict=True):
+            sample.trained[header:body] = [True] * (body - header)
+    return rows(given)
+
+
+def holes(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        sample.trained[sample.bodies[0][0] + 2] = False
+    return rows(given)
+
+
+def last_only(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        low, high = sample.bodies[0]
+        sample.trained[low : high + 1] = [False] * (high + 1 - low)
+    return rows(given)
+
+
+def tail(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        sample.trained[sample.stops[0] + 1] = True
+    return rows(given)
+
+
+def stops_removed(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        for stop in sample.stops[::-1]:
+            del sample.ids[stop], sample.trained[stop]
+    return rows(given)
+
+
+def other_stop(family: str, given: list[Sample]) -> Any:
+    controls = renderer_of(family).encoder.control_ids
+    other = controls[{"chatml": "<|im_start|>", "llama-3": "<|end_of_text|>", "deepseek-v3": "<|EOT|>"}[family]]
+    for sample in given:
+        sample.ids[sample.stops[-1]] = other
+        del sample.ids[sample.stops[-1] + 1 :], sample.trained[sample.stops[-1] + 1 :]
+    return rows(given)
+
+
+def cut(family: str, given: list[Sample]) -> Any:
+    for sample in given[::2]:
+        n = sample.stops[-1] - 2
+        sample.ids, sample.trained = sample.ids[:n], sample.trained[:n]
+    return rows(given)
+
+
+def two_beginnings(family: str, given: list[Sample]) -> Any:
+    begins = preamble(family)
+    for sample in given:
+        sample.ids, sample.trained = begins + sample.ids, [False] * len(begins) + sample.trained
+    return rows(given)
+
+
+def forged(family: str, given: list[Sample]) -> Any:
+    spelling = {"qwen2.5": "<|image_pad|>", "llama-3": "<|python_tag|>", "gemma": "<start_of_image>"}[family]
+    token = renderer_of(family).encoder.control_ids[spelling]
+    for sample in given[:2]:
+        at = sample.users[0][0] + 1
+        sample.ids.insert(at, token)
+        sample.trained.insert(at, False)
+    return rows(given)
+
+
+def seams(told_by: str, family: str, given: list[Sample]) -> Any:
+    made = packed(given, **{told_by: True})
+    for sample in made:
+        sample.trained[sample.headers[0]] = True
+    return rows(made)
+
+
+def joined_well(family: str, given: list[Sample]) -> Any:
+    return rows(packed(given, lengths=True))
+
+
+def joined(family: str, given: list[Sample]) -> Any:
+    return rows(packed(given))
+
+
+def wrong_lengths(family: str, given: list[Sample]) -> Any:
+    made = rows(packed(given, lengths=True))
+    made[0]["seq_lengths"] = [made[0]["seq_lengths"][0], 1]
+    return made
+
+
+def ragged(family: str, given: list[Sample]) -> Any:
+    made = rows(given)
+    made[1]["labels"] = made[1]["labels"][:-1]
+    return made
+
+
+def empty(family: str, given: list[Sample]) -> Any:
+    made = rows(given)
+    made[2] = {"input_ids": [], "labels": []}
+    return made
+
+
+def twice(family: str, given: list[Sample]) -> Any:
+    made = rows(given)
+    return [*made, made[3]]
+
+
+def outside(family: str, given: list[Sample]) -> Any:
+    given[0].ids[given[0].users[0][0]] = renderer_of(family).vocab_size + 3
+    return rows(given)
+
+
+def preshifted(family: str, given: list[Sample]) -> Any:
+    made = rows(given)
+    for row in made:
+        row["labels"] = [*row["labels"][1:], -100]
+    return made
+
+
+def other_labels(family: str, given: list[Sample]) -> Any:
+    made = rows(given)
+    labels = made[0]["labels"]
+    at = next(at for at, label in enumerate(labels) if label >= 0)
+    labels[at] = (labels[at] + 1) % 200
+    return made
+
+
+# Rule, families, what plants the bug, and which rules rightly fire with it.
+PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
+    ("mask-all-zero", PLAIN, all_zero, ()),
+    ("mask-all-one", PLAIN, all_one, ()),
+    ("mask-shifted", PLAIN, shifted_left, ()),
+    ("mask-shifted", ("gemma", "kimi-k2", "ngpt"), shifted_right, ()),
+    ("eot-not-trained", PLAIN, without_stop, ()),
+    ("eot-masked-as-padding", PLAIN, masked_by_value, ()),
+    ("padding-trained", PLAIN, padding_trained, ()),
+    ("user-tokens-trained", PLAIN, user_trained, ()),
+    ("header-trained", PLAIN, header_trained, ()),
+    ("mask-holes", PLAIN, holes, ()),
+    ("last-turn-only", PLAIN, last_only, ()),
+    ("tail-trained", WITH_TAIL, tail, ()),
+    ("eot-missing", PLAIN, stops_removed, ()),
+    ("wrong-end-of-turn", PLAIN, other_stop, ()),
+    ("truncated-mid-turn", PLAIN, cut, ()),
+    ("double-bos", WITH_BOS, two_beginnings, ()),
+    ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
+    ("seam-trained", WITH_BOS, partial(seams, "positions"), ()),
+    ("seam-trained", PLAIN, partial(seams, "lengths"), ()),
+    ("seam-trained", PLAIN, partial(seams, "counting"), ()),
+    ("attention-crosses", WITH_BOS, joined, ()),
+    ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
+    ("unusable-row", PLAIN, ragged, ()),
+    ("empty-row", PLAIN, empty, ()),
+    ("duplicate-row", PLAIN, twice, ()),
+    ("id-out-of-range", PLAIN, outside, ()),
+    ("labels-preshifted", PLAIN, preshifted, ()),
+    ("labels-foreign", PLAIN, other_labels, ()),
+)
+CLEAN: dict[str, Plant] = {
+    "eot-masked-as-padding": padded_well,
+    "padding-trained": padded_well,
+    "seam-trained": lambda family, given: rows(packed(given, positions=True)),
+    "attention-crosses": joined_well,
+    "packing-lengths": joined_well,
+}
+
+
+def untouched(family: str, given: list[Sample]) -> Any:
+    return rows(given)
+
+
+def _report(plant: Plant, family: str, _: Path) -> Report:
+    return report_on(family, plant(family, samples(family)))
+
+
+def cases() -> list[Case]:
+    made = []
+    for rule, families, plant, also in PLANTS:
+        for family in families:
+            made.append(Case(rule, family, partial(_report, plant, family), True, also))
+            made.append(Case(rule, family, partial(_report, CLEAN.get(rule, untouched), family), False))
+    for planted in (True, False):
+        made += _special(planted)
+    return made
+
+
+def _special(planted: bool) -> list[Case]:
+    """Bugs that need conversations of their own."""
+    return [
+        *(Case("open-turns", f, partial(_open, f, planted), planted) for f in ("glm-4.5", "glm-5", "glm-5.1")),
+        *(Case("tool-results-trained", f, partial(_tools, f, planted), planted) for f in WITH_TOOLS),
+        *(
+            Case("supplied-trained", f, partial(_supplied, f, planted), planted)
+            for f in ("qwen3.5", "nemotron-3", "minimax-m2")
+        ),
+        *(
+            Case("empty-think-trained", f, partial(_empty, f, planted), planted)
+            for f in ("qwen3", "glm-4.5", "kimi-k2")
+        ),
+        *(Case("loss-share", f, partial(_share, f, planted), planted) for f in PLAIN),
+        *(Case("over-long", f, partial(_long, f, planted), planted) for f in PLAIN),
+        *(
+            Case("attention-crosses", f, partial(_systems, f, planted), planted)
+            for f in ("chatml", "qwen2.5", "kimi-k2")
+        ),
+    ]
+
+
+def _open(family: str, planted: bool, _: Path) -> Report:
+    """The opener that ends a turn is left out of the loss, or not."""
+    renderer = renderer_of(family, *([] if planted else [("sampled_openers", True)]))
+    made: list[Row] = []
+    for messages in chats(turns=1, reasons=True):
+        for ids, mask in build_training_samples(renderer, messages, ensure_final_stop=not planted):
+            made.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
+    return report_on(family, made)
+
+
+def _tools(family: str, planted: bool, _: Path) -> Report:
+    renderer = renderer_of(family)
+    made = [sample_of(renderer, row["messages"], row["tools"]) for row in tool_chats(lambda n: {"city": f"x{n}"})]
+    for sample in made if planted else ():
+        for low, high in sample.tools:
+            sample.trained[low:high] = [True] * (high - low)
+    return report_on(family, rows(made))
+
+
+def _supplied(family: str, planted: bool, _: Path) -> Report:
+    """One turn with reasoning, whose opening tag the prompt supplies."""
+    opened = learn(renderer_of(family)).think
+    assert opened is not None
+    made = samples(family, chats(turns=1, reasons=True))
+    for sample in made if planted else ():
+        at = sample.ids.index(opened[0])
+        sample.trained[at] = True
+    return report_on(family, rows(made))
+
+
+def _empty(family: str, planted: bool, _: Path) -> Report:
+    made = chats(turns=1, reasons=not planted and family != "kimi-k2")
+    if planted and family == "kimi-k2":
+        for messages in made:
+            messages[1]["content"] = "<think>\n\n</think>\n\n" + messages[1]["content"]
+    renderer = renderer_of(family, *([("sampled_openers", True)] if family == "glm-4.5" else []))
+    given: list[Row] = []
+    for messages in made:
+        ((ids, mask),) = build_training_samples(renderer, messages, ensure_final_stop=True)
+        given.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
+    return report_on(family, given)
+
+
+def _share(family: str, planted: bool, _: Path) -> Report:
+    made = chats()
+    for number, messages in enumerate(made if planted else ()):
+        messages[:] = [user(f"the quick brown fox jumps over {number} " * 30), {"role": "assistant", "content": "ok"}]
+    return report_on(family, rows(samples(family, made)))
+
+
+def _long(family: str, planted: bool, _: Path) -> Report:
+    return report_on(family, rows(samples(family)), max_length=40 if planted else 4000)
+
+
+def _systems(family: str, planted: bool, _: Path) -> Report:
+    """Formats without bos: a system turn behind an assistant's begins another text."""
+    made = samples(family, [[system(), *messages] for messages in chats()])
+    return report_on(family, rows(packed(made, positions=not planted)))

@@ -1,0 +1,59 @@
+"""A live batch, in numpy and in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from niels_gpt.doctor import check_batch
+from niels_gpt.errors import UsageError
+from tests.doctor.made import model, padded, rows, samples, template_of
+from tests.renderers.tiny_families import folder_of
+
+
+def batch() -> dict[str, np.ndarray[Any, Any]]:
+    given = samples("qwen2.5")
+    stop = given[0].ids[given[0].stops[0]]
+    made = rows(padded(given, stop))
+    return {name: np.array([row[name] for row in made]) for name in ("input_ids", "labels", "attention_mask")}
+
+
+def test_a_good_batch_is_clean() -> None:
+    report = check_batch(**batch(), tokenizer=folder_of("qwen2.5"), renderer="qwen2.5")
+    assert report.rules() == []
+    assert report.rows == 8
+
+
+def test_masking_by_value_is_found(tmp_path: Any) -> None:
+    folder = model(tmp_path / "model", "qwen2.5", template=template_of("qwen2.5"))
+    given = batch()
+    pad = given["input_ids"][0, -1]
+    given["labels"] = np.where(given["input_ids"] == pad, -100, given["labels"])
+    report = check_batch(**given, tokenizer=folder)
+    assert report.rules("error") == ["eot-masked-as-padding"]
+
+
+def test_padding_in_the_loss_is_found_in_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    given = batch()
+    given["labels"] = np.where(given["attention_mask"] == 1, given["labels"], given["input_ids"])
+    tensors = {name: torch.tensor(array) for name, array in given.items()}
+    report = check_batch(**tensors, tokenizer=folder_of("qwen2.5"), renderer="qwen2.5")
+    assert report.rules("error") == ["padding-trained"]
+
+
+def test_one_row_without_a_tokenizer_is_judged_as_far_as_that_goes() -> None:
+    report = check_batch(np.arange(5), np.full(5, -100))
+    assert report.rules("error") == ["mask-all-zero"]
+    assert "eot-not-trained" in report.skipped
+
+
+def test_shapes_and_kinds_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"shape \(1, 3\) and input_ids \(1, 4\)"):
+        check_batch(np.arange(4), np.arange(3))
+    with pytest.raises(UsageError, match="expected integers"):
+        check_batch(np.arange(4) / 2, np.arange(4))

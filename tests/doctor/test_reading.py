@@ -1,0 +1,211 @@
+"""Every kind of input, the same rows in each; slices, samples, workers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("pyarrow")
+
+from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.doctor import diagnose, run
+from niels_gpt.doctor.reading import SLICE_ROWS, open_input
+from niels_gpt.episodes import build_episodes
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.doctor.made import Row, as_rows, chats, rows, samples
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+
+def broken_rows() -> list[Row]:
+    """Rows of ids with a few things wrong."""
+    made = rows(samples("chatml", chats(40)))
+    made[3]["labels"] = [-100] * len(made[3]["labels"])
+    made[7]["input_ids"][5] = 10_000
+    made[20]["labels"] = made[20]["labels"][:-1]
+    made[30] = {"input_ids": [], "labels": []}
+    made.append(made[5])
+    return made
+
+
+def as_jsonl(made: list[Row], folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+def as_gzip(made: list[Row], folder: Path) -> Path:
+    path = folder / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(as_jsonl(made, folder).read_bytes()))
+    return path
+
+
+def as_json(made: list[Row], folder: Path) -> Path:
+    path = folder / "rows.json"
+    path.write_text(json.dumps(made))
+    return path
+
+
+def as_parquet(made: list[Row], folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path = folder / "rows.parquet"
+    pyarrow.parquet.write_table(pa.Table.from_pylist(made), path, row_group_size=7)
+    return path
+
+
+def as_saved_dataset(made: list[Row], folder: Path) -> Path:
+    datasets = pytest.importorskip("datasets")
+    path = folder / "saved"
+    datasets.Dataset.from_list(made).save_to_disk(str(path))
+    return path
+
+
+def as_directory(made: list[Row], folder: Path) -> Path:
+    path = folder / "parts"
+    path.mkdir()
+    for number in range(2):
+        part = as_parquet(made[number::2], folder)
+        part.rename(path / f"part-{number}.parquet")
+    return path
+
+
+FORMS: tuple[Callable[[list[Row], Path], Any], ...] = (
+    as_jsonl,
+    as_gzip,
+    as_json,
+    as_parquet,
+    as_saved_dataset,
+    lambda made, _: made,
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_ids_are_judged_alike_however_they_are_stored(
+    form: Callable[[list[Row], Path], Any], tmp_path: Path
+) -> None:
+    report = diagnose(form(broken_rows(), tmp_path), renderer=renderer_of("chatml"))
+    found = {finding.rule: [evidence.row for evidence in finding.evidence] for finding in report.findings}
+    assert found == {
+        "mask-all-zero": [3],
+        "id-out-of-range": [7],
+        "unusable-row": [20],
+        "empty-row": [30],
+        "duplicate-row": [40],
+    }
+    assert report.rows == 41
+    assert report.source["kind"] == "tokens"
+
+
+def test_rows_are_numbered_through_all_files_of_a_directory(tmp_path: Path) -> None:
+    report = diagnose(as_directory(broken_rows(), tmp_path), renderer=renderer_of("chatml"))
+    finding = report.finding("mask-all-zero")
+    assert finding is not None
+    assert finding.evidence[0].row == 22  # row 3 is the second of the second file, behind 21 of the first
+    assert finding.evidence[0].where.endswith("part-1.parquet row 1")
+
+
+@pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet])
+def test_conversations_are_judged_alike_however_they_are_stored(form: Any, tmp_path: Path) -> None:
+    made = as_rows(chats(12))
+    made[4]["messages"][1]["content"] = ""
+    report = diagnose(form(made, tmp_path), renderer=renderer_of("chatml"))
+    finding = report.finding("empty-answer")
+    assert finding is not None
+    assert [(evidence.row, evidence.message) for evidence in finding.evidence] == [(4, 1)]
+    assert report.rules("warning") == ["empty-answer"]
+
+
+def test_a_broken_line_is_a_finding_with_its_line(tmp_path: Path) -> None:
+    path = as_jsonl(as_rows(chats(3)), tmp_path)
+    path.write_text(path.read_text() + "\n{broken\n")
+    report = diagnose(path, renderer=renderer_of("chatml"))
+    finding = report.finding("unusable-row")
+    assert finding is not None
+    assert (finding.evidence[0].row, finding.evidence[0].where) == (3, f"{path}:5")
+
+
+def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    build_sft_cache(
+        ChatFile(chats_file()).iterate(), str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1
+    )
+    report = diagnose(tmp_path / "cache", max_length=40)
+    assert report.rules("error") == []
+    assert report.rows == 100
+    finding = report.finding("over-long")
+    assert finding is not None
+    assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip", "drop_oldest_turns"}
+
+
+def test_episodes_of_ours_by_their_renderer(tmp_path: Path) -> None:
+    renderer = renderer_of("qwen2.5")
+    from niels_gpt.encoders import encoder_of
+
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=encoder_of(renderer))
+    report = diagnose(tmp_path / "episodes", renderer=renderer)
+    assert report.rules("error") == []
+    assert report.rows == 100
+    assert report.finding("format-not-understood") is None
+
+
+def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        diagnose(tmp_path / "absent.jsonl")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(InputError, match="expected a name that ends in"):
+        diagnose(tmp_path / "notes.txt")
+    (tmp_path / "mixed").mkdir()
+    as_jsonl(as_rows(chats(1)), tmp_path / "mixed")
+    as_parquet(as_rows(chats(1)), tmp_path / "mixed")
+    with pytest.raises(InputError, match="files of one kind"):
+        diagnose(tmp_path / "mixed")
+
+
+@pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet, lambda made, _: made])
+def test_a_sample_is_drawn_by_its_seed_and_keeps_row_numbers(form: Any, tmp_path: Path) -> None:
+    source = form(broken_rows(), tmp_path)
+    opened = open_input(source)
+    numbers = np.concatenate([part for part, _ in opened.slices(10, seed=3)])
+    assert len(numbers) == 10
+    assert (np.diff(numbers) > 0).all()
+    assert numbers.tolist() == np.concatenate([part for part, _ in opened.slices(10, seed=3)]).tolist()
+    assert numbers.tolist() != np.concatenate([part for part, _ in opened.slices(10, seed=4)]).tolist()
+    report = diagnose(source, renderer=renderer_of("chatml"), sample=30, seed=3)
+    assert report.rows == 30
+    wrong = {"mask-all-zero": 3, "id-out-of-range": 7, "unusable-row": 20, "empty-row": 30}
+    for finding in report.findings:
+        assert all(evidence.row == wrong.get(finding.rule, evidence.row) for evidence in finding.evidence)
+
+
+def test_a_sample_of_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        diagnose(as_rows(chats(2)), sample=0)
+
+
+@pytest.mark.parametrize("kind", ["chats", "tokens"])
+def test_the_report_is_the_same_whatever_the_number_of_workers(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "POOL_SLICES", 2)
+    n = 2 * SLICE_ROWS + 50
+    made = as_rows(chats(n)) if kind == "chats" else rows(samples("chatml", chats(n)))
+    for number in range(0, n, 37):
+        if kind == "chats":
+            made[number]["messages"][1]["content"] = ""
+        else:
+            made[number]["labels"] = made[number]["input_ids"]
+    made += made[:3]
+    path = (as_jsonl if kind == "chats" else as_parquet)(made, tmp_path)
+    one, two = (diagnose(path, tokenizer=folder_of("chatml"), renderer="chatml", workers=w) for w in (1, 2))
+    assert json.dumps(one.to_json()) == json.dumps(two.to_json())
+    assert {"duplicate-row", "empty-answer" if kind == "chats" else "mask-all-one"} <= set(one.rules())

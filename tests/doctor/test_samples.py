@@ -1,0 +1,121 @@
+"""No alarm where nothing is wrong: the bundled chats by every family, as conversations and as another tool's ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.learning import learn
+from niels_gpt.errors import MessageError, NielsError
+from niels_gpt.messages import Conversation
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES, create_renderer
+from niels_gpt.samples import chats_file
+from niels_gpt.sources.chat_file import ChatFile
+from tests.assets import ASSETS, encoder_at, needs_assets
+from tests.renderers.tiny_families import renderer_of
+
+families = pytest.mark.parametrize("family", FAMILIES)
+# Where real tokenizers of the families lie.
+REAL = {
+    "qwen2.5": "qwen2.5-0.5b-instruct",
+    "qwen3": "qwen3-8b",
+    "qwen3.5": "qwen3.5-9b",
+    "qwen3.6": "qwen3.6-35b-a3b",
+    "deepseek-v3": "deepseek-v3",
+    "glm-4.5": "glm-4.5-air",
+    "glm-5": "glm-5",
+    "glm-5.1": "glm-5.1",
+    "kimi-k2": "kimi-k2",
+    "kimi-k2.5": "kimi-k2.5",
+    "llama-3": "llama-3.1-8b-instruct",
+    "gemma": "gemma-3-1b-it",
+    "mistral": "mistral-nemo-instruct-2407",
+    "laguna-xs.2": "laguna-xs.2",
+    "minimax-m2": "minimax-m2.5",
+    "nemotron-3": "nemotron-3-nano",
+}
+
+
+def conversations() -> list[Conversation]:
+    return [chat for chat in ChatFile(chats_file()).iterate() if isinstance(chat, Conversation)]
+
+
+def rendered_rows(renderer: Any) -> list[dict[str, Any]]:
+    """What another tool would have written, had it done everything right; refused conversations are left out."""
+    rows = []
+    for chat in conversations():
+        try:
+            made = renderer.render(chat.messages, tools=chat.tools)
+        except MessageError:
+            continue
+        labels = [token if said else -100 for token, said in zip(made.token_ids, made.sampled_mask, strict=True)]
+        rows.append({"input_ids": made.token_ids, "labels": labels})
+    return rows
+
+
+def check_chats(renderer: Any) -> None:
+    report = diagnose(chats_file(), renderer=renderer, evidence=1000)
+    chats = conversations()
+    for finding in report.findings:
+        for evidence in finding.evidence if finding.severity == "error" else ():
+            chat = chats[evidence.row]
+            if finding.rule == "system-dropped":  # Mistral's template writes it where the user's is the last message
+                assert str(chat.messages[0]["content"]) not in renderer.text(chat.messages, tools=chat.tools)
+                continue
+            assert finding.rule == "template-raises"
+            with pytest.raises(MessageError):  # no false alarm: the format does refuse this row
+                renderer.render(chat.messages, tools=chat.tools)
+
+
+@families
+def test_the_samples_are_no_error_as_conversations(family: str) -> None:
+    check_chats(renderer_of(family))
+
+
+@families
+def test_the_samples_are_no_error_as_ids_of_another_tool(family: str) -> None:
+    renderer = renderer_of(family)
+    report = diagnose(rendered_rows(renderer), renderer=renderer)
+    assert report.rules("error") == []
+    assert not {"header-trained", "mask-holes", "supplied-trained", "tail-trained"} & set(report.rules())
+
+
+@families
+def test_the_layout_of_every_family_is_learned_for_certain(family: str) -> None:
+    renderer = renderer_of(family)
+    layout = learn(renderer)
+    assert layout.trusted, layout.doubt
+    assert layout.closes == renderer.ends_turns
+
+
+USUAL = ("qwen3", "deepseek-v3", "glm-5", "kimi-k2", "llama-3", "gemma", "mistral")  # the others in the long run
+
+
+@needs_assets
+@pytest.mark.parametrize("family", [f if f in USUAL else pytest.param(f, marks=pytest.mark.slow) for f in REAL])
+def test_the_samples_are_no_error_by_real_tokenizers(family: str) -> None:
+    folder = ASSETS / REAL[family]
+    if not (folder / "tokenizer.json").is_file():
+        pytest.skip(f"no {folder}")
+    renderer = FAMILIES[family](encoder_at(folder))
+    check_chats(renderer)
+    assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
+
+
+@needs_assets
+@pytest.mark.parametrize("name", ["qwen3-8b", "gemma-3-1b-it", "llama-3.1-8b-instruct", "mistral-nemo-instruct-2407"])
+def test_the_samples_are_no_error_by_official_templates(name: str) -> None:
+    try:
+        renderer = create_renderer(encoder_at(ASSETS / name), "template")
+    except NielsError as error:
+        pytest.skip(str(error))
+    assert not isinstance(renderer, Family)
+    assert learn(renderer).trusted
+    check_chats(renderer)
+    assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
