@@ -18,6 +18,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
 from niels_gpt.explorer.gallery import Gallery
@@ -27,37 +28,6 @@ from niels_gpt.samples import chats_file
 DOCS = Path(__file__).parent
 ASSETS = Path(os.environ.get("NGPT_ASSETS", "/work/shared/assets"))
 TOKENIZERS = ("qwen3-8b", "llama-3.1-8b-instruct", "glm-5", "mistral-nemo-instruct-2407")
-REPORT: dict[str, Any] = {
-    "version": 1,
-    "rows": 100,
-    "findings": [
-        {
-            "rule": "truncated-mid-turn",
-            "severity": "error",
-            "title": "Answers break off in the middle of a turn",
-            "count": 2,
-            "summary": "At 512 tokens, two answers end without their end of turn, and their last words are trained.",
-            "cause": "Rows are cut at a fixed length, wherever that falls.",
-            "fix": "Raise the block size, or train without the cut turn: too_long='drop_partial_turn'.",
-            "thread": "allenai/open-instruct#1876",
-            "evidence": [
-                {"row": 8, "where": "chats.jsonl:9", "message": 5, "token": 250, "note": "the answer ends here"},
-                {"row": 45, "where": "chats.jsonl:46", "message": 3, "token": None, "note": "and here"},
-            ],
-        },
-        {
-            "rule": "empty-thinking-trained",
-            "severity": "warning",
-            "title": "Empty thinking blocks are trained",
-            "count": 100,
-            "summary": "The model learns to open and close a block without a thought, four tokens a row.",
-            "cause": "The format writes a block for the last answer even where the data has no reasoning.",
-            "fix": "Render with enable_thinking=False, so that serving supplies the block.",
-            "thread": "NVIDIA-NeMo/Automodel#3739",
-            "evidence": [{"row": 2, "where": "chats.jsonl:3", "message": 3, "token": None, "note": "<think></think>"}],
-        },
-    ],
-}
 
 
 def zoo(page: Any) -> None:
@@ -107,7 +77,7 @@ def drift(page: Any) -> None:
 
 
 def findings(page: Any) -> None:
-    """A report."""
+    """What the doctor found in the bundled conversations."""
     page.wait_for_selector(".finding")
 
 
@@ -129,8 +99,8 @@ def main(wanted: list[str]) -> None:
         sys.exit("needs a Chromium (apt-get install chromium) and tokenizers ($NGPT_ASSETS)")
     with tempfile.TemporaryDirectory() as kept, sync_playwright() as playwright:
         report, chats = Path(kept) / "report.json", Path(kept) / "chats.jsonl"
-        report.write_text(json.dumps(REPORT))
         chats.write_bytes(chats_file().read_bytes())
+        report.write_text(json.dumps(diagnose(chats, tokenizer=ASSETS / TOKENIZERS[0], max_length=512).to_json()))
         gallery = Gallery([str(ASSETS / name) for name in TOKENIZERS])
         explorer = Explorer(gallery, open_dataset(chats, gallery), read_findings(report))
         listening = bound(0)

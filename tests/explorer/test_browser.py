@@ -285,6 +285,27 @@ def test_findings_open_at_their_row(address: str, visit: Visit) -> None:
     assert "this one" in text_of(page, ".detail")
 
 
+@needs_assets
+def test_the_doctors_own_report_opens_at_its_token(visit: Visit, tmp_path: Path) -> None:
+    """What `niels-gpt doctor --json` writes, from the finding to the token itself."""
+    from niels_gpt.doctor import diagnose
+
+    spoken = [[{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Hello."}]] * 2
+    chats, report = chat_file(tmp_path / "chats.jsonl", spoken), tmp_path / "report.json"
+    found = diagnose(chats, tokenizer=ASSETS / "qwen3-8b")
+    report.write_text(json.dumps(found.to_json()))
+    finding = found.finding("empty-think-trained")
+    assert finding is not None
+    evidence = finding.evidence[0]
+    gallery = Gallery([str(ASSETS / "qwen3-8b")])
+    with serving(Explorer(gallery, open_dataset(chats, gallery), read_findings(report))) as address:
+        page = visit(f"{address}/#findings").page
+        found_there = page.locator(".finding", has_text="empty-think-trained")
+        found_there.get_by_role("button", name="row 0", exact=True).click()
+        page.wait_for_selector(".detail .t.marked")
+        assert page.locator(".detail .t.marked").get_attribute("data-at") == str(evidence.token)
+
+
 def test_dark_is_readable(address: str, visit: Visit) -> None:
     papers = {}
     for scheme in ("light", "dark"):
