@@ -128,7 +128,7 @@ def check_bridge(renderer: Family, chat: tuple[Messages, Messages, Any], prompt:
     if stopped:
         assert text_of(renderer, ids[n:-suffix]) == renderer.tail
     else:
-        assert ids[n] == renderer.encoder.control_ids[renderer.cut_end or renderer.stops[0]]
+        assert ids[n] == renderer.encoder.control_ids.get(renderer.cut_end, renderer.get_stop_token_ids()[0])
         assert text_of(renderer, ids[n + 1 : -suffix]) == renderer.tail
     if stopped and again.token_ids[: len(given)] == given:
         assert ids == again.token_ids
