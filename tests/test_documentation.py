@@ -1,4 +1,4 @@
-"""The code of `docs/episodes.md` and `docs/renderers.md`, run as it stands."""
+"""The code of the pages in `docs/`, run as it stands."""
 
 from __future__ import annotations
 
@@ -53,3 +53,25 @@ def test_the_page_on_renderers(tmp_path: Path) -> None:
     for number, block in enumerate(found):
         code = block.replace("~/models/Qwen3-8B", str(model))
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
+
+
+def test_the_page_on_the_doctor(tmp_path: Path) -> None:
+    """All blocks in order; the table of rules is that of the registry, and the JSON has the report's fields."""
+    pytest.importorskip("tokenizers")
+    from niels_gpt.doctor import RULES, diagnose
+    from tests.renderers.tiny_families import folder_of
+
+    page = REPOSITORY / "docs" / "doctor.md"
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks(page)):
+        code = block.replace("~/models/Qwen3-8B", str(folder_of("chatml")))
+        exec(compile(code, f"docs/doctor.md, block {number}", "exec"), names)
+    text = page.read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| ([\w, ]+) \| (.+) \|$", text, flags=re.MULTILINE)
+    assert told == [(rule.id, rule.severity, ", ".join(rule.applies), rule.title) for rule in RULES.values()]
+    (block,) = re.findall(r"^```json\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    shown, real = json.loads(block), diagnose([{"input_ids": [1, 2], "labels": [-100, -100]}]).to_json()
+    assert shown.keys() == real.keys()
+    for level in ("findings", "evidence", "window"):
+        shown, real = shown[level][0], real[level][0]
+        assert shown.keys() == real.keys()

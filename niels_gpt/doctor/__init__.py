@@ -4,11 +4,12 @@
 
     run.py        diagnose: from any input to a report          rules/      every rule: its words and its check
     live.py       check_batch: a batch about to be trained      report.py   findings, evidence, their JSON form
-    reading.py    inputs as slices of rows                      show.py     a report in a terminal, as markdown
+    kit.py        tokenizer, renderer, layout; conclusions      show.py     a report in a terminal, as markdown
+    reading.py    inputs as slices of rows (arrow.py)           probes.py   conversations that show how a format writes
     columns.py    other tools' columns as rows of ids           sarif.py    a report for code-scanning tools
     stored.py     our own caches and episodes as rows           cli.py      niels-gpt doctor
     learning.py   how a format lays out turns, from probes      layout.py   turns found by it in any ids
-    work.py       what a worker does with a slice               tally.py    counts and first places, merged in order
+    work.py       what a worker does with a slice (view.py)     tally.py    counts and first places, merged in order
 """
 
 from niels_gpt.doctor.live import check_batch

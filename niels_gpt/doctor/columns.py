@@ -50,7 +50,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
         lists: list[Sequence[Any]] = []
         for number, row in enumerate(rows):
             held = row.get(name)
-            usable = held is None or _is_numbers(held)
+            usable = held is None or _is_numbers(held, whole=name not in MASKS)
             if not usable:
                 problems.append(Problem("unusable-row", number, f"{name} is no list of numbers"))
             lists.append(held if usable and held is not None else ())
@@ -60,10 +60,13 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
     return columns, problems
 
 
-def _is_numbers(held: Any) -> bool:
+def _is_numbers(held: Any, *, whole: bool) -> bool:
+    """A list of numbers that fit into 64 bits."""
     if isinstance(held, np.ndarray):
-        return held.ndim == 1 and held.dtype.kind in "iufb"
-    return isinstance(held, list | tuple) and set(map(type, held)) <= {int, bool, float}
+        return held.ndim == 1 and held.dtype.kind in ("iub" if whole else "iubf")
+    if not isinstance(held, list | tuple) or not set(map(type, held)) <= ({int, bool} if whole else {int, bool, float}):
+        return False
+    return not held or (min(held) >= -(2**63) and max(held) < 2**63)
 
 
 def columns_of_arrow(batch: Any) -> dict[str, Column]:
@@ -84,7 +87,8 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
         if not (pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)):
             continue
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        columns[name] = Column(column.flatten().to_numpy(zero_copy_only=False), lengths)
+        flat = column.flatten().fill_null(False if pa.types.is_boolean(value) else -1)  # a null id is no id
+        columns[name] = Column(flat.to_numpy(zero_copy_only=False), lengths)
     return columns
 
 

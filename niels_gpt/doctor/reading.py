@@ -13,10 +13,11 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from niels_gpt.cache.formats import META_NAME, SPLITS
+from niels_gpt.doctor.arrow import arrow_batches, packed, parquet_batches, parquet_file, unpacked
 from niels_gpt.doctor.columns import is_tokenised
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.episodes.format import is_episode_indexed_dataset
-from niels_gpt.errors import InputError, MissingExtra, UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.inputs import Record, Rejected, expand, parse_line, read_jsonl, read_lines
 from niels_gpt.seeds import order
 from niels_gpt.sources.dialects import DIALECTS, detect
@@ -92,7 +93,7 @@ class Opened:
         if self.splits:
             return sum(self.splits.values())
         if self.form == "parquet":
-            return sum(int(_parquet(file).metadata.num_rows) for file in self.files)
+            return sum(int(parquet_file(file).metadata.num_rows) for file in self.files)
         return None
 
     def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
@@ -142,8 +143,8 @@ class Opened:
         """`(file, number of its first row, record batch)`."""
         for file in self.files:
             at = 0
-            batches = _parquet(file).iter_batches(SLICE_ROWS) if self.form == "parquet" else _arrow_batches(file)
-            for batch in batches:
+            read = parquet_batches if self.form == "parquet" else arrow_batches
+            for batch in read(file, SLICE_ROWS):
                 yield str(file), at, batch
                 at += batch.num_rows
 
@@ -294,57 +295,8 @@ def _of_batches(batches: Iterable[tuple[str, int, Any]], chosen: Int64s | None) 
             here = chosen[(chosen >= base) & (chosen < base + batch.num_rows)] - base
         if len(here):
             kept = batch if chosen is None else batch.take(here)
-            yield here + base, Arrow(name, _packed(kept), tuple((here + at).tolist()))
+            yield here + base, Arrow(name, packed(kept), tuple((here + at).tolist()))
         base += batch.num_rows
-
-
-def _packed(batch: Any) -> bytes:
-    import pyarrow as pa
-
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def unpacked(arrow: Arrow) -> Any:
-    """The record batch."""
-    import pyarrow as pa
-
-    with pa.ipc.open_stream(arrow.packed) as reader:
-        return reader.read_next_batch()
-
-
-def _parquet(file: Path) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
-    try:
-        return pyarrow.parquet.ParquetFile(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise InputError(f"{file}: not a whole parquet file ({' '.join(str(error).split())[:200]})") from error
-
-
-def _arrow_batches(file: Path) -> Iterator[Any]:
-    """The batches of an Arrow file as `datasets` writes it (a stream), in slices of rows."""
-    try:
-        import pyarrow as pa
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
-    try:
-        with pa.memory_map(str(file)) as source, _reader(pa, source) as reader:
-            for batch in reader:
-                for at in range(0, batch.num_rows, SLICE_ROWS):
-                    yield batch.slice(at, SLICE_ROWS)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file}: not a whole Arrow file ({' '.join(str(error).split())[:200]})") from error
-
-
-def _reader(pa: Any, source: Any) -> Any:
-    return pa.ipc.open_stream(source)
 
 
 def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
@@ -353,5 +305,5 @@ def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
         return payload.records
     if isinstance(payload, Lines):
         return [parse_line(line, where) for where, line in payload.lines]
-    rows: list[dict[str, Any]] = unpacked(payload).to_pylist()
+    rows: list[dict[str, Any]] = unpacked(payload.packed).to_pylist()
     return [Record(where, row) for where, row in zip(payload.wheres, rows, strict=True)]

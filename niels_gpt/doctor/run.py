@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import chain, islice
 from multiprocessing import get_context
@@ -12,32 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt.doctor.chats import ChatRow
-from niels_gpt.doctor.layout import Layout, sentinel_layout
+from niels_gpt.doctor.kit import Kit, is_renderer, renderer_for
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
 from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.reading import Opened, Slice, is_tokenizer, open_input
+from niels_gpt.doctor.reading import Slice, is_tokenizer, open_input
 from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, calls, data, drift, masks, rule_of, tokenizers, turns
-from niels_gpt.doctor.stored import sentinels_of, vocab_of
+from niels_gpt.doctor.rules import RULES, drift, masks, rule_of, tokenizers
 from niels_gpt.doctor.summaries import details_of, summary_of
 from niels_gpt.doctor.tally import Tally
-from niels_gpt.doctor.view import Scope
 from niels_gpt.doctor.work import Work
 from niels_gpt.errors import TemplateError, UsageError
-from niels_gpt.inputs import Rejected
 from niels_gpt.messages import normalise
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.opening import open_renderer
-from niels_gpt.renderers.registry import create_renderer
-from niels_gpt.renderers.template import load_template
-from niels_gpt.sources.chat_file import conversation_of_record
-from niels_gpt.tokenizer.opening import open_encoder
-from niels_gpt.tokenizer.protocol import PieceEncoder
 
 EVIDENCE: Final = 5
 SEED: Final = 0
+POOL_SLICES: Final = 8  # fewer are done before a pool of processes has started
 
 
 def diagnose(
@@ -110,167 +101,12 @@ def diagnose(
     return _report(tally, told, kit.skipped(opened, tally), silence or {})
 
 
-class Kit:
-    """Encoder, renderer and layout of a diagnosis, as far as they are known.
-
-    Attributes:
-        told: what reports say of them.
-    """
-
-    def __init__(self, encoder: PieceEncoder | None, renderer: AnyRenderer | None, layout: Layout | None) -> None:
-        self.encoder, self.renderer, self.layout = encoder, renderer, layout
-        self.sentinels: dict[str, int] = {}
-        self.told: dict[str, Any] = {}
-        if encoder is not None:
-            name = getattr(renderer, "name", "template") if renderer is not None else "none"
-            self.told = {"tokenizer": encoder.name, "renderer": name}
-
-    @classmethod
-    def of(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any, date: str | None) -> Kit:
-        """For an input; one of our own datasets brings its sentinels with it."""
-        if tokenizer is not None or _is_renderer(renderer):
-            encoder, made = _renderer(tokenizer, template, renderer, date)
-            kit = cls(encoder, made, learn(made) if made is not None else bare(encoder))
-            if encoder.engine == "sentencepiece":
-                kit.sentinels = dict(zip(("sys", "usr", "asst", "eot"), encoder.control_ids.values(), strict=True))
-            return kit
-        if template is not None or renderer is not None:
-            raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
-        kit = cls(None, None, None)
-        if opened.form in ("cache", "episodes"):
-            special = sentinels_of(opened.files[0], opened.form)
-            size = vocab_of(opened.files[0], opened.form)
-            if special and size:
-                kit.layout, kit.sentinels = sentinel_layout(special, size), special
-        return kit
-
-    def work(self, opened: Opened, on: LossOn, max_length: int | None, keep: int) -> Work:
-        """What workers are given."""
-        if max_length is not None and max_length < 2:
-            raise UsageError(f"max_length is {max_length}; expected at least 2 tokens")
-        layout = self.layout
-        spell: Callable[[int], str] = str
-        if self.encoder is not None:
-            spell = Speller(self.encoder)
-        elif layout is not None:
-            spell = Named(layout.names)
-        return Work(
-            opened=opened,
-            scope=Scope(layout, spell, max_length, self.sentinels),
-            keep=keep,
-            renderer=self.renderer,
-            on=on,
-            controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
-            bad_forms=calls.bad_forms(self.renderer) if self.renderer is not None and opened.kind == "chats" else {},
-        )
-
-    def conclude(self, tally: Tally, opened: Opened) -> None:
-        """What only the whole input shows."""
-        turns.finish(tally)
-        masks.finish(tally)
-        calls.finish(tally)
-        data.duplicates(tally, opened.name)
-        share = masks.share(tally)
-        if share is not None and not masks.LEAST_SHARE <= share <= masks.MOST_SHARE:
-            tally.add("loss-share", [], count=tally.sums["plain real tokens"], rows=tally.sums["rows"])
-        if self.encoder is not None and self.layout is not None:
-            tokenizers.check(self.encoder, self.renderer, self.layout, tally, alone=False)
-        if self.layout is not None and self.renderer is not None and not self.layout.trusted:
-            tally.add("format-not-understood", [], count=1, rows=0)
-
-    def skipped(self, opened: Opened, tally: Tally) -> dict[str, str]:
-        """The rules that could not be judged, and why."""
-        if opened.kind == "chats":
-            if self.renderer is not None:
-                return {}
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES)}
-        if self.layout is None:
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
-        if not self.layout.trusted:
-            why = self.layout.doubt
-            return {rule.id: why for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
-        if not tally.sums["rows with a mask"]:
-            return {rule.id: "the data has no mask" for rule in masks.RULES}
-        return {}
-
-
-# What can be judged without knowing turns.
-PLAIN: Final = ("mask-all-zero", "mask-all-one", "padding-trained", "loss-share", "double-bos", "format-not-understood")
-
-
-class Speller:
-    """An id as the text that a tokenizer gives it."""
-
-    def __init__(self, encoder: PieceEncoder) -> None:
-        self._encoder = encoder
-
-    def __call__(self, token: int) -> str:
-        """The text; ids outside the vocabulary as numbers."""
-        if not 0 <= token < self._encoder.vocab_size:
-            return f"<{token}?>"
-        return self._encoder.token_bytes([token])[0].decode("utf-8", "replace")
-
-
-class Named:
-    """An id as its name if it has one."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self._names = dict(names)
-
-    def __call__(self, token: int) -> str:
-        """The name, or the number."""
-        return self._names.get(token, str(token))
-
-
-def _is_renderer(given: Any) -> bool:
-    return hasattr(given, "render_many") and hasattr(given, "encoder")
-
-
-def _renderer(
-    tokenizer: Any, template: Any, renderer: Any, date: str | None
-) -> tuple[PieceEncoder, AnyRenderer | None]:
-    """The encoder, and the renderer if the tokenizer has a template or a family is named."""
-    if _is_renderer(renderer):
-        return renderer.encoder, renderer
-    encoder = open_encoder(tokenizer)
-    if renderer is None and template is None and encoder.template is None and encoder.engine != "sentencepiece":
-        named = _by_name(encoder)
-        return (named.encoder, named) if named is not None else (encoder, None)
-    if date is not None or isinstance(template, Path):
-        made: AnyRenderer = open_renderer(str(tokenizer), renderer or "auto", template=_file(template), date=date)
-    elif template is not None:
-        if renderer not in (None, "auto", "template", "default"):
-            raise UsageError(f"renderer {renderer} writes by its own grammar; a template is for renderer 'template'")
-        made = DefaultRenderer(encoder, template=_template_text(template))
-    else:
-        made = create_renderer(encoder, renderer or "auto")
-    return made.encoder, made
-
-
-def _by_name(encoder: PieceEncoder) -> AnyRenderer | None:
-    """A family by the tokenizer's exact hub name; `None` where there is neither a family nor a template."""
-    try:
-        return create_renderer(encoder)
-    except TemplateError:
-        return None
-
-
-def _file(template: Any) -> Path | None:
-    return None if template is None else Path(template)
-
-
-def _template_text(template: str) -> str:
-    """A template given as text, or as the name of a file with it."""
-    one_line = "\n" not in template and "{" not in template
-    return load_template(template) if one_line else template
-
-
 def _examined(work: Work, slices: Iterator[Slice], workers: int) -> Iterator[Tally]:
     """The tallies of all slices in order; small inputs are not worth a pool."""
     if workers < 1:
         raise UsageError(f"workers is {workers}; expected at least 1")
-    head = list(islice(slices, 2))
-    if workers == 1 or len(head) < 2:
+    head = list(islice(slices, POOL_SLICES))
+    if workers == 1 or len(head) < POOL_SLICES:
         yield from map(work.examine, chain(head, slices))
         return
     waiting: deque[Future[Tally]] = deque()
@@ -303,7 +139,7 @@ def _examine(part: Slice) -> Tally:
 def _tokenizer_alone(
     source: Any, template: Any, renderer: Any, date: str | None, keep: int
 ) -> tuple[Tally, dict[str, Any]]:
-    encoder, made = _renderer(source, template, renderer, date)
+    encoder, made = renderer_for(source, template, renderer, date)
     layout = learn(made) if made is not None else bare(encoder)
     tally = Tally(keep)
     tokenizers.check(encoder, made, layout, tally, alone=True)
@@ -334,15 +170,15 @@ def _side(given: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRen
     Raises:
         UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
     """
-    if _is_renderer(given):
-        return given  # type: ignore[no-any-return]
+    if is_renderer(given):
+        return given
     path = Path(str(given))
     if path.is_file() and not is_tokenizer(path):
         if tokenizer is None:
             raise UsageError(f"{path}: a template needs a tokenizer; pass --tokenizer DIR")
-        _, made = _renderer(tokenizer, path.read_text(encoding="utf-8"), None, date)
+        _, made = renderer_for(tokenizer, path.read_text(encoding="utf-8"), None, date)
     else:
-        _, made = _renderer(given, None, renderer, date)
+        _, made = renderer_for(given, None, renderer, date)
     if made is None:
         raise TemplateError(f"{given}: no chat template to compare; add chat_template.jinja, or name --renderer")
     return made
@@ -379,16 +215,3 @@ def _report(tally: Tally, told: Mapping[str, Any], skipped: Mapping[str, str], s
         skipped=skipped,
         stats={} if share is None else {"loss_share": round(share, 4)},
     )
-
-
-def conversations(opened: Opened) -> Iterable[ChatRow]:
-    """The usable conversations of an input, one by one."""
-    for number, record in enumerate(opened._records()):
-        read = record if isinstance(record, Rejected) else conversation_of_record(record, opened.dialect)
-        if not isinstance(read, Rejected):
-            yield ChatRow(number, read.where, read.messages, read.tools)
-
-
-def rules_fired(report: Report) -> Sequence[str]:
-    """The ids of all rules that fired."""
-    return report.rules()

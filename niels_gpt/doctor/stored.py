@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,34 @@ from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import ExampleIndex, map_tokens
 from niels_gpt.doctor.rows import Int64s, TokenRows
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import UsageError
 from niels_gpt.format.masks import assistant_mask
 
 
+def _manifest(folder: Path, form: str) -> Mapping[str, Any]:
+    return open_meta(folder) if form == "cache" else open_manifest(folder) or {}
+
+
 def sentinels_of(folder: Path, form: str) -> dict[str, int]:
     """The four sentinels that a dataset records; empty if it records none."""
-    from niels_gpt.episodes.format import open_manifest
-
-    manifest: Any = open_meta(folder) if form == "cache" else open_manifest(folder) or {}
+    manifest = _manifest(folder, form)
     special = manifest.get("special_token_ids") or {}
     return dict(special) if set(special) == {"sys", "usr", "asst", "eot"} else {}
 
 
 def vocab_of(folder: Path, form: str) -> int | None:
     """The size of the vocabulary that a dataset records."""
-    from niels_gpt.episodes.format import open_manifest
-
-    manifest: Any = open_meta(folder) if form == "cache" else open_manifest(folder) or {}
+    manifest = _manifest(folder, form)
     size = manifest.get("vocab_size")
     return None if size is None else int(size)
+
+
+def recorded_tokenizer(folder: Path, form: str) -> str | None:
+    """The sha256 of the tokenizer that a dataset was built with; `None` if it does not say."""
+    manifest = _manifest(folder, form)
+    told = manifest.get("tokenizer_sha256")
+    return None if told is None else str(told)
 
 
 def count_rows(folder: Path, split: str, form: str) -> int:

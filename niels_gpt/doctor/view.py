@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -160,9 +159,3 @@ def _run_before(rows: TokenRows, token: Int64s) -> Int64s:
     other = np.where(rows.ids != token[rows.row_of], np.arange(n), n)
     first = np.minimum.reduceat(other, rows.starts[:-1]) if len(rows) else other
     return np.minimum(first, rows.starts[1:]) - rows.starts[:-1]
-
-
-def numbers_of(row: Mapping[str, Any], key: str) -> list[Any] | None:
-    """A row's column if it holds anything."""
-    value = row.get(key)
-    return None if value is None else list(value)

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.doctor.arrow import unpacked
 from niels_gpt.doctor.chats import ChatRow
 from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
 from niels_gpt.doctor.learning import AnyRenderer
-from niels_gpt.doctor.reading import Arrow, Opened, Slice, Stored, decoded, unpacked
+from niels_gpt.doctor.reading import Arrow, Opened, Slice, Stored, decoded
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, TokenRows, Turns
 from niels_gpt.doctor.rules import calls, chats, data, masks, packing, turns
@@ -66,17 +67,17 @@ class Work:
 
     def _tokens(self, numbers: Int64s, payload: Any, tally: Tally) -> None:
         if isinstance(payload, Arrow):
-            batch = unpacked(payload)
+            batch = unpacked(payload.packed)
             wheres, columns, problems = payload.wheres, columns_of_arrow(batch), list[Problem]()
         else:
             records = decoded(payload)
             wheres = [record.where for record in records]
             columns, problems = self._columns(numbers, records, tally)
         rows, more = token_rows(columns or _no_columns(len(numbers)), numbers, wheres)
-        told = {problem.row for problem in problems}
-        for problem in [*problems, *(one for one in more if one.row not in told)]:
-            number, where = int(numbers[problem.row]), wheres[problem.row]
-            tally.add(problem.rule, [Evidence(row=number, where=where, note=problem.note)])
+        first = {(problem.row, problem.rule): problem for problem in [*more, *problems][::-1]}  # one a row
+        for row, rule in sorted(first):
+            evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
+            tally.add(rule, [evidence])
         self._judge(View(rows, self.scope, tally))
 
     def _columns(

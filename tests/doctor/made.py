@@ -161,6 +161,8 @@ def packed(given: Sequence[Sample], **columns: Any) -> list[Sample]:
             more["position_ids"] = positions
         if columns.get("lengths"):
             more["seq_lengths"] = lengths
+        if columns.get("counting"):  # as LLaMA-Factory's neat packing writes it
+            more["attention_mask"] = [1] * lengths[0] + [2] * lengths[1]
         joined.append(Sample(one.ids + two.ids, one.trained + two.trained, [], [], [len(one.ids)], [], [], more))
     return joined
 

@@ -160,8 +160,8 @@ def forged(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
-def seams(family: str, given: list[Sample]) -> Any:
-    made = packed(given, positions=True)
+def seams(told_by: str, family: str, given: list[Sample]) -> Any:
+    made = packed(given, **{told_by: True})
     for sample in made:
         sample.trained[sample.headers[0]] = True
     return rows(made)
@@ -237,7 +237,9 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("truncated-mid-turn", PLAIN, cut, ()),
     ("double-bos", WITH_BOS, two_beginnings, ()),
     ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
-    ("seam-trained", WITH_BOS, seams, ()),
+    ("seam-trained", WITH_BOS, partial(seams, "positions"), ()),
+    ("seam-trained", PLAIN, partial(seams, "lengths"), ()),
+    ("seam-trained", PLAIN, partial(seams, "counting"), ()),
     ("attention-crosses", WITH_BOS, joined, ()),
     ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
     ("unusable-row", PLAIN, ragged, ()),

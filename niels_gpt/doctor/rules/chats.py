@@ -100,12 +100,16 @@ def check(chats: Sequence[ChatRow], tally: Tally, controls: re.Pattern[str] | No
 
 def hash_chats(chats: Sequence[ChatRow], tally: Tally) -> None:
     """Remember what rows hold."""
-    digests = [
-        hashlib.blake2b(json.dumps([chat.messages, chat.tools], sort_keys=True, default=str).encode(), digest_size=8)
-        for chat in chats
-    ]
-    tally.hashes.append(np.array([int.from_bytes(digest.digest()) for digest in digests], dtype=np.uint64))
+    digests = [hashlib.blake2b(_held(chat).encode(), digest_size=8).digest() for chat in chats]
+    tally.hashes.append(np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64))
     tally.numbers.append(np.array([chat.number for chat in chats], dtype=np.int64))
+
+
+def _held(chat: ChatRow) -> str:
+    """A conversation as one text; JSON only where it is more than roles and contents, for it takes long."""
+    if chat.tools is None and all(len(m) == 2 and isinstance(m["content"], str) for m in chat.messages):
+        return "\0".join(f"{message['role']}\1{message['content']}" for message in chat.messages)
+    return json.dumps([chat.messages, chat.tools], sort_keys=True, default=str)
 
 
 def _evidence(chat: ChatRow, index: int | None, note: str) -> Evidence:

@@ -169,9 +169,8 @@ def _prices(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: int) -
 
 def _run_start(trained: np.ndarray[Any, Any], cut: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where the run of trained tokens that reaches `cut` begins."""
-    untrained = np.flatnonzero(~trained)
-    before = np.searchsorted(untrained, cut) - 1
-    begin: np.ndarray[Any, np.dtype[np.int64]] = np.where(before >= 0, untrained[np.maximum(before, 0)] + 1, 0)
+    untrained = np.concatenate(([-1], np.flatnonzero(~trained)))
+    begin: np.ndarray[Any, np.dtype[np.int64]] = untrained[np.searchsorted(untrained, cut) - 1] + 1
     return begin
 
 

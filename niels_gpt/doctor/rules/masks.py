@@ -324,7 +324,7 @@ def _inside(view: View, layout: Layout, graded: _Graded, rows: Bools) -> None:
     ends = np.flatnonzero((ids == closed) & view.trained & rows[view.rows.row_of])
     begins = ends - 1
     for _ in range(2):  # a new line or two between the tags
-        blank = (begins >= 0) & (ids[begins] < layout.vocab_size)
+        blank = (begins >= 0) & (ids[begins] >= 0) & (ids[begins] < layout.vocab_size)
         blank[blank] = layout.blank[ids[begins[blank]]]
         begins = begins - blank
     empty = (begins >= 0) & (ids[begins] == opened) & view.trained[begins]
