@@ -20,8 +20,9 @@ EXHIBIT = Exhibit(
     "the code takes the end of the row instead, and all that follows is trained: the user's next message too.",
     hidden="Users' messages are language like any other; the loss on them falls in the same way. Only answers that "
     "end in white space are hit, so most rows are right.",
-    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text, not by offsets. "
-    "The doctor finds turns in the ids and shows the first trained token that the model never writes.",
+    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text. Offsets serve only "
+    "where a tokenizer changes the text. The doctor finds turns in the ids and shows the first trained token that the "
+    "model never writes.",
     rules=("user-tokens-trained",),
     threads=("huggingface/transformers#47325", "huggingface/tokenizers#1517", "huggingface/tokenizers#1553"),
 )

@@ -22,7 +22,9 @@ EXHIBIT = Exhibit(
     hidden="More context never makes the average loss worse. What suffers is the model alone in a row, as it is "
     "served.",
     caught="Packed batches say where texts begin in every spelling that kernels take: `segment_ids`, `position_ids`, "
-    "`cu_seqlens`. Nothing is left to be inferred, and the first token of a text is never a target.",
+    "`cu_seqlens`. Nothing is left to be inferred, and the first token of a text is never a target. "
+    "The doctor sees joined texts where a format has a beginning of text, or a system message behind an answer; "
+    "without either it cannot tell two texts from one.",
     rules=("attention-crosses",),
     threads=("huggingface/trl#805", "huggingface/alignment-handbook#204", "huggingface/transformers#31629"),
 )

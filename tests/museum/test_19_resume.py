@@ -16,7 +16,7 @@ EXHIBIT = Exhibit(
     happened="Rows are shuffled in a buffer while they are read. A checkpoint keeps how far reading had come, and not "
     "what was in the buffer, so those rows never come; with workers that prefetch others come twice. Some loaders "
     "began again at row 0.",
-    hidden="Every batch is good. That some rows came twice and others never shows in no average.",
+    hidden="Every batch is good. No average shows that some rows came twice and others never.",
     caught="The row at each position is computed from seed and epoch, so a checkpoint is one number and nothing waits "
     "in buffers. Resuming twice, at the end of an epoch, with workers: tests/episodes/test_resume.py. No rule: each "
     "batch is fine.",

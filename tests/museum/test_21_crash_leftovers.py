@@ -22,8 +22,9 @@ EXHIBIT = Exhibit(
     "trains on what is there, or finds leftovers of the dead one in shared memory and does not start. Bits that "
     "change on a disk are not seen at all.",
     hidden="Half of the data is good data. A changed id is one odd token among millions.",
-    caught="Builds write aside, and the manifest with all checksums comes last: without it there is no dataset. "
-    "`verify` reads everything again and names the file that differs. No rule: a short file is whole to its reader.",
+    caught="Builds write aside and move what is finished into place, so one that dies leaves nothing where a dataset "
+    "belongs. The manifest holds checksums; `niels-gpt episodes verify` reads everything again and names the file that "
+    "differs. No rule: that is the work of `verify`.",
     rules=(),
     threads=("mosaicml/streaming#781", "mosaicml/streaming#759", "karpathy/nanochat#344"),
 )

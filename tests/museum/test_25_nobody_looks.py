@@ -20,8 +20,8 @@ EXHIBIT = Exhibit(
     "the text, where it merges with what stands before it. It is never found, and no label is left. Every team then "
     "writes a printer of its own, after the run.",
     hidden="Labels are numbers. Printed, a row of them looks like any other row.",
-    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, `niels-gpt explore` shows them "
-    "in a browser, and the doctor looks at every row, with exit codes for a build that nobody watches.",
+    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, and the doctor looks at every "
+    "row, with exit codes for a build that nobody watches.",
     rules=("mask-all-zero",),
     threads=("unslothai/unsloth#2900", "unslothai/unsloth#1128", "allenai/open-instruct#1423"),
 )
