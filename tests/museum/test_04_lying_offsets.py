@@ -1,0 +1,71 @@
+"""Character offsets that belong to no token, and an `or` that hides it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.processors import ByteLevel
+
+from niels_gpt.renderers.base import build_training_sample
+from tests.doctor.made import chats, report_on
+from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.renderers.tiny_families import renderer_of
+
+EXHIBIT = Exhibit(
+    number=4,
+    title="Character offsets lie, and the mask runs on",
+    happened="The mask is made by asking the tokenizer which token holds the last character of each answer. "
+    "Tokenizers trim white space from offsets, and some report wrong ones. For such a character there is no token, "
+    "the code takes the end of the row instead, and all that follows is trained: the user's next message too.",
+    hidden="Users' messages are language like any other; the loss on them falls in the same way. Only answers that "
+    "end in white space are hit, so most rows are right.",
+    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text. Offsets serve only "
+    "where a tokenizer changes the text. The doctor finds turns in the ids and shows the first trained token that the "
+    "model never writes.",
+    rules=("user-tokens-trained",),
+    threads=("huggingface/transformers#47325", "huggingface/tokenizers#1517", "huggingface/tokenizers#1553"),
+)
+
+
+def naive(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:
+    text, spans = "", []
+    for message in messages:
+        text += f"<|im_start|>{message['role']}\n"
+        if message["role"] == "assistant":
+            spans.append((len(text), len(text) + len(message["content"])))
+        text += message["content"] + "<|im_end|>\n"
+    found = tokenizer.encode(text)
+    mask = [False] * len(found.ids)
+    for start, end in spans:
+        first = found.char_to_token(start)
+        last = found.char_to_token(end - 1) or len(mask) - 2  # `None` where the character was trimmed
+        mask[first : last + 2] = [True] * (last + 2 - first)  # with the end-of-turn
+    return found.ids, mask
+
+
+def talk() -> list[list[dict[str, Any]]]:
+    """Conversations whose first answer ends in a space."""
+    made = chats()
+    for messages in made:
+        messages[1]["content"] += " "
+    return made
+
+
+def trimming() -> Tokenizer:
+    tokenizer = tokenizer_of("chatml")
+    tokenizer.post_processor = ByteLevel(trim_offsets=True)  # what GPT-2 and Llama 3 have
+    return tokenizer
+
+
+def test_naive() -> None:
+    rows = [row(*naive(trimming(), messages)) for messages in talk()]
+    report = report_on("chatml", rows)
+    assert "user-tokens-trained" in report.rules("error")
+    fine = [row(*naive(trimming(), messages)) for messages in chats()]
+    assert report_on("chatml", fine).rules() == []  # without the space the naive way works
+
+
+def test_ours() -> None:
+    rows = [row(*build_training_sample(renderer_of("chatml"), messages)) for messages in talk()]
+    assert report_on("chatml", rows).rules() == []

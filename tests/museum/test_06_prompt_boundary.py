@@ -1,0 +1,52 @@
+"""The prompt's length taken as the place where the answer begins."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from niels_gpt.renderers.base import build_training_sample
+from tests.doctor.made import chats, report_on
+from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.renderers.tiny_families import renderer_of
+
+EXHIBIT = Exhibit(
+    number=6,
+    title="The seam between prompt and answer is off by one",
+    happened="Prompt and whole are encoded apart, and the prompt's length says where the answer begins. One of the "
+    "two gets a beginning-of-text token, or tokens merge across the seam, and the lengths no longer fit. Here the "
+    "first token of every answer is never trained; models then begin with the wrong word.",
+    hidden="One token of each answer is missing. Those that follow are graded with the right first token before "
+    "them, so their loss is fine.",
+    caught="A conversation is encoded once, and each token belongs to the message that holds its first character. "
+    "There is no second length to compare with.",
+    rules=("mask-shifted",),
+    threads=("areal-project/AReaL#1427", "huggingface/trl#5213", "pytorch/torchtitan#4504", "OpenRLHF/OpenRLHF#973"),
+)
+
+
+def naive(tokenizer: Tokenizer, prompt: str, answer: str) -> tuple[list[int], list[bool]]:
+    begins = len(tokenizer.encode(prompt).ids)  # this one has a <bos>
+    ids = tokenizer.encode(prompt + answer, add_special_tokens=False).ids  # and this one has not
+    return ids, [place >= begins for place in range(len(ids))]
+
+
+def tokenizer_with_bos() -> Tokenizer:
+    tokenizer = tokenizer_of("qwen2.5")
+    bos = "<|endoftext|>"
+    processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))])
+    tokenizer.post_processor = processor
+    return tokenizer
+
+
+def test_naive() -> None:
+    rows = []
+    for question, answer in chats(turns=1):
+        prompt = f"<|im_start|>user\n{question['content']}<|im_end|>\n<|im_start|>assistant\n"
+        rows.append(row(*naive(tokenizer_with_bos(), prompt, answer["content"] + "<|im_end|>")))
+    assert report_on("qwen2.5", rows).rules() == ["mask-shifted"]
+
+
+def test_ours() -> None:
+    rows = [row(*build_training_sample(renderer_of("qwen2.5"), messages)) for messages in chats(turns=1)]
+    assert report_on("qwen2.5", rows).rules() == []

@@ -1,0 +1,65 @@
+"""Texts joined in one row, and nothing that says where one begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.doctor import check_batch
+from niels_gpt.episodes import build_episodes
+from niels_gpt.format.attention import block_diagonal_mask
+from niels_gpt.messages import Conversation
+from tests.doctor.made import chats, report_on, rows, samples
+from tests.episodes.made import loader
+from tests.museum.exhibit import Exhibit, with_labels
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+EXHIBIT = Exhibit(
+    number=8,
+    title="Packed texts see each other",
+    happened="Several conversations share a row to save padding. Attention runs from one into the next, positions go "
+    "on counting, and the model learns to look for clues in strangers' conversations.",
+    hidden="More context never makes the average loss worse. What suffers is the model alone in a row, as it is "
+    "served.",
+    caught="Packed batches say where texts begin in every spelling that kernels take: `segment_ids`, `position_ids`, "
+    "`cu_seqlens`. Nothing is left to be inferred, and the first token of a text is never a target. "
+    "The doctor sees joined texts where a format has a beginning of text, or a system message behind an answer; "
+    "without either it cannot tell two texts from one.",
+    rules=("attention-crosses",),
+    threads=("huggingface/trl#805", "huggingface/alignment-handbook#204", "huggingface/transformers#31629"),
+)
+
+
+def naive(conversations: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "input_ids": [token for row in conversations for token in row["input_ids"]],
+        "labels": [label for row in conversations for label in row["labels"]],
+    }
+
+
+def test_naive() -> None:
+    made = rows(samples("llama-3"))
+    report = report_on("llama-3", [naive(made[:3]), naive(made[3:6])])
+    assert report.rules() == ["attention-crosses"]
+
+
+def test_ours(tmp_path: Path) -> None:
+    conversations = [Conversation(messages, "chat") for messages in chats()]
+    build_episodes(conversations, tmp_path / "data", encoder=renderer_of("llama-3"), val_frac=0.0)
+    opened = loader(tmp_path / "data", block_size=300, keywords={"packing": True})
+    batch = opened.next_batch()
+    assert batch.segment_ids.max() > 1
+    ids, labels = (columns[:, :-1] for columns in with_labels(batch))
+    report = check_batch(
+        ids,
+        labels,
+        batch.segment_ids > 0,
+        position_ids=batch.position_ids,
+        tokenizer=folder_of("llama-3"),
+        renderer="llama-3",
+    )
+    assert report.rules() == []
+    allowed = block_diagonal_mask(batch.segment_ids)[0].squeeze()
+    first, second = (int((batch.segment_ids[0] == text).nonzero()[0]) for text in (1, 2))
+    assert not allowed[second, first]
+    assert allowed[second + 1, second]

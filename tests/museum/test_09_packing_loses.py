@@ -1,0 +1,56 @@
+"""Packing by cutting one long stream: fragments at every cut, and a rest that is thrown away."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from niels_gpt.format.packing import pack
+from tests.doctor.made import chats, report_on
+from tests.museum.exhibit import Exhibit, row
+from tests.renderers.tiny_families import renderer_of
+
+EXHIBIT = Exhibit(
+    number=9,
+    title="Packing cuts conversations and loses some",
+    happened="All conversations are glued to one stream, which is cut every so many tokens; the rest at the end goes. "
+    "Answers begin in one row and end in another, without their question. Other packers requeue the pieces as if "
+    "they were conversations, or drop what is too long without a word.",
+    hidden="Utilisation is 100 per cent, which is the number that people look at. The loss of a fragment is as "
+    "smooth as that of a whole.",
+    caught="`pack` plans with whole conversations, each in one row, none left out; one that does not fit is an error "
+    "that names it. The plan tells its rows and its utilisation. The doctor finds rows that break off. What stands "
+    "before a row's first turn belongs to nobody, so the other half of an answer is text that the model never writes.",
+    rules=("truncated-mid-turn", "user-tokens-trained"),
+    threads=("huggingface/trl#4554", "huggingface/trl#5075", "huggingface/trl#5076", "unslothai/unsloth#7234"),
+)
+
+
+def naive(conversations: list[list[int]], capacity: int) -> list[list[int]]:
+    stream = [token for ids in conversations for token in ids]
+    return [stream[start : start + capacity] for start in range(0, len(stream) - capacity + 1, capacity)]
+
+
+def test_naive() -> None:
+    made = [renderer_of("chatml").render(messages) for messages in chats()]
+    ids = naive([list(one.token_ids) for one in made], 100)
+    masks = naive([list(one.sampled_mask) for one in made], 100)
+    rows = [row(tokens, [bool(said) for said in mask]) for tokens, mask in zip(ids, masks, strict=True)]
+    assert sum(map(len, ids)) < sum(len(one.token_ids) for one in made)  # the rest is gone
+    assert report_on("chatml", rows).rules() == ["truncated-mid-turn", "user-tokens-trained"]
+
+
+def test_ours() -> None:
+    made = [renderer_of("chatml").render(messages) for messages in chats()]
+    lengths = np.array([len(one.token_ids) for one in made])
+    plan = pack(lengths, 150)
+    assert sorted(plan.items.tolist()) == list(range(len(made)))  # every conversation once
+    rows = [
+        row(
+            [token for item in plan.items[low:high] for token in made[item].token_ids],
+            [said for item in plan.items[low:high] for said in made[item].sampled_mask],
+            seq_lengths=lengths[plan.items[low:high]].tolist(),
+        )
+        for low, high in zip(plan.offsets[:-1], plan.offsets[1:], strict=True)
+    ]
+    assert len(rows) < len(made)
+    assert report_on("chatml", rows).rules() == []

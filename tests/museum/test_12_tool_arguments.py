@@ -1,0 +1,68 @@
+"""Tool arguments as text under a template that expects objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jinja2 import Environment
+
+from niels_gpt.doctor import diagnose
+from tests.doctor.made import TOOL, as_rows, by_template, report_on, tool_chats
+from tests.doctor.planted_chats import AS_JSON
+from tests.museum.exhibit import Exhibit
+from tests.renderers.tiny_families import renderer_of
+
+EXHIBIT = Exhibit(
+    number=12,
+    title="Tool arguments in the wrong form",
+    happened="Arguments of a call come as an object or as JSON text, and templates expect one of the two. Given the "
+    "other, many write JSON inside JSON without a word. Tables make it worse: every row gets the keys of all rows, "
+    "and the model learns to pass `null` to parameters that a tool does not have.",
+    hidden="Quoted JSON is as predictable as JSON. Only the parser behind the served model sees the difference.",
+    caught="Families read both forms and write one. The doctor renders a call in both forms and shows what differs; "
+    "it finds arguments encoded twice, and nulls that no tool declares.",
+    rules=("tool-arguments-misrendered", "tool-arguments-null"),
+    threads=("oumi-ai/oumi#2599", "oumi-ai/oumi#2603", "xorbitsai/inference#4921", "NovaSky-AI/SkyRL#1675"),
+)
+
+
+def naive(arguments: Any) -> str:
+    template = '{"name": "get_weather", "arguments": {{ arguments | tojson }}}'
+    return Environment().from_string(template).render(arguments=arguments)
+
+
+TEXT = '{"city": "Oslo"}'
+
+
+def test_naive() -> None:
+    assert naive(json.loads(TEXT)) == '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    assert naive(TEXT) == '{"name": "get_weather", "arguments": "{\\"city\\": \\"Oslo\\"}"}'
+    report = diagnose(tool_chats(lambda _: TEXT), renderer=by_template("qwen2.5", AS_JSON))
+    assert "tool-arguments-misrendered" in report.rules("error")
+
+
+def test_naive_table(tmp_path: Path) -> None:
+    """Two tools' arguments as a column of structs."""
+    made = tool_chats(lambda number: {"city": "Oslo"} if number % 2 else {"zip": "0150"})
+    messages = pa.array([row["messages"] for row in made])
+    pq.write_table(pa.table({"messages": messages}), tmp_path / "chats.parquet")
+    back = pq.read_table(tmp_path / "chats.parquet").to_pylist()
+    report = report_on("qwen2.5", as_rows([row["messages"] for row in back], tools=[TOOL]))
+    assert "tool-arguments-null" in report.rules("warning")
+
+
+def test_ours() -> None:
+    """One text for both forms."""
+    renderer = renderer_of("qwen2.5")
+    shown = {
+        renderer.text(row["messages"], tools=row["tools"])
+        for arguments in (TEXT, json.loads(TEXT))
+        for row in tool_chats(lambda _, given=arguments: given)[:1]
+    }
+    assert len(shown) == 1
+    assert '"arguments": {"city": "Oslo"}' in shown.pop()
+    assert report_on("qwen2.5", tool_chats(lambda _: TEXT)).rules("warning") == []

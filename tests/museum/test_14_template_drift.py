@@ -1,0 +1,49 @@
+"""A server's own copy of the format, without one newline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from niels_gpt.doctor import diagnose
+from tests.doctor.made import CHATML, by_template, chats, model, template_of
+from tests.museum.exhibit import Exhibit
+
+EXHIBIT = Exhibit(
+    number=14,
+    title="Serving writes another template than training",
+    happened="The server has its own copy of the chat format, written by hand. A newline is missing, or one special "
+    "token is taken for another. The model meets a text that it never saw, and is a little worse at everything.",
+    hidden="Training and validation both use the training's template. The other one is in another program.",
+    caught="`niels-gpt doctor A B` renders the same conversations with both and shows the first token that differs. "
+    "Caches record the fingerprints of template and tokenizer.",
+    rules=("template-drift",),
+    threads=("ollama/ollama#6823", "hiyouga/LlamaFactory#3426", "InternLM/lmdeploy#1945", "lm-sys/FastChat#2992"),
+)
+
+
+def naive(messages: list[dict[str, str]]) -> str:
+    turns = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>" for message in messages)
+    return turns + "<|im_start|>assistant\n"
+
+
+SERVED = CHATML.replace("STOP + '\n'", "STOP")  # the same as a template
+
+
+def test_naive(tmp_path: Path) -> None:
+    trained, served = by_template("qwen2.5"), by_template("qwen2.5", SERVED)
+    for messages in chats():
+        prompt = naive(messages[:-1])
+        assert prompt == served.text(messages[:-1], add_generation_prompt=True)
+        assert prompt != trained.text(messages[:-1], add_generation_prompt=True)
+    one = model(tmp_path / "one", "qwen2.5", template=template_of("qwen2.5"))
+    two = model(tmp_path / "two", "qwen2.5", template=template_of("qwen2.5", SERVED))
+    assert diagnose(one, two).rules() == ["template-drift"]
+
+
+def test_ours(tmp_path: Path) -> None:
+    """The same template twice is the same; the fingerprints that caches record tell the two apart."""
+    one = model(tmp_path / "one", "qwen2.5", template=template_of("qwen2.5"))
+    two = model(tmp_path / "two", "qwen2.5", template=template_of("qwen2.5"))
+    assert diagnose(one, two).rules() == []
+    prints = [by_template("qwen2.5", text).fingerprints["template_sha256"] for text in (CHATML, SERVED)]
+    assert prints[0] != prints[1]

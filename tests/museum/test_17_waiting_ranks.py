@@ -1,0 +1,48 @@
+"""All ranks of a training job wait while one of them prepares the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Event
+
+import pytest
+
+from niels_gpt.errors import CacheError
+from tests.episodes.rows import open_loader
+from tests.museum.exhibit import Exhibit
+
+EXHIBIT = Exhibit(
+    number=17,
+    title="One rank prepares, the others time out",
+    happened="Rank 0 tokenises, the others wait at a barrier. After thirty minutes the communication library takes "
+    "them for dead and ends the job, and the preparation with it. The next start begins again.",
+    hidden="The job dies before the first step; what is lost is the time of all GPUs.",
+    caught="A build is a command of its own without any communication between ranks. A training job opens what is "
+    "there; if nothing is, every rank fails at once and names the command. No rule: there is no data to look at.",
+    rules=(),
+    threads=("hiyouga/LlamaFactory#2424", "axolotl-ai-cloud/axolotl#921", "huggingface/accelerate#2528"),
+)
+
+
+def naive(rank: int, barrier: Barrier, prepare: Callable[[], object]) -> None:
+    if rank == 0:
+        prepare()
+    barrier.wait(timeout=0.05)  # thirty minutes, in life
+
+
+def test_naive() -> None:
+    barrier, slow = Barrier(2), Event()
+    with ThreadPoolExecutor(2) as ranks:
+        first = ranks.submit(naive, 0, barrier, slow.wait)
+        second = ranks.submit(naive, 1, barrier, slow.wait)
+        assert isinstance(second.exception(), BrokenBarrierError)
+        slow.set()
+        assert isinstance(first.exception(), BrokenBarrierError)  # prepared, and dead all the same
+
+
+def test_ours(tmp_path: Path) -> None:
+    for rank in range(2):
+        with pytest.raises(CacheError, match="niels-gpt episodes build"):
+            open_loader(tmp_path / "none", rank=rank, world_size=2)

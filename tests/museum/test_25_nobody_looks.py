@@ -1,0 +1,59 @@
+"""A marker that is searched in ids and never found."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.explorer.rendered import view_rendered
+from niels_gpt.explorer.show import flow
+from niels_gpt.messages import Conversation
+from niels_gpt.renderers.default import DefaultRenderer
+from tests.doctor.made import chats
+from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.renderers.tiny_families import folder_of
+
+EXHIBIT = Exhibit(
+    number=25,
+    title="Nobody sees what is trained",
+    happened="The mask begins behind a marker such as `### Assistant:`. Encoded alone the marker has other ids than in "
+    "the text, where it merges with what stands before it. It is never found, and no label is left. Every team then "
+    "writes a printer of its own, after the run.",
+    hidden="Labels are numbers. Printed, a row of them looks like any other row.",
+    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, and the doctor looks at every "
+    "row, with exit codes for a build that nobody watches.",
+    rules=("mask-all-zero",),
+    threads=("unslothai/unsloth#2900", "unslothai/unsloth#1128", "allenai/open-instruct#1423"),
+)
+
+
+def naive(tokenizer: Tokenizer, text: str, marker: str) -> tuple[list[int], list[bool]]:
+    ids, wanted = tokenizer.encode(text).ids, tokenizer.encode(marker).ids
+    found = [at for at in range(len(ids)) if ids[at : at + len(wanted)] == wanted]
+    begins = found[-1] + len(wanted) if found else len(ids)
+    return ids, [at >= begins for at in range(len(ids))]
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '### ' + (m.role | capitalize) + ':\n' + m.content }}"
+    "{{ '<|im_end|>' if m.role == 'assistant' else '' }}{{ '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
+)
+
+
+def test_naive() -> None:
+    rows = []
+    for question, answer in chats(turns=1):
+        text = f"### User:\n{question['content']}\n\n### Assistant:\n{answer['content']}<|im_end|>"
+        rows.append(row(*naive(tokenizer_of("qwen2.5", split=False), text, "\n### Assistant:")))
+    assert "mask-all-zero" in diagnose(rows).rules("error")
+
+
+def test_ours() -> None:
+    """The same format by its template, and a look at it."""
+    renderer = DefaultRenderer(str(folder_of("qwen2.5", split=False)), template=TEMPLATE)
+    for messages in chats(turns=1):
+        view = view_rendered(renderer, Conversation(messages, "chat"))
+        trained = "".join(token.text for token in view.tokens if token.kind == "trained")
+        assert trained == messages[1]["content"] + "<|im_end|>"
+        assert messages[1]["content"] in flow(view).plain
