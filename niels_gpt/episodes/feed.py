@@ -23,6 +23,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.format.collate import inputs_and_targets
 from niels_gpt.format.layout import layout
 from niels_gpt.format.packing import PackPlan
+from niels_gpt.seeds import MAX_LENGTH
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -201,6 +202,16 @@ class EpisodeFeed:
     def place(self, state: dict[str, Any]) -> Place:
         """The place that a checkpoint keeps; raises as `state.place_in`."""
         return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
+
+    def rows_before(self, place: Place) -> int:
+        """How many rows come before a place, over all epochs and ranks."""
+        return place.epoch * (self.schedule.n or 0) + place.position
+
+    def place_of(self, row: int) -> Place:
+        """The place of a row of the endless order; raises `UsageError` where there is none."""
+        if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
+            raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
+        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
 
     def __reduce__(self) -> tuple[type[EpisodeFeed], tuple[Any, ...]]:
         """A worker that receives a feed opens the files itself; maps would be sent as copies, token by token."""
