@@ -21,6 +21,7 @@ from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, flag, 
 from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
+from niels_gpt.progress import SILENT, Progress
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -59,7 +60,7 @@ class GPTEpisodeDataLoader:
         vocab_size: tokens are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. It costs a look at all their masks, which tells on
-            hundreds of ranks; without it the batches' `global_*` are `None`.
+            hundreds of ranks, unless `keep_counts` was called once; without it the batches' `global_*` are `None`.
 
     A val split with fewer rows than a global batch is not dropped whatever `epoch_drop_last` says; the log tells.
 
@@ -252,6 +253,17 @@ class GPTEpisodeDataLoader:
         """
         self._places[split] = self.feed(split).place_of(row)
         self._announced[split] = None
+
+    def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
+        """Count every episode's trained tokens once, and keep the numbers in `counts/` of the first dataset.
+
+        Loaders of the same data, block size and `too_long` find them when they open; global counts then cost a look at
+        these numbers, not at all ranks' masks. Call it in one process, before training.
+
+        Raises:
+            StorageError: the file system refused. CacheError: a mask with bad values.
+        """
+        self.feed(split).keep_counts(progress)
 
     def feed(self, split: str) -> EpisodeFeed:
         """The split's batches as a pure function of the place."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.episodes import metadata
+from niels_gpt.episodes.counts import kept_counts
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
 from niels_gpt.episodes.groups import Group, GroupedRows, RandomGroups
@@ -127,7 +128,10 @@ def open_feed(
             f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
             "or epoch_drop_last=False"
         )
-    return EpisodeFeed(split, options, schedule, plan)
+    feed = EpisodeFeed(split, options, schedule, plan)
+    if options.global_counts and options.world_size > 1:
+        feed.counts = kept_counts(feed.counts_path(), len(split))
+    return feed
 
 
 def _places(split: EpisodeSplit) -> str:

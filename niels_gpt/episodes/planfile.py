@@ -1,6 +1,6 @@
-"""The file of a packing plan: an `.npz` that is written piece by piece and read by mapping it.
+"""Files of arrays: an `.npz` that is written piece by piece and read by mapping it; and the packing plan as one.
 
-An `.npz` is a zip of `.npy` files; stored as they are, without compression, so that each lies in one piece::
+An `.npz` is a zip of `.npy` files; stored as they are, without compression, so that each lies in one piece. A plan's::
 
     items.npy     item numbers, row after row        int32 or int64, (n,)
     offsets.npy   where each row's items begin       int64, (rows + 1,)
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import zipfile
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -43,7 +44,7 @@ class PlanWriter:
         self._digest = hashlib.blake2b(digest_size=16)
         self._begins: list[int] = []
         self._rows = self._tokens = 0
-        self._items = self._member("items", (n,), dtype)
+        self._items = new_member(self._archive, "items", (n,), dtype)
 
     def __enter__(self) -> PlanWriter:
         return self
@@ -62,7 +63,7 @@ class PlanWriter:
 
     def _finish(self) -> None:
         self._items.close()
-        with self._member("offsets", (self._rows + 1,), np.dtype("<i8")) as out:
+        with new_member(self._archive, "offsets", (self._rows + 1,), np.dtype("<i8")) as out:
             self._sizes.seek(0)
             end = np.zeros(1, dtype="<i8")
             self._offsets(out, end)
@@ -79,15 +80,8 @@ class PlanWriter:
         self._digest.update(values.data)
 
     def _small(self, name: str, values: npt.NDArray[Any]) -> None:
-        with self._member(name, values.shape, values.dtype) as out:
+        with new_member(self._archive, name, values.shape, values.dtype) as out:
             out.write(values.tobytes())
-
-    def _member(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> IO[bytes]:
-        """A new `.npy` in the zip, its header written. Its date is always the same: same plan, same bytes."""
-        out = self._archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(out, header)
-        return out
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,6 +92,28 @@ class PlanWriter:
             else:
                 self._items.close()
             self._archive.close()
+
+
+def new_member(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> IO[bytes]:
+    """A new `.npy` in a zip, its header written, its values to come. Its date never changes: same plan, same bytes."""
+    out = archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(out, header)
+    return out
+
+
+def checked_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an `.npz` by name, mapped, after all of it was read once, in small pieces, to see that it is whole.
+
+    Raises:
+        ValueError, EOFError, OSError, zipfile.BadZipFile: it is not.
+    """
+    with path.open("rb") as file:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+        if damaged:
+            raise ValueError(f"{damaged} is damaged")
+        return map_arrays(file)
 
 
 def map_arrays(file: IO[bytes]) -> dict[str, npt.NDArray[Any]]:

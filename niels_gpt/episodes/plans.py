@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.members import Int64s, Members, Span, between, digest
-from niels_gpt.episodes.planfile import PlanWriter, map_arrays
+from niels_gpt.episodes.planfile import PlanWriter, checked_arrays, map_arrays
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.files import atomic_file
 from niels_gpt.format.packing import PackPlan, pack
@@ -92,12 +92,12 @@ def packing_plan(
         with atomic_file(path) as file:
             _make(file, split, members, width)
         with path.open("rb") as file:
-            return _mapped(file, width, path)
+            return _plan(map_arrays(file), width, path)
     except (StorageError, OSError) as error:
         _log.warning("[EpisodeLoader] the packing plan is not kept: %s", error)
     with storage_errors("writing", tempfile.gettempdir()), tempfile.TemporaryFile() as file:
         _make(file, split, members, width)
-        return _mapped(file, width, None)
+        return _plan(map_arrays(file), width, None)
 
 
 def group_rows(plan: KeptPlan, groups: Mapping[str, Members]) -> dict[str, Span]:
@@ -150,12 +150,7 @@ def _load(path: Path, n: int, width: int) -> KeptPlan | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file:
-            with zipfile.ZipFile(file) as archive:
-                damaged = archive.testzip()  # reads all of it once, in small pieces
-            if damaged:
-                raise ValueError(f"{damaged} is damaged")
-            plan = _mapped(file, width, path)
+        plan = _plan(checked_arrays(path), width, path)
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
         _log.warning("[EpisodeLoader] %s: not a whole plan (%s); making it again", path, error)
         return None
@@ -165,8 +160,7 @@ def _load(path: Path, n: int, width: int) -> KeptPlan | None:
     return plan
 
 
-def _mapped(file: IO[bytes], width: int, path: Path | None) -> KeptPlan:
-    arrays: dict[str, npt.NDArray[Any]] = map_arrays(file)
+def _plan(arrays: dict[str, npt.NDArray[Any]], width: int, path: Path | None) -> KeptPlan:
     return KeptPlan(
         items=arrays["items"],
         offsets=arrays["offsets"],
