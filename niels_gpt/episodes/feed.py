@@ -157,6 +157,18 @@ class EpisodeFeed:
         """Count all episodes, keep the numbers beside the dataset, and use them; see `counts.keep_counts`."""
         self.counts = keep_counts(self.counts_path(), len(self.split), self._width, self._count, progress)
 
+    def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
+        """Rows without padding, one after another: ids, the rows' lengths, weights, and the tokens' texts (0, 1, ...).
+
+        Rows of texts of 2 and 1 and of 3 tokens: lengths 3 3, texts 0 0 1 0 0 0.
+        """
+        pieces = self._pieces(rows)
+        own = pieces.own(self._width)
+        texts = self._reader.texts(pieces, own)
+        weights = self._reader.weights(pieces, own, texts)[own]
+        numbers = np.arange(len(texts.row)) - np.searchsorted(texts.row, texts.row)
+        return self._reader.ids(pieces, own, 0)[own], pieces.used, weights, numbers.repeat(texts.length)
+
     def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
         """Trained targets of the episodes at these positions, and the sums of their masks."""
         pieces = self._cut(np.arange(len(positions)), positions, len(positions))
