@@ -5,7 +5,8 @@
     writer.py    conversations -> a dataset, whole or absent                       (needs what renders)
     encoders.py  conversations -> ids and weights: sentinels, or any renderer
     shards.py    the files of one split, as they are written
-    cli.py       niels-gpt episodes build | info | verify | show | config
+    packed.py    packed rows -> a dataset of their own
+    cli.py       niels-gpt episodes build | pack | info | verify | show | config
     summary.py   a dataset in numbers            verify.py   what is wrong with one
     ---------------------------------------------------------------------------------------------------
     loader.py    GPTEpisodeDataLoader: what a training script opens                (numpy and torch alone)

@@ -125,7 +125,7 @@ def pack(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Episodes -> packed rows, contiguous on disk: the batches of `packing=True`, read faster, without `packing`.
+    """Episodes -> packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
 
     Example: niels-gpt episodes pack episodes/chats --block-size 2048 --out episodes/chats-2048
     """

@@ -1,4 +1,4 @@
-"""A dataset whose episodes are packed rows, contiguous on disk: a batch is then one copy a row."""
+"""A dataset whose episodes are packed rows, contiguous on disk, for readers that know nothing of plans."""
 
 from __future__ import annotations
 

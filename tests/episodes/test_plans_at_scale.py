@@ -50,7 +50,10 @@ def check(plan: PackPlan, lengths: Any) -> None:
     assert plan.digest() == PackPlan(plan.items, plan.offsets, plan.capacity, plan.tokens).digest()
 
 
-def test_one_window_is_the_plan_of_pack(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_one_window_is_the_plan_of_pack(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the sizes of its rows are read back while it is written."""
+    monkeypatch.setattr("niels_gpt.episodes.planfile.CHUNK", chunk)
     plan, whole = packing_plan(split_of(tmp_path / "d"), WIDTH), pack(LENGTHS, WIDTH)
     assert plan.items.tolist() == whole.items.tolist()
     assert plan.offsets.tolist() == whole.offsets.tolist()
