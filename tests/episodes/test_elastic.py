@@ -71,7 +71,7 @@ def rows_of(loaders: list[GPTEpisodeDataLoader], steps: int) -> list[tuple[list[
 # World size and batch size
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     legs=st.lists(
         st.tuples(st.integers(1, 7), st.sampled_from([1, 2, 3, 8]), st.integers(1, 3)), min_size=1, max_size=4
