@@ -29,7 +29,7 @@ def run(folder: Path) -> list[Result]:
         results += _padded(dataset, B, T)
     for B, T in SHAPES:
         results += _packed(dataset, B, T)
-    return results + _opening(folder / "many")
+    return results + _far(dataset) + _opening(folder / "many")
 
 
 def _padded(dataset: Path, B: int, T: int) -> list[Result]:
@@ -74,6 +74,23 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
             "loop and stack": rows,
         },
         amounts={"tokens": B * T},
+    )
+
+
+def _far(dataset: Path) -> list[Result]:
+    """Resuming a packed mixture, as rank 3 of 16, at its first row and at row 10**12."""
+    config = TrainingConfig(batch_size=8, block_size=2048)
+    more = {"packing": True, "too_long": "head", "rank": 3, "world_size": 16, "pad_token_id": PAD}
+    loader = GPTEpisodeDataLoader(config, None, {dataset: 1.0}, **more)  # type: ignore[arg-type]
+
+    def resume_at(row: int) -> None:
+        loader.seek(row)
+        loader.next_batch()
+
+    return measure(
+        "episodes",
+        "resuming, packed, rank 3 of 16",
+        {"row 10**12": lambda: resume_at(10**12), "row 0": lambda: resume_at(0)},
     )
 
 

@@ -92,6 +92,27 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     return record
 
 
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file of any size, written aside in the block and renamed over `path` at its end; nothing after an error.
+
+    Raises:
+        StorageError: the file system refused; `path` is then as it was before.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        with storage_errors("writing", path):
+            with aside.open("wb+", buffering=COPY_BYTES) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+            sync_directory(path.parent)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
 def json_bytes(value: Any) -> bytes:
     """JSON as every manifest is written: indented, keys in the given order, UTF-8, one final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

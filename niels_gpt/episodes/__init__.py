@@ -5,7 +5,8 @@
     writer.py    conversations -> a dataset, whole or absent                       (needs what renders)
     encoders.py  conversations -> ids and weights: sentinels, or any renderer
     shards.py    the files of one split, as they are written
-    cli.py       niels-gpt episodes build | info | verify | show | config
+    packed.py    packed rows -> a dataset of their own
+    cli.py       niels-gpt episodes build | pack | info | verify | show | config
     summary.py   a dataset in numbers            verify.py   what is wrong with one
     ---------------------------------------------------------------------------------------------------
     loader.py    GPTEpisodeDataLoader: what a training script opens                (numpy and torch alone)
@@ -16,8 +17,9 @@
     feed.py      place -> batch and next place, a pure function
     batch.py     what a batch carries            state.py    a place as a checkpoint keeps it
     reading.py   pieces of episodes -> rows of ids, weights and texts, checked
-    schedule.py  which row comes at which position: every row, random, by group, by weight
-    plans.py     packing plans, kept beside the dataset
+    schedule.py  which row comes at which position: every row, random, by weight
+    groups.py    the same group by group         mixture.py  how much each group gives   members.py  rows as spans
+    plans.py     packing plans, and counts.py    trained tokens, kept beside the dataset in files of planfile.py
     metadata.py  type, source and weight of each episode
     gather.py    pieces of files -> rows of an array
     dataset.py   one split, opened, checked      kept.py     and filtered

@@ -111,6 +111,45 @@ def build(
 
 
 @app.command()
+def pack(
+    dataset: Dataset,
+    directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
+    block_size: Annotated[int, typer.Option(min=1, help="Inputs in a row; rows hold one token more.")] = 1024,
+    too_long: Annotated[
+        Literal["error", "head", "tail", "drop_partial_turn", "skip"],
+        typer.Option(help="What becomes of episodes that fit into no row."),
+    ] = "error",
+    shard_bytes: Annotated[
+        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Episodes -> packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
+
+    Example: niels-gpt episodes pack episodes/chats --block-size 2048 --out episodes/chats-2048
+    """
+    from niels_gpt.episodes.packed import pack_episodes
+
+    with ShownProgress() as progress:
+        pack_episodes(
+            dataset,
+            directory,
+            block_size=block_size,
+            too_long=too_long,
+            shard_bytes=shard_bytes,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    manifest = open_manifest(directory) or {}
+    if as_json:
+        print_json({"dataset": str(directory), "splits": manifest["splits"]})
+        return
+    out().print(_counts(manifest))
+    out().print(Text(f"{directory} is complete: read it with block_size {block_size}, without packing", style="green"))
+
+
+@app.command()
 def info(
     dataset: Dataset,
     block_size: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from niels_gpt.episodes.format import (
     TOKEN_DTYPE,
     TOKENS_NAME,
     Records,
+    index_chunks,
     open_manifest,
     open_mask,
     read_index,
@@ -28,10 +30,9 @@ from niels_gpt.episodes.format import (
     shard_folders,
 )
 from niels_gpt.episodes.kept import Int64s, Kept
+from niels_gpt.episodes.members import Members, Span
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.manifests import Manifest
-
-CHUNK = 1 << 19  # records looked at in one go: temporaries stay small
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,25 @@ class EpisodeSplit:
             return everything
         return everything[self.kept[np.arange(len(self))]]
 
+    def lengths_of(self, members: Members) -> Int64s:
+        """The length of the episodes at some positions, int64; a `Span` leaves no pages of the index mapped."""
+        if not isinstance(members, Span):
+            return self.locate(self.kept[members])[2]
+        if not len(members):
+            return np.empty(0, dtype=np.int64)
+        numbers = self.kept[members[np.arange(len(members))]]
+        first, stop = int(numbers[0]), int(numbers[-1]) + 1
+        parts = []
+        for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
+            a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
+            parts += [records[:, 1] for _, records in index_chunks(shard.folder / INDEX_NAME, a, b)]
+        return np.concatenate(parts).astype(np.int64)[numbers - first]
+
+    def positions_of_datasets(self) -> list[Span]:
+        """The positions (after filtering) of each dataset's episodes."""
+        at = [self.kept.before(int(self._first[shard])) for shard in self.shard_of_dataset]
+        return [Span(start, stop) for start, stop in itertools.pairwise(at)]
+
     def describe(self, episode: int) -> str:
         """Where an episode stands, for messages: file and record."""
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
@@ -190,8 +210,8 @@ class EpisodeSplit:
         """The lengths of all records in chunks, each with the number of its first episode."""
         for shard, first in zip(self.shards, self._first.tolist(), strict=False):
             n_tokens = np.uint64(len(shard.tokens))
-            for at in range(0, len(shard.records), CHUNK):
-                starts, lengths = shard.records[at : at + CHUNK].T
+            for at, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
+                starts, lengths = records.T
                 # Not start + length > n: the sum of two damaged numbers may wrap around.
                 outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
                 if outside.any():
@@ -258,8 +278,8 @@ def _samples(shard: Shard) -> Iterator[bytes]:
     """What a dataset without manifest is told by."""
     n = len(shard.tokens)
     yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
-    for at in range(0, len(shard.records), CHUNK):
-        yield np.ascontiguousarray(shard.records[at : at + CHUNK]).tobytes()
+    for _, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
+        yield records.tobytes()
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)

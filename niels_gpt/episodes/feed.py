@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.counts import Counts, counts_path, keep_counts
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.gather import Int64s, Pieces
 from niels_gpt.episodes.reading import PieceReader, Texts
@@ -23,6 +25,8 @@ from niels_gpt.errors import UsageError
 from niels_gpt.format.collate import inputs_and_targets
 from niels_gpt.format.layout import layout
 from niels_gpt.format.packing import PackPlan
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.seeds import MAX_LENGTH
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -60,9 +64,14 @@ class EpisodeFeed:
     """
 
     def __init__(
-        self, split: EpisodeSplit, options: FeedOptions, schedule: Schedule, plan: PackPlan | None = None
+        self,
+        split: EpisodeSplit,
+        options: FeedOptions,
+        schedule: Schedule,
+        plan: PackPlan | None = None,
+        counts: Counts | None = None,
     ) -> None:
-        self.split, self.options, self.schedule, self.plan = split, options, schedule, plan
+        self.split, self.options, self.schedule, self.plan, self.counts = split, options, schedule, plan, counts
         self._width = options.block_size + 1
         self._reader = PieceReader(
             split,
@@ -100,7 +109,8 @@ class EpisodeFeed:
         o, reader = self.options, self._reader
         rows, after = take(self.schedule, place, self.global_rows, drop_last=o.drop_last)
         first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
-        if not o.global_counts:  # then the other ranks' rows need not be looked at
+        counted = self.counts.of(self._positions(rows)[1]) if o.global_counts and self.counts else None
+        if counted or not o.global_counts:  # then the other ranks' rows need not be looked at
             rows, first, stop = rows[first:stop], 0, o.batch_size
         everyones = self._pieces(rows)
         own = everyones.own(self._width)
@@ -110,7 +120,7 @@ class EpisodeFeed:
         x, y = inputs_and_targets(reader.ids(pieces, own[first:stop], o.pad_id), "cpu")
         mask = weights[first:stop]
         trained, total = _sums(mask)
-        all_trained, all_total = (trained, total) if len(rows) == o.batch_size else _sums(weights)
+        all_trained, all_total = counted or ((trained, total) if len(rows) == o.batch_size else _sums(weights))
         batch = EpisodeBatch(
             x=x,
             y=y,
@@ -138,15 +148,46 @@ class EpisodeFeed:
             "max_seqlen": found.max_seqlen,
         }
 
+    def counts_path(self) -> Path:
+        """Where the counts of this split's episodes are kept."""
+        o = self.options
+        return counts_path(self.split, width=self._width, too_long=o.too_long, use_mask=o.use_mask)
+
+    def keep_counts(self, progress: Progress = SILENT) -> None:
+        """Count all episodes, keep the numbers beside the dataset, and use them; see `counts.keep_counts`."""
+        self.counts = keep_counts(self.counts_path(), len(self.split), self._width, self._count, progress)
+
+    def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
+        """Rows without padding, one after another: ids, the rows' lengths, weights, and the tokens' texts (0, 1, ...).
+
+        Rows of texts of 2 and 1 and of 3 tokens: lengths 3 3, texts 0 0 1 0 0 0.
+        """
+        pieces = self._pieces(rows)
+        own = pieces.own(self._width)
+        texts = self._reader.texts(pieces, own)
+        weights = self._reader.weights(pieces, own, texts)[own]
+        numbers = np.arange(len(texts.row)) - np.searchsorted(texts.row, texts.row)
+        return self._reader.ids(pieces, own, 0)[own], pieces.used, weights, numbers.repeat(texts.length)
+
+    def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
+        """Trained targets of the episodes at these positions, and the sums of their masks."""
+        pieces = self._cut(np.arange(len(positions)), positions, len(positions))
+        own = pieces.own(self._width)
+        weights = self._reader.weights(pieces, own, self._reader.texts(pieces, own))
+        return np.count_nonzero(weights, axis=1), weights.sum(axis=1, dtype=np.float64)
+
     def _pieces(self, rows: Int64s) -> Pieces:
         """The episodes of these rows, cut to the rows' width."""
-        row, positions = self._positions(rows)
+        return self._cut(*self._positions(rows), len(rows))
+
+    def _cut(self, row: Int64s, positions: Int64s, n: int) -> Pieces:
+        """The episodes at these positions, as pieces of `n` rows."""
         episodes = self.split.kept[positions]
         shard, start, length = self.split.locate(episodes)
         cut = length > self._width
         if self.options.too_long == "tail":
             start = start + np.maximum(0, length - self._width)
-        return Pieces(len(rows), row, episodes, shard, start, np.minimum(length, self._width), cut)
+        return Pieces(n, row, episodes, shard, start, np.minimum(length, self._width), cut)
 
     def _positions(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """Which episodes (by position) lie in these rows: the row's number here, and the position, of each."""
@@ -164,7 +205,7 @@ class EpisodeFeed:
         """The same rows, each once, in order and none dropped."""
         n = len(self.split) if self.plan is None else self.plan.rows
         schedule = EveryRow(n, self.options.seed, shuffle=False)
-        return EpisodeFeed(self.split, replace(self.options, drop_last=False), schedule, self.plan)
+        return EpisodeFeed(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)
 
     def steps_per_epoch(self) -> int:
         """How many batches an epoch has, on every rank; weighted epochs run on, so that one may have one less.
@@ -202,9 +243,19 @@ class EpisodeFeed:
         """The place that a checkpoint keeps; raises as `state.place_in`."""
         return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
 
+    def rows_before(self, place: Place) -> int:
+        """How many rows come before a place, over all epochs and ranks."""
+        return place.epoch * (self.schedule.n or 0) + place.position
+
+    def place_of(self, row: int) -> Place:
+        """The place of a row of the endless order; raises `UsageError` where there is none."""
+        if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
+            raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
+        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
+
     def __reduce__(self) -> tuple[type[EpisodeFeed], tuple[Any, ...]]:
         """A worker that receives a feed opens the files itself; maps would be sent as copies, token by token."""
-        return type(self), (self.split, self.options, self.schedule, self.plan)
+        return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
 
     def _fingerprint(self) -> str:
         """Equal where equal places mean equal rows; batch size, ranks and drop_last do not matter."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
-from niels_gpt.errors import CacheError
+from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.manifests import Manifest, check_files, check_keys, check_objects, read_manifest
 
 FORMAT_VERSION: Final = 1
@@ -42,6 +42,7 @@ TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
 SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4"}
 RECORD_BYTES: Final = 16
+INDEX_CHUNK: Final = 1 << 18  # records read in one go: temporaries stay small
 MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a mask
 SAMPLE_BLOCKS: Final = 64
 SAMPLE_VALUES: Final = 1024
@@ -114,6 +115,20 @@ def read_index(path: Path) -> Records:
         )
     records: Records = map_tokens(path, "<u8").reshape(-1, 2)
     return records
+
+
+def index_chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, Records]]:
+    """Records `start` to `stop` - 1 of an index in chunks of shape (n, 2), each with the number of its first.
+
+    Read, not mapped: a scan of a long index leaves nothing in the process' memory.
+    """
+    with storage_errors("reading", path):
+        for at in range(start, stop, INDEX_CHUNK):
+            n = min(stop - at, INDEX_CHUNK)
+            found = np.fromfile(path, dtype="<u8", count=2 * n, offset=RECORD_BYTES * at)
+            if len(found) < 2 * n:
+                raise CacheError(f"{path}: shorter than when it was opened; do not rebuild a dataset in use")
+            yield at, found.reshape(-1, 2)
 
 
 def open_manifest(dataset: Path) -> Manifest | None:

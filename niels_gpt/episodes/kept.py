@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,11 @@ class Kept:
     def key(self) -> bytes:
         """Differs wherever other episodes of as many are left out; empty if none is."""
         return self._kept_before.tobytes()
+
+    def before(self, episode: int) -> int:
+        """How many kept episodes have a lower number; the inverse of indexing for those that are kept."""
+        dropped = range(len(self._kept_before))
+        return episode - bisect_left(dropped, episode, key=lambda j: int(self._kept_before[j]) + j)
 
     def __getitem__(self, positions: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The episodes at these positions, int64 of the same shape."""

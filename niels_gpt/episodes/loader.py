@@ -21,6 +21,7 @@ from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, flag, 
 from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
+from niels_gpt.progress import SILENT, Progress
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -49,11 +50,17 @@ class GPTEpisodeDataLoader:
         weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
             `weights`; or by each episode's own "weight". Exact over an epoch; batches run on from one epoch into the
             next, so that nothing is dropped. Val is never weighted.
+        temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature); 1 is by size, a large one
+            makes all alike. Without `weight_by`, of the datasets.
+        repeats: in place of `weights`: how often an epoch shows each group, e.g. `{"small": 3, "web": 0.5}`; a group
+            that is shown half goes on with the other half. Without `weight_by`, of the datasets.
         epoch_rows: rows in a weighted epoch; default as many as there are.
+        epoch_ends: in place of `epoch_rows`: "first", an epoch ends before the first group repeats; "all", once every
+            group was shown whole, while smaller ones repeat.
         vocab_size: tokens are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. It costs a look at all their masks, which tells on
-            hundreds of ranks; without it the batches' `global_*` are `None`.
+            hundreds of ranks, unless `keep_counts` was called once; without it the batches' `global_*` are `None`.
 
     A val split with fewer rows than a global batch is not dropped whatever `epoch_drop_last` says; the log tells.
 
@@ -80,6 +87,9 @@ class GPTEpisodeDataLoader:
         weight_by: str | None = None,
         weights: Mapping[str, float] | None = None,
         epoch_rows: int | None = None,
+        temperature: float | None = None,
+        repeats: Mapping[str, float] | None = None,
+        epoch_ends: str | None = None,
         vocab_size: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -104,8 +114,18 @@ class GPTEpisodeDataLoader:
             if weight_by is not None or weights is not None:
                 raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
             weight_by, weights = "dataset", mixture
+        if weight_by is None and (temperature is not None or repeats is not None):
+            weight_by = "dataset"
         self._sampling = Sampling(
-            settings.sampling_mode, settings.epoch_shuffle, settings.epoch_seed, weight_by, weights, epoch_rows
+            settings.sampling_mode,
+            settings.epoch_shuffle,
+            settings.epoch_seed,
+            weight_by,
+            weights,
+            epoch_rows,
+            temperature,
+            repeats if repeats is None else {str(name): times for name, times in repeats.items()},
+            epoch_ends,
         )
         self.rank, self.world_size = ranks(rank, world_size)
         self._splits = {name: self._open(name) for name in SPLITS}
@@ -222,6 +242,32 @@ class GPTEpisodeDataLoader:
         """
         self._places[split] = self.feed(split).place(state)
         self._announced[split] = None
+
+    def rows_read(self, split: str = "train") -> int:
+        """How many rows were read over all ranks, since row 0 of epoch 0; rows that drop_last left out count too."""
+        return self.feed(split).rows_before(self._places[split])
+
+    def seek(self, row: int, split: str = "train") -> None:
+        """Go to any row of the endless order, over all ranks: the inverse of `rows_read`. O(1), nothing is replayed.
+
+        With `row = tokens // block_size`, where another run has read so many tokens.
+
+        Raises:
+            UsageError: below 0 or above 2**62.
+        """
+        self._places[split] = self.feed(split).place_of(row)
+        self._announced[split] = None
+
+    def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
+        """Count every episode's trained tokens once, and keep the numbers in `counts/` of the first dataset.
+
+        Loaders of the same data, block size and `too_long` find them when they open; global counts then cost a look at
+        these numbers, not at all ranks' masks. Call it in one process, before training.
+
+        Raises:
+            StorageError: the file system refused. CacheError: a mask with bad values.
+        """
+        self.feed(split).keep_counts(progress)
 
     def feed(self, split: str) -> EpisodeFeed:
         """The split's batches as a pure function of the place."""

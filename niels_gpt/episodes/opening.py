@@ -9,22 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.episodes import metadata
+from niels_gpt.episodes.counts import kept_counts
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
-from niels_gpt.episodes.kept import Int64s
-from niels_gpt.episodes.plans import group_rows, packing_plan
-from niels_gpt.episodes.schedule import (
-    EveryRow,
-    Group,
-    GroupedRows,
-    RandomRows,
-    Schedule,
-    WeightedRows,
-    running_shares,
-    shares,
-)
+from niels_gpt.episodes.groups import Group, GroupedRows, RandomGroups
+from niels_gpt.episodes.members import Members
+from niels_gpt.episodes.mixture import EPOCH_ENDS, by_repeats, by_temperature, rows_until, shares
+from niels_gpt.episodes.plans import KeptPlan, group_rows, packing_plan
+from niels_gpt.episodes.schedule import EveryRow, RandomRows, Schedule, WeightedRows, running_shares
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.format.packing import PackPlan
 from niels_gpt.seeds import MAX_LENGTH
 
 WEIGHT_COLUMNS = ("type", "source", "dataset", "weight")
@@ -40,22 +33,47 @@ class Sampling:
     weight_by: str | None = None
     weights: Mapping[str, float] | None = None
     epoch_rows: int | None = None
+    temperature: float | None = None
+    repeats: Mapping[str, float] | None = None
+    epoch_ends: str | None = None
 
     def __post_init__(self) -> None:
         if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
             raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
-        if (self.weights is not None) != (self.weight_by in ("type", "source", "dataset")):
+        told = {"weights": self.weights, "temperature": self.temperature, "repeats": self.repeats}
+        given = [name for name, value in told.items() if value is not None]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} are given; each decides the proportions, so pass one of them")
+        if bool(given) != self.by_group:
             raise UsageError(
-                f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name with "
-                "weight_by 'type', 'source' or 'dataset', and none with 'weight', where each episode has its own"
+                f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name (or "
+                "temperature, or repeats) with weight_by 'type', 'source' or 'dataset', and none with 'weight', where "
+                "each episode has its own"
             )
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
         rows = self.epoch_rows
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_LENGTH):
             raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
-        if self.epoch_rows is not None and self.mode == "random":
-            raise UsageError("epoch_rows with batch_sampling_mode 'random', which has no epochs; leave it out")
-        if self.epoch_rows is not None and self.weight_by is None:
-            raise UsageError("epoch_rows without weight_by; every row comes once an epoch, so leave it out")
+        if self.epoch_ends is not None and self.epoch_ends not in EPOCH_ENDS:
+            raise UsageError(f"epoch_ends is {self.epoch_ends!r}; expected {' or '.join(EPOCH_ENDS)}")
+        told = {"epoch_rows": self.epoch_rows, "epoch_ends": self.epoch_ends, "repeats": self.repeats}
+        given = [name for name, value in told.items() if value is not None]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} are given; each decides how long an epoch is, so pass one of them")
+        for name in given:
+            if self.mode == "random":
+                raise UsageError(f"{name} with batch_sampling_mode 'random', which has no epochs; leave it out")
+            if self.weight_by is None:
+                raise UsageError(f"{name} without weight_by; every row comes once an epoch, so leave it out")
+        if self.epoch_ends is not None and not self.by_group:
+            raise UsageError("epoch_ends with weight_by 'weight', which has no groups; pass epoch_rows")
+
+    @property
+    def by_group(self) -> bool:
+        """Rows are drawn group by group."""
+        return self.weight_by in ("type", "source", "dataset")
 
 
 def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: str, width: int) -> EpisodeSplit:
@@ -110,7 +128,10 @@ def open_feed(
             f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
             "or epoch_drop_last=False"
         )
-    return EpisodeFeed(split, options, schedule, plan)
+    feed = EpisodeFeed(split, options, schedule, plan)
+    if options.global_counts and options.world_size > 1:
+        feed.counts = kept_counts(feed.counts_path(), len(split))
+    return feed
 
 
 def _places(split: EpisodeSplit) -> str:
@@ -119,55 +140,51 @@ def _places(split: EpisodeSplit) -> str:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Which episodes (by position) share a name, and the weight of each name."""
+    """Which episodes (by position) share a name, and the weight or repeats of each name, if they are given."""
 
-    members: dict[str, Int64s]
-    weights: dict[str, float]
+    members: dict[str, Members]
+    given: dict[str, float] | None
 
 
 def _groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> _Groups | None:
-    """The groups with a weight above 0, if rows are drawn by group."""
-    if sampling.weights is None or sampling.weight_by is None:
+    """The groups that can be drawn, if rows are drawn by group."""
+    if not sampling.by_group or sampling.weight_by is None:
         return None
     by_dataset = sampling.weight_by == "dataset"
-    found = _datasets(split, names) if by_dataset else metadata.labels(split, sampling.weight_by)
-    _check_names(found, sampling)
+    found: dict[str, Members] = {}
+    if by_dataset:
+        found |= zip(names, split.positions_of_datasets(), strict=True)
+    else:
+        found |= metadata.labels(split, sampling.weight_by)
     # A dataset goes by its number: the same mixture under other paths is the same mixture.
     known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
-    used = [name for name in found if sampling.weights[name] > 0]
-    return _Groups(
-        {known_as[name]: found[name] for name in used}, {known_as[name]: sampling.weights[name] for name in used}
-    )
+    given = sampling.weights if sampling.weights is not None else sampling.repeats
+    if given is None:
+        return _Groups({known_as[name]: members for name, members in found.items() if len(members)}, None)
+    _check_names(found, given, "repeats" if sampling.weights is None else "weights", sampling.weight_by)
+    used = [name for name in found if given[name] > 0]
+    return _Groups({known_as[name]: found[name] for name in used}, {known_as[name]: given[name] for name in used})
 
 
-def _datasets(split: EpisodeSplit, names: list[str]) -> dict[str, Int64s]:
-    shard, _, _ = split.locate(split.kept[np.arange(len(split))])
-    owner = np.searchsorted(split.shard_of_dataset, shard, side="right") - 1
-    return {name: np.flatnonzero(owner == number) for number, name in enumerate(names)}
-
-
-def _check_names(found: Mapping[str, Int64s], sampling: Sampling) -> None:
+def _check_names(found: Mapping[str, Members], given: Mapping[str, float], told: str, what: str) -> None:
     """Every group of the data has a weight, and every weight a group with episodes."""
-    weights, what = sampling.weights or {}, sampling.weight_by
-    shares(weights, 1)  # checks the numbers
-    for name in weights:
-        if name not in found or (weights[name] > 0 and not len(found[name])):
+    shares(given, 1)  # checks the numbers
+    for name in given:
+        if name not in found or (given[name] > 0 and not len(found[name])):
             meant = did_you_mean(name, found)
             known = ", ".join(f"{known} ({len(members):,})" for known, members in found.items())
-            raise UsageError(
-                f"weights name the {what} {name!r}, of which there is no episode; there are {known}{meant}"
-            )
-    unnamed = [name for name in found if name not in weights]
+            raise UsageError(f"{told} name the {what} {name!r}, of which there is no episode; there are {known}{meant}")
+    unnamed = [name for name in found if name not in given]
     if unnamed:
         raise UsageError(f"no weight for the {what} {', '.join(unnamed)}; give each one, 0 leaves it out")
 
 
-def _schedule(split: EpisodeSplit, plan: PackPlan | None, sampling: Sampling, groups: _Groups | None) -> Schedule:
+def _schedule(split: EpisodeSplit, plan: KeptPlan | None, sampling: Sampling, groups: _Groups | None) -> Schedule:
     n = len(split) if plan is None else plan.rows
     endless = sampling.mode == "random"
     if groups is not None:
-        members = groups.members if plan is None else group_rows(plan, groups.members)
-        return _by_group(members, groups.weights, n, sampling)
+        members = groups.members if plan is None else {**group_rows(plan, groups.members)}
+        return _by_group(members, groups.given, sampling)
     if sampling.weight_by == "weight":
         ends = running_shares(metadata.weights(split))
         if endless:
@@ -176,13 +193,18 @@ def _schedule(split: EpisodeSplit, plan: PackPlan | None, sampling: Sampling, gr
     return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
 
 
-def _by_group(members: dict[str, Int64s], weights: dict[str, float], n: int, sampling: Sampling) -> Schedule:
-    if sampling.mode == "random":
-        each = np.zeros(n)
-        for name, rows in members.items():
-            each[rows] = weights[name] / len(rows)
-        return RandomRows(n, sampling.seed, running_shares(each))
-    parts = shares(weights, sampling.epoch_rows or sum(len(rows) for rows in members.values()))
+def _by_group(members: Mapping[str, Members], given: dict[str, float] | None, sampling: Sampling) -> Schedule:
+    sizes = {name: len(rows) for name, rows in members.items()}
+    if sampling.repeats is not None:
+        parts = by_repeats(sizes, given or {})
+    else:
+        weights = by_temperature(sizes, sampling.temperature) if sampling.temperature is not None else given or {}
+        if sampling.mode == "random":
+            groups = [Group(name, rows, 0) for name, rows in members.items()]
+            ends = running_shares(np.array([float(weights[group.name]) for group in groups]))
+            return RandomGroups(groups, ends, sampling.seed)
+        n = rows_until(sampling.epoch_ends, sizes, weights) if sampling.epoch_ends else sampling.epoch_rows
+        parts = shares(weights, n or sum(sizes.values()))
     unseen = [name for name, rows in parts.items() if not rows]
     if unseen:
         raise UsageError(

@@ -6,17 +6,14 @@ ranks, workers and prefetched batches.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import UsageError
+from niels_gpt.episodes.members import digest
 from niels_gpt.seeds import derived, order, uniform
 
 Int64s = npt.NDArray[np.int64]
@@ -66,7 +63,7 @@ class EveryRow:
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
-        return _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
+        return ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
@@ -97,66 +94,8 @@ class RandomRows:
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
-        weights = None if self.ends is None else _digest(self.ends)
+        weights = None if self.ends is None else digest(self.ends)
         return {"kind": "random rows", "n": self.among, "weights": weights}
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows that share a name (a type, a source, a dataset) and how many of them an epoch shows."""
-
-    name: str
-    members: Int64s
-    share: int
-
-
-@dataclass(frozen=True)
-class GroupedRows:
-    """Each group gives exactly its share of every epoch; within a group all rows come before one repeats.
-
-    A group goes on where it stopped, epoch after epoch. With 3 members and a share of 2::
-
-        draw of the group   0 1   2 3   4 5      epochs of 2
-        round of members    first . . | second   rounds of 3, each in an order of its own
-    """
-
-    runs_on: ClassVar[bool] = True
-
-    groups: Sequence[Group]
-    seed: int
-    shuffle: bool
-
-    @property
-    def n(self) -> int:
-        """Rows in an epoch: all shares together."""
-        return sum(group.share for group in self.groups)
-
-    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `Schedule`; without shuffling, group after group."""
-        slots = _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
-        bounds = np.cumsum([0, *(group.share for group in self.groups)])
-        owner = np.searchsorted(bounds, slots, side="right") - 1
-        rows = np.empty(len(slots), dtype=np.int64)
-        for number in np.unique(owner).tolist():
-            group, here = self.groups[number], owner == number
-            rows[here] = self._members(group, epoch * group.share + slots[here] - bounds[number])
-        return rows
-
-    def _members(self, group: Group, draws: Int64s) -> Int64s:
-        """The members at these draws of the group's own endless sequence."""
-        size = len(group.members)
-        rounds, within = np.divmod(draws, size)
-        if self.shuffle:
-            seed = derived(self.seed, f"group {group.name}")
-            for number in np.unique(rounds).tolist():
-                here = rounds == number
-                within[here] = order(seed, number, size)[within[here]]
-        return group.members[within]
-
-    def describe(self) -> dict[str, Any]:
-        """See `Schedule`."""
-        groups = [[group.name, _digest(group.members), group.share] for group in self.groups]
-        return {"kind": "groups", "groups": groups, "shuffle": self.shuffle}
 
 
 @dataclass(frozen=True)
@@ -184,17 +123,17 @@ class WeightedRows:
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
-        slots = _ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
+        slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
         mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
         along = np.minimum((slots + mark) / self.n, BELOW_1)  # rounding must not step past the line's end
         return np.searchsorted(self.ends, along, side="right")
 
     def describe(self) -> dict[str, Any]:
         """See `Schedule`."""
-        return {"kind": "weights", "n": self.n, "weights": _digest(self.ends), "shuffle": self.shuffle}
+        return {"kind": "weights", "n": self.n, "weights": digest(self.ends), "shuffle": self.shuffle}
 
 
-def _ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:
+def ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:
     """Positions `start` to `stop` - 1 of an epoch's order, by whole blocks: a few positions cost almost as much."""
     blocks = [_block(seed, epoch, n, number) for number in range(start // BLOCK, -(-stop // BLOCK))]
     at = start // BLOCK * BLOCK
@@ -209,34 +148,10 @@ def _block(seed: int, epoch: int, n: int, number: int) -> Int64s:
     return rows
 
 
-def _digest(values: npt.NDArray[Any]) -> str:
-    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
-
-
 def running_shares(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """The running total of each weight's share: 1 2 1 -> 0.25 0.75 1.0."""
     total = np.cumsum(weights / weights.max())  # weights near the largest float would add up to infinity
     return np.asarray(total / total[-1])
-
-
-def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
-    """How many of `n` rows each group gets: proportions 0.5 0.3 0.2 of 6 are 3 1.8 1.2, so 3 2 1 (largest remainders).
-
-    Raises:
-        UsageError: a proportion that is negative, not a number, or all of them 0.
-    """
-    for name, given in proportions.items():
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
-            raise UsageError(f"the weight of {name!r} is {given!r}; expected a number of 0 or more")
-    total = sum(Fraction(given) for given in proportions.values())
-    if not total:
-        raise UsageError(f"the weights {dict(proportions)} are all 0; expected one above 0")
-    exact = {name: n * Fraction(given) / total for name, given in proportions.items()}
-    whole = {name: int(value) for name, value in exact.items()}
-    by_remainder = sorted(exact, key=lambda name: (whole[name] - exact[name], name))
-    for name in by_remainder[: n - sum(whole.values())]:
-        whole[name] += 1
-    return whole
 
 
 def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[Int64s, Place]:

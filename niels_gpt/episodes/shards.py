@@ -17,6 +17,8 @@ from niels_gpt.episodes.format import (
     MASK_NAME,
     METADATA_NAME,
     MOST_WEIGHT,
+    SEGMENT_DTYPES,
+    SEGMENTS_NAME,
     TOKEN_DTYPE,
     TOKENS_NAME,
     shard_name,
@@ -35,6 +37,7 @@ class EpisodeWriter:
         mask_dtype: "uint8" for 0 and 1, "float32" for weights, `None` for no mask.
         shard_bytes: begin another shard before `tokens.bin` grows beyond this; `None` keeps one file.
         with_metadata: also write `episodes.parquet` (needs pyarrow).
+        segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
 
     Attributes:
         tokens, episodes, trained_tokens: written so far.
@@ -52,6 +55,7 @@ class EpisodeWriter:
         mask_dtype: str | None = "uint8",
         shard_bytes: int | None = None,
         with_metadata: bool = False,
+        segments_dtype: str | None = None,
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
@@ -61,7 +65,7 @@ class EpisodeWriter:
         self.files: dict[str, FileRecord] = {}
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
-        self._with_metadata = with_metadata
+        self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
         self._shards = 0
         self._open: _ShardFiles | None = None
 
@@ -71,8 +75,13 @@ class EpisodeWriter:
         lengths: npt.NDArray[np.integer[Any]],
         weights: Weights | None = None,
         metadata: Sequence[Mapping[str, Any]] = (),
+        *,
+        segments: npt.NDArray[np.integer[Any]] | None = None,
     ) -> None:
         """Append episodes: their ids one after the other, how many each has, and a weight per id (0: not trained).
+
+        Args:
+            segments: where `segments_dtype` is given, a number per id; where it changes, another text begins.
 
         Raises:
             UsageError: lengths, ids and weights that do not belong together, ids outside uint32, or weights that the
@@ -82,6 +91,11 @@ class EpisodeWriter:
         mask = self._checked(ids, lengths, weights)
         if self._with_metadata and len(metadata) != len(lengths):
             raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
+        if (self._segments_dtype is None) != (segments is None) or (segments is not None and len(segments) != len(ids)):
+            raise UsageError(
+                f"{len(ids)} ids, segments_dtype {self._segments_dtype} and {0 if segments is None else len(segments)} "
+                "segments; expected one per id with a segments_dtype, and none without"
+            )
         ends = np.cumsum(lengths)
         first, start = 0, 0
         while first < len(lengths):
@@ -93,7 +107,8 @@ class EpisodeWriter:
             if stop > first:
                 end = int(ends[stop - 1])
                 part = None if mask is None else mask[start:end]
-                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop])
+                texts = None if segments is None else segments[start:end]
+                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts)
                 first, start = stop, end
             if first < len(lengths):
                 self._close_shard()
@@ -128,7 +143,7 @@ class EpisodeWriter:
     def _shard(self) -> _ShardFiles:
         if self._open is None:
             name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
-            self._open = _ShardFiles(self._folder, name, self._mask_dtype, self._with_metadata)
+            self._open = _ShardFiles(self._folder, name, self._mask_dtype, self._with_metadata, self._segments_dtype)
             self._shards += 1
         return self._open
 
@@ -154,14 +169,17 @@ class EpisodeWriter:
 class _ShardFiles:
     """The files of one folder, open for writing."""
 
-    def __init__(self, root: Path, name: str, mask_dtype: str | None, with_metadata: bool) -> None:
-        self.tokens = 0
+    def __init__(
+        self, root: Path, name: str, mask_dtype: str | None, with_metadata: bool, segments: str | None
+    ) -> None:
+        self.tokens, self._segments_dtype = 0, segments
         self._name, folder = name, root / name
         with storage_errors("creating the directory", folder):
             folder.mkdir(parents=True, exist_ok=True)
         self._ids = HashedWriter(folder / TOKENS_NAME)
         self._records = HashedWriter(folder / INDEX_NAME)
         self._mask = HashedWriter(folder / MASK_NAME) if mask_dtype else None
+        self._segments = HashedWriter(folder / SEGMENTS_NAME) if segments else None
         self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
 
     def write(
@@ -170,6 +188,7 @@ class _ShardFiles:
         lengths: npt.NDArray[Any],
         mask: npt.NDArray[Any] | None,
         metadata: Sequence[Mapping[str, Any]],
+        segments: npt.NDArray[np.integer[Any]] | None,
     ) -> None:
         """Lengths 3 2 behind 10 tokens give the records (10, 3) and (13, 2)."""
         ends = self.tokens + np.cumsum(lengths)
@@ -177,19 +196,21 @@ class _ShardFiles:
         self._records.write(np.stack([ends - lengths, lengths], axis=1).astype("<u8"))
         if self._mask is not None and mask is not None:
             self._mask.write(mask)
+        if self._segments is not None and segments is not None:
+            self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
         if self._metadata is not None:
             self._metadata.write(metadata)
         self.tokens += len(ids)
 
     def close(self) -> dict[str, FileRecord]:
-        writers = [writer for writer in (self._ids, self._mask, self._records) if writer is not None]
+        writers = [writer for writer in (self._ids, self._mask, self._segments, self._records) if writer is not None]
         records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
         if self._metadata is not None:
             records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
         return records
 
     def abandon(self) -> None:
-        for writer in (self._ids, self._mask, self._records, self._metadata):
+        for writer in (self._ids, self._mask, self._segments, self._records, self._metadata):
             if writer is not None:
                 writer.abandon()
 

@@ -47,4 +47,6 @@ def place_in(state: dict[str, Any], *, fingerprint: str, seed: int, rows: int | 
             f"the state says epoch {numbers[0]!r}, position {numbers[1]!r}; expected an epoch of 0 or more and a "
             f"position of 0 to {most}"
         )
+    if numbers[0] * (rows or 0) + numbers[1] > MAX_LENGTH:
+        raise UsageError(f"the state says epoch {numbers[0]} of {rows:,} rows each, together more than 2**62 rows")
     return Place(*numbers)

@@ -68,7 +68,7 @@ def test_a_record_that_ends_past_the_tokens(tmp_path: Path, start: int, length: 
 
 def test_a_bad_record_behind_many_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records are checked in chunks."""
-    monkeypatch.setattr("niels_gpt.episodes.dataset.CHUNK", 4)
+    monkeypatch.setattr("niels_gpt.episodes.format.INDEX_CHUNK", 4)
     write_shard(tmp_path / "train", range(9), [(0, 3)] * 10 + [(8, 2)])
     assert "record 10: start 8 and length 2" in refused_at_opening(CacheError, tmp_path)
 

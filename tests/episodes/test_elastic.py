@@ -1,0 +1,314 @@
+"""Mixtures go on at the same row on any number of ranks and batch size, packed or not, at any position, in O(1)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt import seeds
+from niels_gpt.episodes import schedule as schedules
+from niels_gpt.episodes.groups import Group, GroupedRows, RandomGroups
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.members import Span
+from niels_gpt.episodes.schedule import EveryRow, Place, RandomRows, Schedule, WeightedRows, running_shares, take
+from niels_gpt.errors import UsageError
+from tests.episodes.rows import numbers, open_loader, write_dataset
+
+FAR = 10**12
+A, B, C = 41, 29, 5  # episodes of three datasets, primes all
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("elastic")
+    return [
+        write_dataset(folder / "a", [2 + (7 * n) % 11 for n in range(A)]),
+        write_dataset(folder / "b", [2 + (5 * n) % 9 for n in range(B)], first=A),
+        write_dataset(folder / "c", [3 + n for n in range(C)], first=A + B),
+    ]
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "weights": {"weights": (0.6, 0.3, 0.1)},
+    "temperature": {"temperature": 3.0},
+    "repeats": {"repeats": (0.5, 1, 3)},
+    "until the first ends": {"weights": (0.6, 0.3, 0.1), "epoch_ends": "first"},
+    "random": {"weights": (0.6, 0.3, 0.1), "batch_sampling_mode": "random"},
+}
+
+
+def open_mixture(datasets: list[Path], kind: str, *, packing: bool, **more: Any) -> GPTEpisodeDataLoader:
+    told = dict(KINDS[kind])
+    where: Any = datasets
+    if "weights" in told:
+        where = dict(zip(map(str, datasets), told.pop("weights"), strict=True))
+    if "repeats" in told:
+        told["repeats"] = dict(zip(datasets, told["repeats"], strict=True))
+    return open_loader(where, packing=packing, **told, **more)
+
+
+def rows_of(loaders: list[GPTEpisodeDataLoader], steps: int) -> list[tuple[list[int], ...]]:
+    """The rows of the next global batches, each as all that a training step sees of it."""
+    found = []
+    for _ in range(steps):
+        for batch in [loader.next_batch() for loader in loaders]:
+            names = [name for name in ("x", "y", "mask", "segment_ids", "position_ids") if name in batch.tensors()]
+            found += list(zip(*(batch.tensors()[name].tolist() for name in names), strict=True))
+    return found
+
+
+# World size and batch size
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    legs=st.lists(
+        st.tuples(st.integers(1, 7), st.sampled_from([1, 2, 3, 8]), st.integers(1, 3)), min_size=1, max_size=4
+    ),
+    start=st.sampled_from([0, 1, 73, FAR, FAR + 74]),
+)
+@pytest.mark.parametrize("packing", [False, True], ids=["apart", "packed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_legs_on_any_machines_are_one_order(
+    datasets: list[Path], kind: str, packing: bool, legs: list[tuple[int, int, int]], start: int
+) -> None:
+    """A run of several legs, each with its own batch size and ranks, reads what one rank reads row by row."""
+    loader = open_mixture(datasets, kind, packing=packing, batch_size=1)
+    loader.seek(start)
+    expected = rows_of([loader], sum(size * world * steps for size, world, steps in legs))
+    first = open_mixture(datasets, kind, packing=packing, batch_size=1)
+    first.seek(start)
+    state, found = first.state_dict(), []
+    for size, world, steps in legs:
+        ranks = [
+            open_mixture(datasets, kind, packing=packing, batch_size=size, rank=rank, world_size=world)
+            for rank in range(world)
+        ]
+        for rank in ranks:
+            rank.load_state_dict(json.loads(json.dumps(state)))
+        found += rows_of(ranks, steps)
+        states = [rank.state_dict() for rank in ranks]
+        assert all(other == states[0] for other in states)
+        state = states[0]
+    assert found == expected
+    assert first.rows_read() == start
+    first.load_state_dict(state)
+    assert first.rows_read() == start + len(found)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_exact_proportions_survive_every_change(datasets: list[Path], packing: bool) -> None:
+    """Three epochs, with another batch size and world for every step: each epoch holds exactly its shares."""
+    loader = open_mixture(datasets, "weights", packing=packing, batch_size=1, epoch_rows=60)
+    members = _members(loader)
+    state, firsts = loader.state_dict(), []
+    for size, world in itertools.cycle([(3, 2), (1, 5), (4, 1), (2, 8)]):
+        ranks = [
+            open_mixture(datasets, "weights", packing=packing, batch_size=size, rank=r, world_size=world, epoch_rows=60)
+            for r in range(world)
+        ]
+        for rank in ranks:
+            rank.load_state_dict(state)
+            batch = rank.next_batch()
+            firsts += [int(row[0]) // 100 for row in batch.x]
+        state = ranks[0].state_dict()
+        if len(firsts) >= 180:
+            break
+    for epoch in range(3):
+        drawn = firsts[60 * epoch : 60 * epoch + 60]
+        assert [sum(first in own for first in drawn) for own in members] == [36, 18, 6]
+
+
+def _members(loader: GPTEpisodeDataLoader) -> list[range]:
+    return [range(A), range(A, A + B), range(A + B, A + B + C)]
+
+
+# Never change these: a run that is resumed with a newer version must go on in the same order.
+PINNED = {
+    "weights": [43, 40, 27, 0, 63, 23, 31, 14, 34, 9, 8, 39],
+    "packed": [37, 35, 46, 45, 17, 11, 18, 21, 7, 10, 4, 2, 34, 38, 28, 22, 25, 68, 42, 49, 12, 16],
+    "random": [51, 16, 20, 20, 28, 32],
+    "random packed": [64, 63, 20, 19, 1, 5, 1, 5, 15, 13, 37, 35],
+}
+FINGERPRINTS = {"weights": "2e7a2d64324d9fb3dc3bb0643b3a06b2", "packed": "098e1121acf824418ab44ebcd45cdbc0"}
+
+
+@pytest.mark.parametrize("kind", PINNED)
+def test_pinned(datasets: list[Path], kind: str) -> None:
+    """Orders and fingerprints as they were before groups became spans and plans were made in windows."""
+    mode = "random" if kind.startswith("random") else "epoch"
+    mixture = {str(datasets[0]): 0.7, str(datasets[1]): 0.3}
+    loader = open_loader(
+        mixture, batch_size=6, epoch_seed=42, packing=kind.endswith("packed"), batch_sampling_mode=mode
+    )
+    assert loader.state_dict()["fingerprint"] == FINGERPRINTS.get(kind, loader.state_dict()["fingerprint"])
+    steps = 1 if mode == "random" else 2
+    assert numbers(loader.next_batch() for _ in range(steps)) == PINNED[kind]
+
+
+# Position 10**12
+
+
+def test_a_mixture_is_the_same_by_counting_and_by_seeking(datasets: list[Path]) -> None:
+    for packing in (False, True):
+        counted = open_mixture(datasets, "weights", packing=packing, batch_size=3)
+        for step in range(40):
+            sought = open_mixture(datasets, "weights", packing=packing, batch_size=3)
+            sought.seek(3 * step)
+            assert sought.rows_read() == counted.rows_read() == 3 * step
+            assert sought.next_batch().x.equal(counted.next_batch().x)
+
+
+@pytest.mark.parametrize("row", [-1, 2**62 + 1, 1.5, "7", True, None])
+def test_rows_that_cannot_be(datasets: list[Path], row: Any) -> None:
+    with pytest.raises(UsageError, match=r"row is .*; expected a whole number from 0 to 2\*\*62"):
+        open_loader(datasets[0]).seek(row)
+
+
+def test_a_state_beyond_all_rows_is_refused(datasets: list[Path]) -> None:
+    loader = open_mixture(datasets, "weights", packing=False)
+    loader.seek(2**62 - 10)
+    loader.next_batch()
+    state = loader.state_dict()
+    with pytest.raises(UsageError, match=r"together more than 2\*\*62 rows"):
+        loader.load_state_dict({**state, "epoch": 2**61})
+
+
+def schedules_of(n: int) -> dict[str, Schedule]:
+    """Every kind of schedule over `n` rows, in no memory."""
+    third = n // 3
+    groups = [Group("a", Span(0, third), n // 5), Group("b", Span(third, n), n - n // 5)]
+    ends = running_shares(np.array([1.0, 3.0]))
+    return {
+        "every row": EveryRow(n, 7, shuffle=True),
+        "in order": EveryRow(n, 7, shuffle=False),
+        "random": RandomRows(n, 7),
+        "groups": GroupedRows(groups, 7, shuffle=True),
+        "random groups": RandomGroups(groups, ends, 7),
+        "weights": WeightedRows(running_shares(np.arange(1.0, 5000.0)), n, 7, shuffle=True),
+    }
+
+
+def work(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> tuple[int, int]:
+    """What something costs: how many numbers are hashed, and how many functions are entered, built-in ones too."""
+    hashed = calls = 0
+    real = seeds._hash
+
+    def counted(values: Any, key: Any) -> Any:
+        nonlocal hashed
+        hashed += values.size
+        return real(values, key)
+
+    def entered(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    schedules._block.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(seeds, "_hash", counted)
+        before = sys.getprofile()
+        sys.setprofile(entered)
+        try:
+            do()
+        finally:
+            sys.setprofile(before)
+    return hashed, calls
+
+
+@pytest.mark.parametrize("kind", schedules_of(100))
+@pytest.mark.parametrize("n", [10**6, 10**15], ids=["a million rows", "10**15 rows"])
+def test_the_rows_at_10_to_the_12_cost_what_the_first_cost(monkeypatch: pytest.MonkeyPatch, kind: str, n: int) -> None:
+    """Counted, not timed: nothing runs up to the position."""
+    schedule = schedules_of(n)[kind]
+    place = Place(0, FAR) if schedule.n is None else Place(*divmod(FAR, n))
+    near = work(monkeypatch, lambda: take(schedule, Place(), 512, drop_last=False))
+    far = work(monkeypatch, lambda: take(schedule, place, 512, drop_last=False))
+    assert far[0] <= 1.5 * near[0] + 1000
+    assert far[1] <= 2 * near[1] + 100
+    assert near[0] < 20 * 8 * schedules.BLOCK
+    assert near[1] < 10_000
+
+
+def test_a_loader_goes_to_10_to_the_12_in_a_few_steps(datasets: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading the state and the next batch, packed, as one of 8 ranks."""
+    loader = open_mixture(datasets, "weights", packing=True, rank=3, world_size=8)
+    loader.next_batch()
+    state = loader.state_dict()
+    far = {**state, "epoch": FAR // loader.feed("train").schedule.n, "position": 3}  # type: ignore[operator]
+
+    def resume(state: dict[str, Any]) -> Callable[[], Any]:
+        def run() -> None:
+            loader.load_state_dict(state)
+            loader.next_batch()
+
+        return run
+
+    near_cost, far_cost = work(monkeypatch, resume(state)), work(monkeypatch, resume(far))
+    assert loader.rows_read() >= FAR
+    assert far_cost[0] <= 2 * near_cost[0] + 1000
+    assert far_cost[1] <= 2 * near_cost[1] + 100
+
+
+def test_positions_far_apart_are_as_random_as_near_ones() -> None:
+    """At 10**12 every row still comes once an epoch, and orders of neighbouring epochs have nothing in common."""
+    schedule = EveryRow(1000, 3, shuffle=True)
+    epochs = [schedule.rows(FAR // 1000 + epoch, 0, 1000) for epoch in range(2)]
+    assert all(sorted(epoch.tolist()) == list(range(1000)) for epoch in epochs)
+    assert (epochs[0] == epochs[1]).sum() < 10
+    assert abs(np.corrcoef(*epochs)[0, 1]) < 0.12
+
+
+# Drawing groups at random
+
+
+@pytest.mark.parametrize("shares", [(1.0,), (0.25, 0.75), (3, 1, 2)], ids=str)
+def test_random_groups_draw_members_evenly(shares: tuple[float, ...]) -> None:
+    sizes = [3, 7, 5][: len(shares)]
+    bounds = np.cumsum([0, *sizes])
+    groups = [Group(str(at), Span(int(bounds[at]), int(bounds[at + 1])), 0) for at in range(len(shares))]
+    schedule = RandomGroups(groups, running_shares(np.array(shares, dtype=float)), 11)
+    n = 60_000
+    counts = np.bincount(schedule.rows(0, FAR, FAR + n), minlength=sum(sizes))
+    of_group = n * np.array(shares) / sum(shares)
+    expected = (of_group / sizes).repeat(sizes)
+    assert ((counts - expected) ** 2 / expected).sum() < 45  # 15 cells at most: chance of more is below 1 in 10**4
+    pieces = [schedule.rows(0, FAR + at, FAR + at + 100) for at in range(0, n, 100)]
+    assert np.concatenate(pieces).tolist() == schedule.rows(0, FAR, FAR + n).tolist()
+
+
+def test_a_group_as_an_array_is_the_same_group() -> None:
+    for kind in (GroupedRows, RandomGroups):
+        made = []
+        for members in (Span(5, 3000), np.arange(5, 3000)):
+            groups = [Group("a", members, 40), Group("b", Span(3000, 3010), 60)]
+            ends = running_shares(np.array([4.0, 6.0]))
+            made.append(GroupedRows(groups, 2, True) if kind is GroupedRows else RandomGroups(groups, ends, 2))
+        assert made[0].describe() == made[1].describe()
+        assert made[0].rows(0, 0, 100).tolist() == made[1].rows(0, 0, 100).tolist()
+
+
+# Through processes
+
+
+def test_a_packed_mixture_travels_to_a_process_as_a_path(datasets: list[Path]) -> None:
+    """What a spawned worker receives names files; the plan's arrays are not in it."""
+    loader = open_mixture(datasets, "weights", packing=True)
+    feed = loader.feed("train")
+    sent = pickle.dumps(feed)
+    assert feed.plan is not None
+    assert feed.plan.items.tobytes() not in sent
+    other = pickle.loads(sent)
+    assert other.fingerprint == feed.fingerprint
+    found, expected = other.batch(Place(5, 3))[0], feed.batch(Place(5, 3))[0]
+    assert torch.equal(found.x, expected.x)

@@ -1,0 +1,116 @@
+"""`episodes pack`: packed rows, contiguous on disk, give the batches of `packing=True`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from niels_gpt.episodes.cli import app
+from niels_gpt.episodes.packed import pack_episodes
+from niels_gpt.episodes.shards import EpisodeWriter
+from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from tests.episodes.rows import LENGTHS, open_loader, write_dataset
+
+NAMES = ("x", "y", "mask", "segment_ids", "position_ids", "cu_seqlens")
+
+
+def make(folder: Path, mask: str = "uint8") -> Path:
+    write_dataset(folder, LENGTHS, masked=mask != "none")
+    write_dataset(folder, [4, 9, 6, 3], split="val", first=70, masked=mask != "none")
+    inside, n = folder / "train", sum(LENGTHS)
+    if mask == "float32":
+        for split in ("train", "val"):
+            size = (folder / split / "tokens.bin").stat().st_size // 4
+            (np.arange(size) % 4 / 8).astype("<f4").tofile(folder / split / "mask.bin")
+    if mask == "segments":
+        (np.arange(n) // 3).astype("<u2").tofile(inside / "segment_ids.bin")
+    return folder
+
+
+def assert_same_batches(packed: Path, source: Path, **options: Any) -> None:
+    for split in ("train", "val"):
+        one = open_loader(packed, batch_size=3, epoch_drop_last=False, **options)
+        other = open_loader(source, batch_size=3, epoch_drop_last=False, packing=True, too_long="head", **options)
+        for _ in range(2 * other.steps_per_epoch(split) + 1):
+            found, expected = one.next_batch(split), other.next_batch(split)
+            for name in NAMES:
+                assert found.tensors()[name].equal(expected.tensors()[name]), name
+            assert found.max_seqlen == expected.max_seqlen
+            assert found.global_mask_sum == expected.global_mask_sum
+            assert found.num_tokens == expected.num_tokens
+
+
+@pytest.mark.parametrize("mask", ["uint8", "float32", "segments", "none"])
+@pytest.mark.parametrize("shard_bytes", [None, 120])
+def test_the_batches_are_those_of_packing(tmp_path: Path, mask: str, shard_bytes: int | None) -> None:
+    source = make(tmp_path / "source", mask)
+    pack_episodes(source, tmp_path / "packed", block_size=12, too_long="head", shard_bytes=shard_bytes)
+    assert_same_batches(tmp_path / "packed", source)
+    assert_same_batches(tmp_path / "packed", source, epoch_shuffle=False)
+    assert list(verify_dataset(tmp_path / "packed")) == []
+
+
+def test_rows_may_be_written_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make(tmp_path / "source")
+    made = []
+    for tokens in (1, 40, 1 << 20):
+        monkeypatch.setattr("niels_gpt.episodes.packed.CHUNK_TOKENS", tokens)
+        folder = tmp_path / str(tokens)
+        pack_episodes(source, folder, block_size=12)
+        made.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+    assert made[0] == made[1] == made[2]
+    assert {path.name for path in made[0]} == {
+        "tokens.bin",
+        "mask.bin",
+        "segment_ids.bin",
+        "episodes.idx",
+        "episodes.json",
+    }
+
+
+def test_a_second_run_finds_it_done_or_refuses(tmp_path: Path) -> None:
+    source = make(tmp_path / "source")
+    pack_episodes(source, tmp_path / "packed", block_size=12)
+    before = (tmp_path / "packed" / "episodes.json").stat().st_mtime_ns
+    pack_episodes(source, tmp_path / "packed", block_size=12)
+    assert (tmp_path / "packed" / "episodes.json").stat().st_mtime_ns == before
+    with pytest.raises(Mismatch, match="block_size 12, now 20"):
+        pack_episodes(source, tmp_path / "packed", block_size=20)
+    pack_episodes(source, tmp_path / "packed", block_size=20, overwrite=True)
+
+
+@pytest.mark.parametrize("block_size", [0, -1, 1.5, True, "8"])
+def test_block_sizes_that_cannot_be(tmp_path: Path, block_size: Any) -> None:
+    with pytest.raises(UsageError, match="block_size is"):
+        pack_episodes(make(tmp_path / "source"), tmp_path / "packed", block_size=block_size)
+
+
+def test_an_episode_too_long_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match=r"record 3: 12 tokens do not fit into rows of 9"):
+        pack_episodes(make(tmp_path / "source"), tmp_path / "packed", block_size=8)
+    assert not (tmp_path / "packed").exists()
+
+
+def test_by_command(tmp_path: Path) -> None:
+    source = make(tmp_path / "source")
+    done = CliRunner().invoke(
+        app, ["pack", str(source), "--block-size", "12", "--out", str(tmp_path / "packed"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    splits = json.loads(done.stdout)["splits"]
+    assert splits["train"]["tokens"] == sum(LENGTHS)
+    assert splits["train"]["episodes"] < len(LENGTHS)
+    assert_same_batches(tmp_path / "packed", source)
+
+
+@pytest.mark.parametrize(("dtype", "segments"), [("uint16", None), (None, [0, 1]), ("uint16", [0])])
+def test_segments_that_do_not_fit(tmp_path: Path, dtype: str | None, segments: list[int] | None) -> None:
+    writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, segments_dtype=dtype)
+    with pytest.raises(UsageError, match="segments; expected one per id"):
+        writer.write(np.array([1, 2]), np.array([2]), segments=None if segments is None else np.array(segments))

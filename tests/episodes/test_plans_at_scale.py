@@ -1,0 +1,308 @@
+"""Plans in windows, mapped from their file; and memory that does not grow with the number of episodes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.episodes import plans
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.kept import Kept
+from niels_gpt.episodes.members import Members, Span, between, digest, in_chunks
+from niels_gpt.episodes.plans import KeptPlan, group_rows, packing_plan
+from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.format.packing import PackPlan, pack
+from tests.conftest import REPOSITORY
+from tests.episodes.rows import write_dataset
+
+WIDTH = 40
+LENGTHS = np.random.default_rng(5).integers(1, WIDTH + 1, 1000)
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "WINDOW", 128)
+    monkeypatch.setattr(plans, "BLOCK", 4)
+
+
+def split_of(folder: Path, lengths: Any = LENGTHS, **options: Any) -> EpisodeSplit:
+    if not folder.exists():
+        write_dataset(folder, np.asarray(lengths).tolist())
+    return EpisodeSplit([folder], "train", **options)
+
+
+def check(plan: PackPlan, lengths: Any) -> None:
+    """Every item once, no row too full, and the numbers as they are."""
+    assert sorted(plan.items.tolist()) == list(range(len(lengths)))
+    used = np.add.reduceat(np.asarray(lengths)[plan.items], plan.offsets[:-1])
+    assert used.max() <= plan.capacity
+    assert used.sum() == plan.tokens == np.sum(lengths)
+    assert plan.digest() == PackPlan(plan.items, plan.offsets, plan.capacity, plan.tokens).digest()
+
+
+@pytest.mark.parametrize("chunk", [7, 1 << 20])
+def test_one_window_is_the_plan_of_pack(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the sizes of its rows are read back while it is written."""
+    monkeypatch.setattr("niels_gpt.episodes.planfile.CHUNK", chunk)
+    plan, whole = packing_plan(split_of(tmp_path / "d"), WIDTH), pack(LENGTHS, WIDTH)
+    assert plan.items.tolist() == whole.items.tolist()
+    assert plan.offsets.tolist() == whole.offsets.tolist()
+    assert plan.digest() == whole.digest()
+    assert plan.items.dtype == np.int32
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+def test_windows_hold_everything_once_and_fill_rows_almost_as_well(tmp_path: Path, order: str) -> None:
+    """A dataset sorted by length too: a window of long episodes alone would leave the room beside them empty."""
+    lengths = np.sort(LENGTHS) if order == "sorted" else LENGTHS
+    plan = packing_plan(split_of(tmp_path / "d", lengths), WIDTH)
+    check(plan, lengths)
+    best = pack(lengths, WIDTH).rows
+    assert plan.rows <= 1.05 * best
+    if order == "sorted":  # neighbours together would be far worse
+        assert sum(pack(lengths[at : at + 128], WIDTH).rows for at in range(0, 1000, 128)) > 1.15 * best
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_each_window_is_packed_by_itself(tmp_path: Path) -> None:
+    """1000 episodes in 8 windows: blocks 0 8 16 ... of four are the first."""
+    plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
+    row = 0
+    for window in range(8):
+        own = np.concatenate([np.arange(at, min(at + 4, 1000)) for at in range(4 * window, 1000, 32)])
+        alone = pack(LENGTHS[own], WIDTH)
+        begin, end = plan.offsets[row], plan.offsets[row + alone.rows]
+        assert plan.items[begin:end].tolist() == own[alone.items].tolist()
+        assert (plan.offsets[row : row + alone.rows + 1] - begin).tolist() == alone.offsets.tolist()
+        row += alone.rows
+    assert row == plan.rows
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_windows_are_pinned(tmp_path: Path) -> None:
+    """Never change it: runs on large packed datasets go on with these rows. Nor WINDOW and BLOCK themselves."""
+    plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
+    assert plan.digest() == "8d7c50ce6a577e8a4cb93ed6c3fdcdfb"
+    assert plan.items[:12].tolist() == [354, 419, 643, 2, 739, 97, 99, 64, 545, 352, 576, 864]
+
+
+def test_sizes_of_windows_are_pinned() -> None:
+    assert (plans.WINDOW, plans.BLOCK) == (2_097_152, 4096)
+
+
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("kind", ["spans", "arrays"])
+def test_groups_have_rows_of_their_own(tmp_path: Path, kind: str) -> None:
+    groups: dict[str, Members] = {"a": Span(0, 300), "b": Span(300, 1000)}
+    if kind == "arrays":
+        groups = {"even": np.arange(0, 1000, 2), "odd": np.arange(1, 1000, 2)}
+    split = split_of(tmp_path / "d")
+    plan = packing_plan(split, WIDTH, groups=groups)
+    check(plan, LENGTHS)
+    rows = group_rows(plan, groups)
+    assert [span.start for span in rows.values()] + [plan.rows] == plan.begins.tolist()
+    for name, members in groups.items():
+        items = plan.items[plan.offsets[rows[name].start] : plan.offsets[rows[name].stop]]
+        assert sorted(items.tolist()) == np.concatenate(list(in_chunks(members))).tolist()
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_filtered_episodes_are_left_out(tmp_path: Path) -> None:
+    split = split_of(tmp_path / "d", min_tokens=20)
+    check(packing_plan(split, WIDTH), LENGTHS[LENGTHS >= 20])
+
+
+def test_numpy_opens_the_file(tmp_path: Path) -> None:
+    plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
+    assert plan.path is not None
+    with np.load(plan.path) as file:
+        assert file["items"].tolist() == plan.items.tolist()
+        assert file["offsets"].tolist() == plan.offsets.tolist()
+        assert int(file["tokens"]) == plan.tokens
+        assert file["begins"].tolist() == [0, plan.rows]
+
+
+def test_the_same_plan_is_the_same_bytes(tmp_path: Path) -> None:
+    made = [packing_plan(split_of(tmp_path / name), WIDTH).path for name in "ab"]
+    assert made[0] is not None
+    assert made[1] is not None
+    assert made[0].name == made[1].name
+    assert made[0].read_bytes() == made[1].read_bytes()
+
+
+def test_a_plan_travels_as_a_path(tmp_path: Path) -> None:
+    plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
+    sent = pickle.dumps(plan)
+    assert len(sent) < 1000
+    other: KeptPlan = pickle.loads(sent)
+    assert other.items.tolist() == plan.items.tolist()
+    assert other.digest() == plan.digest()
+    assert plan.path is not None
+    plan.path.unlink()
+    with pytest.raises(Mismatch, match="gone or replaced"):
+        pickle.loads(sent)
+
+
+def test_a_plan_that_could_not_be_kept_travels_whole(tmp_path: Path) -> None:
+    split = split_of(tmp_path / "d")
+    (tmp_path / "d" / plans.PLANS_FOLDER).write_text("in the way")
+    plan = packing_plan(split, WIDTH)
+    assert plan.path is None
+    check(plan, LENGTHS)
+    check(pickle.loads(pickle.dumps(plan)), LENGTHS)
+
+
+def test_no_room_anywhere_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_of(tmp_path / "d")
+    (tmp_path / "d" / plans.PLANS_FOLDER).write_text("in the way")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(OSError, match="nowhere: writing failed"):
+        packing_plan(split, WIDTH)
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    split = split_of(tmp_path / "d")
+    monkeypatch.setattr(plans, "pack", fail)
+    with pytest.raises(KeyboardInterrupt):
+        packing_plan(split, WIDTH)
+    assert list((tmp_path / "d" / plans.PLANS_FOLDER).iterdir()) == []
+
+
+# Spans and positions
+
+
+@given(
+    start=st.integers(0, 10**12),
+    n=st.integers(0, 50),
+    size=st.integers(1, 20),
+    cut=st.tuples(*[st.integers(0, 50)] * 2),
+)
+def test_a_span_is_an_array_of_its_numbers(start: int, n: int, size: int, cut: tuple[int, int]) -> None:
+    span, array = Span(start, start + n), np.arange(start, start + n)
+    a, b = sorted(cut)
+    if a <= n:
+        assert np.concatenate([np.empty(0), *in_chunks(between(span, a, b))]).tolist() == array[a:b].tolist()
+    assert span[np.arange(n)].tolist() == array.tolist()
+    assert digest(span) == digest(array)
+    chunks = list(in_chunks(span, size))
+    assert [len(chunk) for chunk in chunks] == [len(chunk) for chunk in in_chunks(array, size)]
+
+
+@given(total=st.integers(0, 60), data=st.data())
+def test_before_counts_kept_episodes(total: int, data: st.DataObject) -> None:
+    dropped = sorted(data.draw(st.sets(st.integers(0, max(0, total - 1)), max_size=total)))
+    kept = Kept(total, np.array(dropped, dtype=np.int64))
+    for episode in range(total + 1):
+        assert kept.before(episode) == episode - sum(number < episode for number in dropped)
+
+
+@pytest.mark.parametrize("min_tokens", [0, 20])
+def test_lengths_of_positions(tmp_path: Path, min_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several datasets in shards' order, read in chunks of any size."""
+    monkeypatch.setattr("niels_gpt.episodes.format.INDEX_CHUNK", 7)
+    folders = [write_dataset(tmp_path / str(n), LENGTHS[at : at + 30].tolist()) for n, at in enumerate((0, 50, 90))]
+    split = EpisodeSplit(folders, "train", min_tokens=min_tokens)
+    lengths = split.lengths()
+    for span in (Span(0, len(split)), Span(5, 6), Span(3, len(split) - 1), Span(4, 4)):
+        assert split.lengths_of(span).tolist() == lengths[span.start : span.stop].tolist()
+    some = np.array([4, 0, len(split) - 1])
+    assert split.lengths_of(some).tolist() == lengths[some].tolist()
+    found = split.positions_of_datasets()
+    wanted = [int((LENGTHS[at : at + 30] >= min_tokens).sum()) for at in (0, 50, 90)]
+    assert [len(span) for span in found] == wanted
+    assert [span.start for span in found] == [0, *np.cumsum(wanted)[:-1].tolist()]
+
+
+def test_an_index_that_shrinks_under_us_is_said(tmp_path: Path) -> None:
+    split = split_of(tmp_path / "d")
+    index = tmp_path / "d" / "train" / "episodes.idx"
+    index.write_bytes(index.read_bytes()[:-16])
+    with pytest.raises(CacheError, match="shorter than when it was opened"):
+        split.lengths_of(Span(0, 1000))
+
+
+# Memory
+
+MEASURE = """
+import json, sys
+from pathlib import Path
+from niels_gpt.episodes import plans
+from tests.episodes.rows import open_loader
+folders, packing, window = json.loads(sys.argv[1]), sys.argv[2] == "packed", int(sys.argv[3])
+plans.WINDOW = window or plans.WINDOW
+def memory(name):
+    found = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name + ":")]
+    return int(found[0].split()[1]) / 1024
+loader = open_loader(dict(zip(folders, (0.3, 0.7))), block_size=63, batch_size=8, packing=packing, rank=3, world_size=4)
+opened = memory("VmHWM")
+loader.next_batch()
+loader.seek(10**12)
+for _ in range(20):
+    batch = loader.next_batch()
+print(json.dumps({"opened": opened, "own": memory("RssAnon"), "rows read": loader.rows_read()}))
+"""
+
+
+def write_large(folder: Path, episodes: int, seed: int) -> Path:
+    """Episodes that overlap, so that the index is the only large file."""
+    inside = folder / "train"
+    inside.mkdir(parents=True)
+    np.arange(4096, dtype="<u4").tofile(inside / "tokens.bin")
+    (np.arange(4096) % 3 > 0).astype("u1").tofile(inside / "mask.bin")
+    random = np.random.default_rng(seed)
+    with (inside / "episodes.idx").open("wb") as file:
+        for at in range(0, episodes, 1 << 20):
+            n = min(1 << 20, episodes - at)
+            records = np.stack([random.integers(0, 4000, n), random.integers(2, 65, n)], axis=1)
+            records.astype("<u8").tofile(file)
+    return folder
+
+
+def measure(folder: Path, episodes: int, kind: str, window: int) -> dict[str, float]:
+    """Peak memory of opening a mixture of two datasets and reading at row 10**12, in a process of its own, in MiB."""
+    folders = [folder / "a", folder / "b"]
+    if not folders[0].exists():
+        write_large(folders[0], episodes // 10, 1)
+        write_large(folders[1], episodes - episodes // 10, 2)
+    command = [sys.executable, "-c", MEASURE, json.dumps([str(path) for path in folders]), kind, str(window)]
+    # A child starts with its parent's peak (Linux): an interpreter in between, small itself, keeps ours out.
+    small = [sys.executable, "-S", "-c", "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)"]
+    done = subprocess.run(small + command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compare(folder: Path, few: int, many: int, window: int, most: float) -> None:
+    """All that grows with the episodes would show: one number for each of them is `8 * many` bytes."""
+    assert most < 8 * (many - few) / 2**20 / 2
+    for kind in ("plain", "packed"):
+        one, other = measure(folder / "few", few, kind, window), measure(folder / "many", many, kind, window)
+        print(kind, one, other)
+        assert other["rows read"] > 10**12
+        assert other["opened"] - one["opened"] < most
+        assert other["own"] - one["own"] < most
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+def test_memory_is_flat(tmp_path: Path) -> None:
+    compare(tmp_path, few=2_000_000, many=8_000_000, window=1 << 17, most=20)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/status")
+def test_memory_is_flat_up_to_100_million_episodes(tmp_path: Path) -> None:
+    compare(tmp_path, few=10_000_000, many=100_000_000, window=0, most=100)
