@@ -177,6 +177,7 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
     seq_lengths  [2 1] [3]      rows of 3 and 3      documents  1 1 2 3 3 3
     """
     owner = np.repeat(np.arange(len(counts)), counts)
+    flat = np.clip(flat, -1, 1 << 40)  # longer than any row, and no sum of such lengths overflows
     sums = np.bincount(owner, weights=flat, minlength=len(counts)).astype(np.int64)
     wrong = (sums != lengths) | (np.bincount(owner, weights=flat <= 0, minlength=len(counts)) > 0)
     notes = [
