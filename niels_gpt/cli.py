@@ -12,6 +12,7 @@ from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
 from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.scale.cli import fetch, publish
 from niels_gpt.terminal import ShownProgress, out, print_json, run
 
 app = typer.Typer(
@@ -25,6 +26,8 @@ tokenizer_app = typer.Typer(help="Train a tokenizer.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(cache_app, name="cache")
 app.add_typer(episodes_app, name="episodes")
+app.command()(publish)
+app.command()(fetch)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ Whether something is there is always asked by its name, never by a listing: a bu
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class RemoteFile:
         """
         fs, path = file_system(self.url)
         with remote_errors("opening", self.url):
-            return cast(IO[bytes], fs.open(path, mode))
+            # fsspec's own files have no readline(size)
+            return cast(IO[bytes], io.BufferedReader(fs.open(path, mode), READ_BYTES))
 
     def size(self) -> int | None:
         """Its size in bytes; `None` if there is no such file."""

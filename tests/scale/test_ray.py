@@ -51,7 +51,6 @@ def ray_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options
         source,
         out,
         encoder=tokenizer,
-        seed=1,
         mask_dtype="float32",
         metadata=True,
         source_name=chats.name,
