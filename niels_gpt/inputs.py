@@ -212,7 +212,8 @@ def read_jsonl(
         StorageError: the disk failed.
     """
     with open_bytes(path) as file:
-        file.seek(start)
+        if start:  # what is unpacked on the way cannot seek, and always begins at 0
+            file.seek(start)
         number, at = before, start
         while at < stop and (line := file.readline(MAX_LINE_BYTES)):
             number += 1

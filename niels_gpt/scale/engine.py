@@ -75,7 +75,7 @@ class UnitEngine:
         tasks = (
             Task(number, part, folder, rejections.most) for number, part in enumerate(source.slices(self._slice_bytes))
         )
-        running = self._runner.run(work, source, tasks)
+        running, kept_rows = self._runner.run(work, source, tasks), 0
         try:
             for task in running:
                 unit = _checked(work, source, task, progress)
@@ -85,11 +85,14 @@ class UnitEngine:
                     if unit.stopped:  # `take` has raised; another run may allow more
                         forget(unit.path)
                 yield from unit.portions()
+                kept_rows += unit.rows
                 self._read = task.part.read
         except BaseException:
             running.close()  # nobody writes units any more
             kept.keep_or_drop(out, folder, progress)
             raise
+        if not kept_rows:  # the build will fail, and nothing here is worth keeping
+            forget(kept.units_path(out))
 
     def read_share(self) -> float | None:
         """See `Engine`."""

@@ -67,6 +67,7 @@ def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
     elif not path.name.endswith((".gz", ".zst")) and not is_array(path):
         yield from _lines(path, slice_bytes)
     else:
+        the_file(path)
         yield Slice("whole", 0, 0, 0, 1.0)
 
 
