@@ -24,7 +24,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import MissingExtra, UsageError, storage_errors
 from niels_gpt.files import HashedWriter
 
-ROW_GROUP_ROWS = 1 << 16
+ROW_GROUP_ROWS = 1 << 13
 
 Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 

@@ -115,7 +115,8 @@ def _give_up_after(deaths: int, task: Task, error: BaseException) -> None:
         raise EngineError(
             f"workers died {deaths} times and unit {task.number} ({task.part.kind} {task.part.start:,} to "
             f"{task.part.stop:,}) was never finished; most often memory is short (see dmesg): use fewer --workers or "
-            "smaller --unit-bytes, then run the same command again"
+            "smaller --unit-bytes, then run the same command again. In a script, workers begin by importing it: keep "
+            "the call below `if __name__ == '__main__':`"
         ) from error
 
 
