@@ -56,6 +56,10 @@ class Work(Protocol):
     def whole(self) -> bool:
         """Weights are 0 or 1."""
 
+    @property
+    def metadata(self) -> bool:
+        """Portions carry facts."""
+
     def portions(self, rows: Rows, rejections: Rejections) -> Iterator[Portion]:
         """The usable rows in order; the others go to `rejections`, in order too."""
 
@@ -119,6 +123,7 @@ class CacheWork:
 
     encoder: Encoder
     whole: ClassVar[bool] = True
+    metadata: ClassVar[bool] = False
 
     def portions(self, rows: Rows, rejections: Rejections) -> Iterator[Portion]:
         """See `Work`.

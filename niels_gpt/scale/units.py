@@ -11,6 +11,7 @@ and every later attempt finds the name taken and withdraws. So attempts never mi
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
 
 MANIFEST_NAME: Final = "unit.json"
+FACTS_NAME: Final = "facts.jsonl"
 ATTEMPTS: Final = "attempts"
 ROWS_AT_ONCE = 4096
 TOKENS_AT_ONCE = 1 << 20
@@ -129,14 +131,14 @@ class _UnitRejections(Rejections):
 class _UnitWriter:
     """The arrays of a unit."""
 
-    def __init__(self, folder: Path, *, whole: bool) -> None:
+    def __init__(self, folder: Path, *, whole: bool, facts: bool) -> None:
         self.tokens = self.rows = 0
         self._dtype = np.dtype("u1" if whole else "<f4")
         self._ids, self._lengths, self._weights = (
             HashedWriter(folder / f"{name}.bin") for name in ("ids", "lengths", "weights")
         )
-        self._facts = HashedWriter(folder / "facts.jsonl")
-        self._writers = (self._ids, self._lengths, self._weights, self._facts)
+        self._facts = HashedWriter(folder / FACTS_NAME) if facts else None
+        self._writers = [self._ids, self._lengths, self._weights, *([self._facts] if self._facts else [])]
 
     def write(self, portion: Portion) -> None:
         if any(group is not None for group in portion.groups):
@@ -147,7 +149,8 @@ class _UnitWriter:
         self._ids.write(portion.ids.astype("<u4"))
         self._lengths.write(portion.lengths.astype("<i8"))
         self._weights.write(weights)
-        self._facts.write("".join(json.dumps(facts) + "\n" for facts in portion.facts).encode())
+        if self._facts is not None:
+            self._facts.write("".join(json.dumps(facts) + "\n" for facts in portion.facts).encode())
         self.tokens += len(portion.ids)
         self.rows += len(portion.lengths)
 
@@ -161,7 +164,7 @@ class _UnitWriter:
 
 def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
     rejections = _UnitRejections(folder, task.most_bad_rows)
-    writer = _UnitWriter(folder, whole=work.whole)
+    writer = _UnitWriter(folder, whole=work.whole, facts=work.metadata)
     stopped = False
     try:
         try:
@@ -208,6 +211,7 @@ class Unit:
         self.tokens: int = manifest["tokens"]
         self.stopped: bool = manifest["stopped"]
         self._weights_dtype = "u1" if manifest["whole"] else "<f4"
+        self._has_facts = FACTS_NAME in manifest["files"]
 
     def rejected(self) -> Iterator[Rejected]:
         """The rows that were left out, in order."""
@@ -223,7 +227,7 @@ class Unit:
             return
         ids, weights = self._mapped("ids", "<u4"), self._mapped("weights", self._weights_dtype)
         lengths, at = self._mapped("lengths", "<i8"), 0
-        with (self.path / "facts.jsonl").open("rb") as facts:
+        with (self.path / FACTS_NAME if self._has_facts else Path(os.devnull)).open("rb") as facts:
             for part in _parts(lengths):
                 end = at + int(part.sum())
                 own = [json.loads(line) for line in islice(facts, len(part))]

@@ -43,7 +43,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("slice_bytes", [2_000, 20_000, 1 << 30])
+@pytest.mark.parametrize("slice_bytes", [9_000, 1 << 30])
 def test_units_give_the_bytes_of_a_build_without(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, kind: str, slice_bytes: int
 ) -> None:
@@ -101,10 +101,10 @@ def test_a_raised_limit_goes_on_with_the_finished_units(
 ) -> None:
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
-        build("sft", chats, out, tokenizer, units(3_000), max_bad_rows=8, progress=progress)
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, progress=progress)
     assert "finished units are kept in" in progress.notes[-1]
     progress = Notes()
-    build("sft", chats, out, tokenizer, units(3_000), progress=progress)
+    build("sft", chats, out, tokenizer, units(13_000), progress=progress)
     assert any("going on with" in note for note in progress.notes)
     build("sft", chats, tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
@@ -116,10 +116,10 @@ def test_units_of_another_build_are_removed_and_it_is_said_why(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(DataError):
-        build("sft", chats, out, tokenizer, units(3_000), max_bad_rows=8)
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12)
     (old,) = units_path(out).iterdir()
     progress = Notes()
-    build("sft", chats, out, tokenizer, units(3_000), default_system_text="Be brief.", progress=progress)
+    build("sft", chats, out, tokenizer, units(13_000), default_system_text="Be brief.", progress=progress)
     (said,) = [note for note in progress.notes if "another build" in note]
     assert str(old) in said
     assert "now 'Be brief.'" in said
@@ -133,8 +133,8 @@ def test_without_a_known_source_nothing_is_resumed(
     """Nothing says that the rows are the same, so an earlier run's units are not trusted."""
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
-        build("sft", chats, out, tokenizer, units(3_000), max_bad_rows=8, source_config=None)
-    build("sft", chats, out, tokenizer, units(3_000), source_config=None, progress=progress)
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, source_config=None)
+    build("sft", chats, out, tokenizer, units(13_000), source_config=None, progress=progress)
     assert any("its rows are not known" in note for note in progress.notes)
     assert not any("going on" in note for note in progress.notes)
 
@@ -145,7 +145,7 @@ def test_a_damaged_unit_is_built_again(
 ) -> None:
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
-        build("episodes", chats, out, tokenizer, units(3_000), max_bad_rows=8)
+        build("episodes", chats, out, tokenizer, units(13_000), max_bad_rows=12)
     unit = sorted(units_path(out).glob("*/unit_*"))[1]
     ids = unit / "ids.bin"
     data = ids.read_bytes()
@@ -155,7 +155,7 @@ def test_a_damaged_unit_is_built_again(
         (unit / "unit.json").write_text("{")
     else:
         ids.write_bytes(data[:-4] if harm == "short" else data[:40] + bytes([data[40] ^ 1]) + data[41:])
-    build("episodes", chats, out, tokenizer, units(3_000), progress=progress)
+    build("episodes", chats, out, tokenizer, units(13_000), progress=progress)
     assert harm == "manifest" or any("the unit is built again" in note for note in progress.notes)
     build("episodes", chats, tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
@@ -165,9 +165,9 @@ def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
 ) -> None:
     out, progress = tmp_path / "out", Notes()
-    build("sft", chats, out, tokenizer, units(3_000))
+    build("sft", chats, out, tokenizer, units(13_000))
     (units_path(out) / "left").mkdir(parents=True)  # killed between the rename and the clearing up
-    build("sft", chats, out, tokenizer, units(3_000), progress=progress)
+    build("sft", chats, out, tokenizer, units(13_000), progress=progress)
     assert any("already built" in note for note in progress.notes)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 

@@ -116,7 +116,7 @@ def killer(tokenizer_dir: Path, file: Path, tmp_path: Path) -> Iterator[Killer]:
 
 
 @pytest.mark.parametrize("kind", ["sft", "episodes"])
-@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_several_times(
     killer: Killer, tmp_path: Path, file: Path, tokenizer: Any, kind: str, rounds: int
 ) -> None:
@@ -146,7 +146,7 @@ def test_killed_at_each_step_of_the_end(killer: Killer, tmp_path: Path, file: Pa
     undisturbed = killer.build("sft", tmp_path / "undisturbed")
     assert undisturbed is not None
     whole = digests(tmp_path / "undisturbed")
-    for back in range(0, 24, 4):
+    for back in range(0, 24, 6):
         out = tmp_path / f"back{back}" / "cache"
         assert killer.build("sft", out, undisturbed[0] - back) is None
         if out.exists():

@@ -107,6 +107,7 @@ def while_building(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_workers_killed_at_random(
     cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
