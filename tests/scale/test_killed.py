@@ -176,16 +176,19 @@ def test_a_killed_pool_leaves_no_processes(
     script, out = tmp_path / "run.py", tmp_path / "out"
     script.write_text(POOL)
     command = [sys.executable, str(script), str(file), str(out), str(tokenizer_dir)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KILLED_POOL": str(script)}
+    most = 0
     for seconds in (4, 6, 8):
         process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         time.sleep(seconds)
+        most = max(most, len(_running(str(script))))
         process.send_signal(signal.SIGKILL)
         process.wait()
         deadline = time.monotonic() + 20
         while _running(str(script)) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert _running(str(script)) == []
+    assert most > 2, "workers were there when their parent was killed"
     subprocess.run(command, env=environment, check=True)
     build("episodes", ChatFile(file), tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
@@ -193,7 +196,7 @@ def test_a_killed_pool_leaves_no_processes(
 
 
 def _running(script: str) -> list[int]:
-    """Processes of this script, pool workers included: those inherit its argument or its name."""
+    """Processes of this script, pool workers included: those inherit its environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
