@@ -148,17 +148,21 @@ def already_built(
     if not (out / manifest).is_file():
         return False
     found = read_manifest(out / manifest)
-    differing = list(_differences({key: found.get(key) for key in wanted}, wanted))
     replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
-    if differing:
-        parts = "; ".join(f"{path} {_short(old)}, now {_short(new)}" for path, old, new in differing[:MOST_SHOWN])
-        parts += f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else ""
-        raise Mismatch(f"{out}: holds a cache built from other inputs: {parts}. {replace}")
+    if differing := differences({key: found.get(key) for key in wanted}, wanted):
+        raise Mismatch(f"{out}: holds a cache built from other inputs: {differing}. {replace}")
     if wanted["dataset_config"] is None:
         raise OutputExists(f"{out}: holds a finished cache. {replace}")
     check(out)  # a cache that lost a file since is not "already built"
     progress.note(f"{out}: already built from the same inputs, nothing to do")
     return True
+
+
+def differences(old: Any, new: Any) -> str:
+    """What differs between two recipes, in words for a message; empty if nothing does."""
+    differing = list(_differences(old, new))
+    parts = "; ".join(f"{path} {_short(before)}, now {_short(after)}" for path, before, after in differing[:MOST_SHOWN])
+    return parts + (f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else "")
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

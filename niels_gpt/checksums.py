@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal, Protocol
 
 from niels_gpt.errors import storage_errors
 
@@ -64,14 +64,20 @@ class Checksums:
         return FileRecord(self.bytes, self._sha256.hexdigest(), digits)
 
 
-def file_record(path: Path) -> FileRecord:
+class Readable(Protocol):
+    """A file that can be opened: a `Path`, or one behind a URL."""
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
+def file_record(path: Readable) -> FileRecord:
     """Read a whole file and return its record.
 
     Raises:
         StorageError: the file cannot be read.
     """
     checksums = Checksums()
-    with storage_errors("reading", path), path.open("rb") as file:
+    with storage_errors("reading", str(path)), path.open("rb") as file:
         while chunk := file.read(COPY_BYTES):
             checksums.update(memoryview(chunk))
     return checksums.record()

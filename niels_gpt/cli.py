@@ -14,6 +14,7 @@ from niels_gpt.doctor.cli import doctor
 from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.exchange_cli import export_command, import_command
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.scale.cli import fetch, publish
 from niels_gpt.terminal import ShownProgress, out, print_json, run
 
 app = typer.Typer(
@@ -30,6 +31,8 @@ app.add_typer(episodes_app, name="episodes")
 app.command("export")(export_command)
 app.command("import")(import_command)
 app.command()(doctor)
+app.command()(publish)
+app.command()(fetch)
 
 
 def _print_version(wanted: bool) -> None:

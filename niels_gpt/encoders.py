@@ -201,11 +201,16 @@ class RendererEncoder:
         return {"encoder": type(self.renderer).__name__, **known, **chosen}
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[Encoded]:
-        """See `Encoder`."""
-        chats = rejections.usable(_conversation(number, row) for number, row in enumerate(rows))
-        for batch in batches(chats, lambda chat: characters(chat.messages)):
-            made = self._at_once(batch)
-            yield made if made is not None else self._one_by_one(batch, rejections)
+        """See `Encoder`. Unusable rows travel with the others, so that they are rejected in the order of the rows."""
+        judged = (_conversation(number, row) for number, row in enumerate(rows))
+        for batch in batches(judged, _size):
+            chats = [row for row in batch if isinstance(row, Conversation)]
+            made = self._at_once(chats) if chats else None
+            if made is None:
+                yield self._one_by_one(batch, rejections)
+            else:
+                rejections.take(row for row in batch if isinstance(row, Rejected))
+                yield made
 
     def _at_once(self, chats: list[Conversation]) -> Encoded | None:
         """All of them, or `None` if one cannot be rendered or stored, or says nothing that counts."""
@@ -225,8 +230,9 @@ class RendererEncoder:
         check_ids(made.ids, self.vocab_size)
         return Encoded(chats, made.ids, made.lengths, weights)
 
-    def _one_by_one(self, chats: list[Conversation], rejections: Rejections) -> Encoded:
-        made = list(rejections.usable(map(self._alone, chats)))
+    def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> Encoded:
+        judged = (row if isinstance(row, Rejected) else self._alone(row) for row in rows)
+        made = list(rejections.usable(judged))
         ids = np.concatenate([np.zeros(0, np.int64), *(ids for _, ids, _ in made)])
         check_ids(ids, self.vocab_size)
         lengths = np.array([len(ids) for _, ids, _ in made], dtype=np.int64)
@@ -267,6 +273,10 @@ def _conversation(
         return conversation_of(number, row)
     except MessageError as error:
         return Rejected(f"example {number}", error.reason, f"example {number}: {error}")
+
+
+def _size(row: Conversation | Rejected) -> int:
+    return characters(row.messages) if isinstance(row, Conversation) else 0
 
 
 def encoder_of(given: Any, on: LossOn | None = None) -> Encoder:

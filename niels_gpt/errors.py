@@ -15,6 +15,7 @@
         ├── TemplateError           a chat template cannot be read, or misbehaves
         ├── OverlongPromptError     a prompt is longer than its model takes (renderers.client)
         ├── ServerError             an inference server gives no completion (renderers.client)
+        ├── EngineError             workers of a build died or hung, again and again
         ├── CacheError              a cache is absent, foreign, short or damaged
         └── StorageError (OSError)  the disk refused
 
@@ -108,6 +109,10 @@ class TemplateError(DataError):
     """A chat template is missing, cannot be read, or misbehaves."""
 
 
+class EngineError(DataError):
+    """The workers of a build died or hung several times over one unit, or their cluster cannot be reached."""
+
+
 class CacheError(DataError):
     """A cache is absent, incomplete, foreign, short or damaged."""
 
@@ -124,6 +129,9 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "starlette": "explorer",
     "uvicorn": "explorer",
     "Pillow": "vision",
+    "ray": "ray",
+    "fsspec": "remote",
+    "s3fs": "s3",
 }
 
 STORAGE_REMEDIES = {

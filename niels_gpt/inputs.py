@@ -9,15 +9,17 @@ import glob
 import gzip
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, cast, overload
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import InputError, MissingExtra, storage_errors
+from niels_gpt.remote import AnyFile, RemoteFile, remote_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -91,12 +93,18 @@ def _expand_one(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
 
 
-def the_file(path: str | Path) -> Path:
-    """`path` as an existing, non-empty regular file.
+@overload
+def the_file(path: str | Path) -> Path: ...
+@overload
+def the_file(path: AnyFile) -> AnyFile: ...
+def the_file(path: str | AnyFile) -> AnyFile:
+    """`path` as an existing, non-empty regular file, here or behind a URL.
 
     Raises:
         InputError: it is missing, a directory or empty.
     """
+    if isinstance(path, RemoteFile):
+        return _the_remote_file(path)
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{file}: this is a directory; expected a file")
@@ -109,7 +117,21 @@ def the_file(path: str | Path) -> Path:
     return file
 
 
-def fingerprint(files: Iterable[Path]) -> list[dict[str, Any]]:
+def _the_remote_file(file: RemoteFile) -> RemoteFile:
+    size = file.size()
+    if size is None:
+        raise InputError(f"{file}: no such file; check the URL")
+    if size == 0:
+        raise InputError(f"{file}: the file is empty; expected at least one row")
+    return file
+
+
+def size_of(file: AnyFile) -> int:
+    """The size in bytes of a file that is there."""
+    return file.stat().st_size if isinstance(file, Path) else file.size() or 0
+
+
+def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
     """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once."""
     records = [(file, file_record(file)) for file in files]
     return [{"name": file.name, "bytes": record.bytes, "sha256": record.sha256} for file, record in records]
@@ -139,63 +161,82 @@ def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: AnyFile) -> Iterator[IO[bytes]]:
     """A file's bytes, unpacked if its name ends in `.gz` or `.zst`.
 
     Raises:
         InputError: missing, a directory, empty, or not whole as a packed file.
-        StorageError: the disk failed.
+        StorageError: the disk or the network failed.
     """
     path = the_file(path)
-    with storage_errors("reading", path):
+    errors = remote_errors("reading", str(path)) if isinstance(path, RemoteFile) else storage_errors("reading", path)
+    with errors:
         try:
-            with _unpacked(path) as file:
-                yield file
+            with path.open("rb") as file, _unpacked(path, file) as plain:
+                yield plain
         except (EOFError, zlib.error, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, OSError) and (error.errno is not None or not _is_packed(path)):
                 raise  # the disk, not the packing
             raise InputError(f"{path}: not a whole {path.suffix} file ({error}); pack or copy it again") from error
 
 
-def _unpacked(path: Path) -> IO[bytes]:
+def _is_packed(path: AnyFile) -> bool:
+    return path.suffix in (".gz", ".zst")
+
+
+def _unpacked(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
+        return cast(IO[bytes], gzip.open(file, "rb"))
     if path.suffix == ".zst":
         try:
             import pyarrow
         except ModuleNotFoundError as error:
             raise MissingExtra("pyarrow") from error
-        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
-    return path.open("rb")
+        return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"))
+    return file
 
 
-def read_jsonl(path: Path) -> Iterator[Record | Rejected]:
+def read_jsonl(
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+) -> Iterator[Record | Rejected]:
     """The records of a JSON-lines file, one by one in constant memory; blank lines are skipped.
 
     A line that is not UTF-8 or not JSON, or is longer than 256 MiB, comes out as `Rejected` in its place.
+
+    Args:
+        start, stop: the bytes (unpacked) to read, from the beginning of a line to the end of one.
+        before: how many lines stand before `start`.
 
     Raises:
         InputError: missing, a directory or empty (on the first step).
         StorageError: the disk failed.
     """
-    return (parse_line(line, where) for where, line in read_lines(path))
+    lines = read_lines(path, start=start, stop=stop, before=before)
+    return (parse_line(line, where) for where, line in lines)
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, bytes]]:
+def read_lines(
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+) -> Iterator[tuple[str, bytes]]:
     """`(where, line)` of the lines of a file that are not blank, undecoded, in constant memory.
 
-    Of a line longer than 256 MiB only so much comes out, without a line end; `parse_line` refuses it.
+    Of a line longer than 256 MiB only so much comes out, without a line end; `parse_line` refuses it. The bytes to read
+    are told as in `read_jsonl`.
 
     Raises:
         InputError, StorageError: as `read_jsonl`.
     """
     with open_bytes(path) as file:
-        number = 0
-        while line := file.readline(MAX_LINE_BYTES):
+        if start:  # what is unpacked on the way cannot seek, and always begins at 0
+            file.seek(start)
+        number, at = before, start
+        while at < stop and (line := file.readline(MAX_LINE_BYTES)):
             number += 1
+            at += len(line)
             rest = line
             while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
                 rest = file.readline(MAX_LINE_BYTES)
+                at += len(rest)
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():

@@ -311,7 +311,7 @@ def test_overwrite_replaces(niels: Niels, built: Path) -> None:
 
 
 def test_a_file_size_limit_is_met_cleanly(niels: Niels) -> None:
-    """1.6 MB of tokens into files of at most 1 MB: the limit strikes while tokens are written."""
+    """3.2 MB of ids in a unit, into files of at most 1 MB: the limit strikes while they are written."""
     Path("chats.jsonl").write_bytes(chats_file().read_bytes() * 30)
 
     def limit() -> None:
@@ -320,7 +320,7 @@ def test_a_file_size_limit_is_met_cleanly(niels: Niels) -> None:
 
     done = subprocess.run([SCRIPT, *BUILD], capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
     limited = Result(done.returncode, done.stdout, done.stderr)
-    check_refused(limited, DATA, "train_tokens.bin", os.strerror(errno.EFBIG), "ulimit -f")
+    check_refused(limited, DATA, "ids.bin", os.strerror(errno.EFBIG), "ulimit -f")
     check_nothing_left(Path("out/chats"))
     assert niels(*BUILD).code == 0
 

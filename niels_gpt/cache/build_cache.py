@@ -34,6 +34,7 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
+from niels_gpt.portions import SERIAL, CacheWork, Engine
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.splits import ValidationSplit, shuffled
@@ -157,6 +158,7 @@ def build_sft_cache(
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     overwrite: bool = False,
+    engine: Engine = SERIAL,
     read_share: Callable[[], float | None] = lambda: None,
     progress: Progress = SILENT,
 ) -> None:
@@ -174,6 +176,7 @@ def build_sft_cache(
         seed: of the split.
         default_system_text: the system turn of conversations that have none.
         max_message_bytes: a longer message makes its row unusable.
+        engine: runs the work, see `scale`; the bytes do not depend on it.
         token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, read_share: as for
             `build_pretrain_cache`.
 
@@ -199,6 +202,7 @@ def build_sft_cache(
     )
     out = Path(out_dir)
     if not overwrite and already_built(out, meta, progress):
+        engine.discard(out)
         return
     with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {
@@ -209,15 +213,17 @@ def build_sft_cache(
         }
         trained = dict.fromkeys(SPLITS, 0)
         progress.begin(out.name, unit="tokens")
-        for batch in encoder.encode(examples, build.rejections):
-            in_val = np.fromiter((split.draw(chat.group) for chat in batch.conversations), dtype=np.bool_)
+        work = CacheWork(encoder)
+        for portion in engine.portions(work, examples, build.rejections, out=out, recipe=meta, progress=progress):
+            in_val = np.fromiter((split.draw(group) for group in portion.groups), dtype=np.bool_)
             for name, chosen in (("train", ~in_val), ("val", in_val)):
-                own = np.repeat(chosen, batch.lengths)
-                mask = _whole_weights(batch.weights[own])
-                writers[name].write(batch.ids[own], batch.lengths[chosen], mask)
+                own = np.repeat(chosen, portion.lengths)
+                mask = portion.weights[own] > 0
+                writers[name].write(portion.ids[own], portion.lengths[chosen], mask)
                 trained[name] += int(mask.sum())
-            progress.advance(len(batch.ids))
-            _expect(progress, sum(writer.tokens for writer in writers.values()), read_share())
+            progress.advance(len(portion.ids))
+            share = read_share() or engine.read_share()
+            _expect(progress, sum(writer.tokens for writer in writers.values()), share)
         build.close_writers()
         totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
         _refuse_empty(out, sum(totals.values()), "usable conversation", build)
@@ -226,6 +232,7 @@ def build_sft_cache(
             for name, writer in writers.items()
         }
         build.finish(totals, splits)
+    engine.discard(out)
 
 
 def _sft_encoder(
@@ -250,22 +257,6 @@ def _sft_options(encoder: Encoder) -> dict[str, Any]:
     if isinstance(encoder, SentinelEncoder):
         return {name: told[name] for name in ("default_system_text", "max_message_bytes")}
     return {"mask_dtype": "uint8", **{name: held for name, held in told.items() if name != "tokenizer_sha256"}}
-
-
-def _whole_weights(weights: npt.NDArray[np.float32]) -> Bools:
-    """Weights as a mask.
-
-    Raises:
-        MessageError: a weight that is neither 0 nor 1.
-    """
-    mask = weights > 0
-    if (weights[mask] != 1).any():
-        raise MessageError(
-            "unsupported_field",
-            f"a token's weight is {weights[mask & (weights != 1)][0]:g}; this cache holds 0 or 1. Build episodes with "
-            "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
-        )
-    return mask
 
 
 @dataclass(frozen=True)

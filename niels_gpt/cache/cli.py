@@ -21,7 +21,17 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.remote import located
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.scale.options import (
+    UNIT_BYTES,
+    EngineName,
+    RayAddress,
+    UnitBytes,
+    UnitTimeout,
+    Workers,
+    open_engine,
+)
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.fineweb_edu import SHUFFLE_BUFFER
 from niels_gpt.sources.text_files import TextFiles
@@ -52,7 +62,7 @@ CacheDir = Annotated[Path, typer.Argument(help="A cache: the directory that hold
 
 @app.command("build-sft")
 def build_sft(
-    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
+    file: Annotated[str, typer.Argument(help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")],
     out: Out,
     tokenizer: Annotated[
         Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
@@ -77,6 +87,11 @@ def build_sft(
         int, typer.Option(help="A longer message makes its row unusable.")
     ] = MAX_MESSAGE_BYTES,
     threads: Threads = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    unit_bytes: UnitBytes = UNIT_BYTES,
+    unit_timeout: UnitTimeout = None,
+    ray_address: RayAddress = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -87,14 +102,15 @@ def build_sft(
     """
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
-    source = ChatFile(file, form)
+    source = ChatFile(located(file), form)
+    chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     encoder = rendering.renderer(tokenizer) if rendering.wanted(tokenizer) else load_tokenizer(tokenizer)
     with ShownProgress() as progress:
         config = source.config()
         progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
         build_sft_cache(
-            source.iterate(),
+            source,
             str(out),
             tokenizer=encoder,
             val_frac=val_frac,
@@ -108,6 +124,7 @@ def build_sft(
             max_message_bytes=max_message_bytes,
             num_threads=threads,
             overwrite=overwrite,
+            engine=chosen,
             progress=progress,
         )
     _report(out, as_json, tokenizer)

@@ -13,7 +13,17 @@ from niels_gpt.cache.cli import Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
 from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.remote import located
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.scale.options import (
+    UNIT_BYTES,
+    EngineName,
+    RayAddress,
+    UnitBytes,
+    UnitTimeout,
+    Workers,
+    open_engine,
+)
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
@@ -35,7 +45,7 @@ Dataset = Annotated[Path, typer.Argument(help="The directory that holds train/ a
 
 @app.command()
 def build(
-    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
+    file: Annotated[str, typer.Argument(help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
     tokenizer: Annotated[
         Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
@@ -66,6 +76,11 @@ def build(
         int, typer.Option(help="A longer message makes its row unusable.")
     ] = MAX_MESSAGE_BYTES,
     threads: Threads = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    unit_bytes: UnitBytes = UNIT_BYTES,
+    unit_timeout: UnitTimeout = None,
+    ray_address: RayAddress = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,13 +90,14 @@ def build(
     """
     from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
 
-    source = ChatFile(file, form)
+    source = ChatFile(located(file), form)
+    chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     with ShownProgress() as progress:
         config = source.config()
         progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
         build_episodes(
-            source.iterate(),
+            source,
             directory,
             encoder=_encoder(tokenizer, rendering, default_system, max_message_bytes, threads),
             val_frac=val_frac,
@@ -93,7 +109,7 @@ def build(
             source_config=config,
             max_bad_rows=max_bad_rows,
             overwrite=overwrite,
-            read_share=source.read_share,
+            engine=chosen,
             progress=progress,
         )
     manifest = open_manifest(directory) or {}

@@ -26,6 +26,8 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import MissingExtra, UsageError, storage_errors
 from niels_gpt.files import HashedWriter
 
+ROW_GROUP_ROWS = 1 << 13
+
 Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
@@ -216,7 +218,7 @@ class _ShardFiles:
 
 
 class _MetadataFile:
-    """`episodes.parquet` under construction, a row group for each portion."""
+    """`episodes.parquet` under construction, in row groups of one size, whatever the portions are."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -229,14 +231,23 @@ class _MetadataFile:
             [("type", pyarrow.string()), ("source", pyarrow.string()), ("weight", pyarrow.float64())]
         )
         self._table = pyarrow.Table
+        self._waiting: list[Mapping[str, Any]] = []
         with storage_errors("creating the file", path):
             self._writer = pyarrow.parquet.ParquetWriter(path, self._schema)
 
     def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._waiting.extend(rows)
+        while len(self._waiting) >= ROW_GROUP_ROWS:
+            self._write_group(self._waiting[:ROW_GROUP_ROWS])
+            del self._waiting[:ROW_GROUP_ROWS]
+
+    def _write_group(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with storage_errors("writing", self._path):
             self._writer.write_table(self._table.from_pylist([dict(row) for row in rows], schema=self._schema))
 
     def close(self) -> FileRecord:
+        if self._waiting:
+            self._write_group(self._waiting)
         with storage_errors("writing", self._path):
             self._writer.close()
             with self._path.open("rb") as file:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from niels_gpt.builds import Build, already_built
-from niels_gpt.encoders import Encoded, Rows, encoder_of
+from niels_gpt.encoders import Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.shards import EpisodeWriter
-from niels_gpt.errors import DataError, MessageError
-from niels_gpt.format.rows import conversation_of
-from niels_gpt.inputs import Rejected
-from niels_gpt.messages import Conversation, weight_of
+from niels_gpt.errors import DataError
+from niels_gpt.portions import SERIAL, Engine, EpisodeWork, Portion
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.splits import ValidationSplit
 
@@ -37,6 +34,7 @@ def build_episodes(
     source_config: dict[str, Any] | None = None,
     max_bad_rows: int = 0,
     overwrite: bool = False,
+    engine: Engine = SERIAL,
     read_share: Callable[[], float | None] = lambda: None,
     progress: Progress = SILENT,
 ) -> None:
@@ -53,6 +51,7 @@ def build_episodes(
         source_name, source_config: recorded; a dataset of the same `source_config` is not built twice.
         max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
         overwrite: replace an earlier dataset at `out_dir`.
+        engine: runs the work, see `scale`; the bytes do not depend on it.
         read_share: how much of the input has been read, 0 to 1, to tell the time left.
 
     Raises:
@@ -78,17 +77,19 @@ def build_episodes(
         **made_by.describe(),
     }
     if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
+        engine.discard(out)
         return
     with Build(out, recipe, max_bad_rows=max_bad_rows, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         progress.begin(out.name, unit="tokens")
-        rows = _checked(conversations, mask_dtype, metadata)
-        for batch in made_by.encode(rows, build.rejections):
-            facts = [_facts(chat, source_name) for chat in batch.conversations] if metadata else None
-            _write(batch, split, writers, facts)
-            progress.advance(len(batch.ids))
-            if share := read_share():
+        work = EpisodeWork(made_by, mask_dtype, metadata, source_name)
+        for portion in engine.portions(
+            work, conversations, build.rejections, out=out, recipe=recipe, progress=progress
+        ):
+            _write(portion, split, writers)
+            progress.advance(len(portion.ids))
+            if share := read_share() or engine.read_share():
                 progress.expect(int(sum(writer.tokens for writer in writers.values()) / share))
         build.close_writers()
         totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
@@ -96,66 +97,12 @@ def build_episodes(
             dropped = dict(build.rejections.dropped) or "none"
             raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
         build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+    engine.discard(out)
 
 
-def _write(
-    batch: Encoded, split: ValidationSplit, writers: dict[str, EpisodeWriter], facts: list[dict[str, Any]] | None
-) -> None:
-    in_val = np.array([split.draw(chat.group) for chat in batch.conversations], dtype=np.bool_)
+def _write(portion: Portion, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
+    in_val = np.array([split.draw(group) for group in portion.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
-        ids = np.repeat(chosen, batch.lengths)
-        own = [facts[number] for number in np.flatnonzero(chosen)] if facts is not None else []
-        writers[name].write(batch.ids[ids], batch.lengths[chosen], batch.weights[ids], own)
-
-
-def _checked(rows: Rows, mask_dtype: str | None, metadata: bool) -> Iterator[Conversation | Rejected]:
-    """The rows as conversations; those whose weights or facts the files cannot hold come as `Rejected`."""
-    for number, row in enumerate(rows):
-        if isinstance(row, Rejected):
-            yield row
-            continue
-        where = row.where if isinstance(row, Conversation) else f"example {number}"
-        try:
-            chat = conversation_of(number, row)
-            _check_weights(chat, whole=mask_dtype == "uint8")
-            if metadata:
-                _check_facts(chat)
-        except MessageError as error:
-            yield Rejected(where, error.reason, f"{where}: {error}")
-        else:
-            yield chat
-
-
-def _check_weights(chat: Conversation, *, whole: bool) -> None:
-    for index, message in enumerate(chat.messages):
-        try:
-            weight = weight_of(message)
-        except MessageError as error:
-            raise MessageError(error.reason, f"message {index}: {error}") from error
-        if whole and weight not in (0.0, 1.0):
-            raise MessageError(
-                "weight_needs_float32",
-                f"message {index}: weight {weight}, but the mask holds 0 and 1; build with --mask float32 "
-                '(mask_dtype="float32")',
-            )
-
-
-def _check_facts(chat: Conversation) -> None:
-    weight = chat.metadata.get("weight")
-    if weight is not None and (
-        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf
-    ):
-        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more")
-    for name in ("type", "source"):
-        if not isinstance(chat.metadata.get(name, ""), str | None):
-            raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")
-
-
-def _facts(chat: Conversation, source_name: str | None) -> dict[str, Any]:
-    """A row of `episodes.parquet`."""
-    weight = chat.metadata.get("weight")
-    return {
-        "type": chat.metadata.get("type"),
-        "source": chat.metadata.get("source") or source_name,
-        "weight": 1.0 if weight is None else float(weight),
-    }
+        ids = np.repeat(chosen, portion.lengths)
+        own = [portion.facts[number] for number in np.flatnonzero(chosen).tolist()] if portion.facts else []
+        writers[name].write(portion.ids[ids], portion.lengths[chosen], portion.weights[ids], own)

@@ -58,6 +58,10 @@ class Source(ABC, Generic[Row]):
             InputError, SourceError: the data cannot be read any further.
         """
 
+    def __iter__(self) -> Iterator[Row | Rejected]:
+        """All rows: a source can stand where rows are expected."""
+        return self.iterate()
+
     def read_share(self) -> float | None:
         """How much of the data has been read so far, 0 to 1; `None` where that is not known."""
         return None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.inputs import Record, Rejected, fingerprint, the_file
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.remote import AnyFile, located
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.dialects import DIALECTS, detect, to_messages, tools_of
 from niels_gpt.sources.records import read_records
+from niels_gpt.sources.slices import Slice, read_slice, slices
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class ChatFile(ChatSource):
     """A file of conversations: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
 
     Args:
-        path: the file.
+        path: the file, or its URL (`s3://bucket/chats.jsonl`, extra `remote` or `s3`).
         dialect: one of `dialects.DIALECTS`; `None` means that of the first row that has the keys of one.
 
     Raises:
@@ -29,11 +30,11 @@ class ChatFile(ChatSource):
         InputError: the file is missing, a directory, empty or broken (when read).
     """
 
-    path: Path
+    path: AnyFile
     dialect: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))  # a string will do
+        object.__setattr__(self, "path", located(self.path))  # a string will do
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
 
@@ -61,8 +62,23 @@ class ChatFile(ChatSource):
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations in order, normalised, from row `start` on; unusable rows as `Rejected`."""
+        return self._conversations(islice(read_records(self.path), start, None))
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`."""
+        return slices(self.path, slice_bytes)
+
+    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
+        """See `Sliceable`."""
+        return self._conversations(read_slice(self.path, part))
+
+    def settled(self) -> ChatFile:
+        """See `Sliceable`: the dialect is looked up once, not for every slice."""
+        return replace(self, dialect=self.found_dialect() or "messages")
+
+    def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         dialect = self.found_dialect() or "messages"
-        for record in islice(read_records(self.path), start, None):
+        for record in records:
             yield record if isinstance(record, Rejected) else conversation_of(record, dialect)
 
 
@@ -81,13 +97,13 @@ def conversation_of(record: Record, dialect: str) -> Conversation | Rejected:
     return Conversation(messages, where=where, tools=tools, metadata=metadata)
 
 
-def nth_conversation(path: Path, number: int) -> Conversation:
+def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
     """Conversation `number` of a file, counted from 0.
 
     Raises:
         UsageError: there are fewer. MessageError: it cannot be used. InputError: the file cannot be read.
     """
-    row = next(ChatFile(path).iterate(start=number), None)
+    row = next(ChatFile(located(path)).iterate(start=number), None)
     if row is None:
         raise UsageError(f"{path}: there is no conversation {number:,}; they are counted from 0")
     if isinstance(row, Rejected):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import IO, Any
 
 from niels_gpt.errors import InputError, MissingExtra
 from niels_gpt.inputs import MAX_LINE_BYTES, Record, Rejected, open_bytes, read_jsonl, the_file
+from niels_gpt.remote import AnyFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
 
@@ -21,7 +22,7 @@ _BATCH_ROWS = 1024
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
-def read_records(path: Path) -> Iterator[Record | Rejected]:
+def read_records(path: AnyFile) -> Iterator[Record | Rejected]:
     """The records of a file; its name says how it is stored.
 
     JSON is read value by value, so that no type is inferred and no null invented; from parquet the file's own types.
@@ -32,23 +33,26 @@ def read_records(path: Path) -> Iterator[Record | Rejected]:
     """
     name = path.name
     if name.endswith(".parquet"):
-        return _parquet(path)
-    if ".jsonl" in name or not name.endswith(RECORD_SUFFIXES):
+        return parquet_records(path)
+    if not is_array(path):
         return read_jsonl(path)
-    return _json(path)
+    return _whole_array(path)
 
 
-def _json(path: Path) -> Iterator[Record | Rejected]:
+def is_array(path: AnyFile) -> bool:
+    """Is this a `.json` file that holds one array, rather than an object a line?"""
+    if ".jsonl" in path.name or not path.name.endswith(RECORD_SUFFIXES):
+        return False
     with open_bytes(path) as file:
-        first = file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1]
-    if first == b"[":
-        with open_bytes(path) as file:
-            yield from _array(path, file)
-    else:
-        yield from read_jsonl(path)
+        return file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def _array(path: Path, file: IO[bytes]) -> Iterator[Record]:
+def _whole_array(path: AnyFile) -> Iterator[Record]:
+    with open_bytes(path) as file:
+        yield from _array(path, file)
+
+
+def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
     """The values of one JSON array; text that holds no whole value yet waits for more of the file."""
     decoder, unpack = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
     text, at, number = "", 0, 0
@@ -79,7 +83,7 @@ def _value(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int | No
         return None, None
 
 
-def _decoded(unpack: codecs.IncrementalDecoder, chunk: bytes, path: Path, number: int) -> str:
+def _decoded(unpack: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:
     try:
         return unpack.decode(chunk, final=not chunk)
     except UnicodeDecodeError as error:
@@ -92,20 +96,32 @@ def _skip(buffer: str, at: int) -> int:
     return at
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+@contextmanager
+def open_parquet(path: AnyFile) -> Iterator[Any]:
+    """A parquet file as pyarrow opens it.
+
+    Raises:
+        InputError: missing, a directory, empty or broken. MissingExtra: no pyarrow.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise MissingExtra("pyarrow") from error
-    number = 0
     try:
-        with pyarrow.parquet.ParquetFile(the_file(path)) as file:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                rows: list[dict[str, Any]] = batch.to_pylist()
-                for row in rows:
-                    yield Record(f"{path} row {number}", row)
-                    number += 1
+        with the_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
+            yield file
     except (pyarrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read behind row {number} ({reason[:200]}); restore the file") from error
+        raise InputError(f"{path}: cannot be read ({reason[:200]}); restore the file") from error
+
+
+def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: int = 0) -> Iterator[Record]:
+    """The rows of a parquet file, or of some of its row groups; `before` rows stand before those."""
+    with open_parquet(path) as file:
+        number = before
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=None if groups is None else list(groups)):
+            rows: list[dict[str, Any]] = batch.to_pylist()
+            for row in rows:
+                yield Record(f"{path} row {number}", row)
+                number += 1

@@ -34,6 +34,20 @@ class Rejections:
         self._bad = 0
         self._file: HashedWriter | None = None
 
+    @property
+    def most(self) -> int:
+        """How many bad rows are allowed."""
+        return self._limit
+
+    def take(self, rows: Iterable[Rejected]) -> None:
+        """Take in rows that are known to be unusable.
+
+        Raises:
+            DataError: see `usable`.
+        """
+        for row in rows:
+            self._add(row)
+
     def usable(self, rows: Iterable[Row | Rejected]) -> Iterator[Row]:
         """Pass the good rows on; take the rejected ones in.
 

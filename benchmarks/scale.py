@@ -1,0 +1,113 @@
+"""The figures that `docs/scale.md` reckons with: `python -m benchmarks.scale TOKENIZER_DIR`.
+
+Seconds are of the processor, not of the clock, so that what else runs on the machine counts little; one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAYON_NUM_THREADS", "1")
+
+ROWS = 20_000
+
+
+def write_rows(path: Path) -> None:
+    """Chats of some 700 tokens, made of the sample chats in a seeded order so that few are alike."""
+    from niels_gpt.samples import chats_file
+
+    samples = [json.loads(line)["messages"] for line in chats_file().read_text(encoding="utf-8").splitlines()]
+    texts = [message["content"] for messages in samples for message in messages]
+    draw = random.Random(1)
+    with path.open("w", encoding="utf-8") as file:
+        for _ in range(ROWS):
+            turns = [" ".join(draw.choices(texts, k=draw.randint(2, 14))) for _ in range(4)]
+            roles = ("user", "assistant", "user", "assistant")
+            messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=True)]
+            file.write(json.dumps({"messages": messages}) + "\n")
+
+
+def timed(what: Callable[[], Any]) -> float:
+    """Processor seconds."""
+    started = time.process_time()
+    what()
+    return time.process_time() - started
+
+
+class _Ready:
+    """A runner whose units are there already: what is left is the finisher's work."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, work: Any, source: Any, tasks: Any) -> Iterator[Any]:
+        for task in tasks:
+            (self._folder / task.path.name).rename(task.path)
+            yield task
+
+
+def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
+    """Name, figure, unit."""
+    from niels_gpt.checksums import file_record
+    from niels_gpt.encoders import encoder_of
+    from niels_gpt.episodes import build_episodes
+    from niels_gpt.portions import EpisodeWork
+    from niels_gpt.renderers.opening import open_renderer
+    from niels_gpt.scale.engine import UnitEngine
+    from niels_gpt.scale.local import LocalRunner, parcel
+    from niels_gpt.scale.units import Task, Unit, build_unit
+    from niels_gpt.sources.chat_file import ChatFile
+
+    chats = folder / "chats.jsonl"
+    write_rows(chats)
+    size = chats.stat().st_size
+    source = ChatFile(chats).settled()
+    work = EpisodeWork(encoder_of(open_renderer(tokenizer, "auto")), "uint8")
+    yield "parcel that a worker loads once", len(parcel(work, source)) / 1e6, "MB"
+    yield "hashing the input", size / 1e6 / timed(lambda: file_record(chats)), "MB/s"
+    parts: list[Any] = []
+    yield "planning (finding the cuts)", size / 1e6 / timed(lambda: parts.extend(source.slices(16 << 20))), "MB/s"
+    tasks = [Task(number, part, folder, 0) for number, part in enumerate(parts)]
+    build_unit(work, source, tasks[0])  # what is loaded at first use
+    seconds = timed(lambda: [build_unit(work, source, task) for task in tasks[1:]])
+    units = [Unit(task.path) for task in tasks]
+    tokens = sum(unit.tokens for unit in units)
+    built = sum(unit.tokens for unit in units[1:])
+    yield "tokens in a conversation", tokens / ROWS, "tokens"
+    yield "input for a token", size / tokens, "bytes"
+    yield "units: tokens for a core", built / seconds, "tokens/s"
+    yield "units: conversations for a core", sum(unit.rows for unit in units[1:]) / seconds, "/s"
+    kept = [path for task in tasks for path in task.path.iterdir()]
+    yield "kept units for a token, meanwhile", sum(path.stat().st_size for path in kept) / tokens, "bytes"
+
+    def build(out: str, engine: UnitEngine) -> None:
+        build_episodes(source, folder / out, encoder=work.encoder, source_config=source.config(), engine=engine)
+
+    whole = timed(lambda: build("whole", UnitEngine(LocalRunner(1))))
+    finishing = timed(lambda: build("units", UnitEngine(_Ready(folder))))
+    hashing = timed(lambda: file_record(chats))
+    yield "finishing (checks, split, files)", tokens / (finishing - hashing), "tokens/s"
+    yield "finishing, of a build with one worker", 100 * finishing / whole, "%"
+    files = [path for path in (folder / "units").rglob("*") if path.is_file()]
+    yield "on disk for a token", sum(path.stat().st_size for path in files) / tokens, "bytes"
+    manifest = (folder / "units" / "episodes.json").stat().st_size
+    yield "manifest for a GB of tokens", manifest / (4 * tokens / 1e9), "bytes"
+
+
+def main() -> None:
+    """Print the figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value, unit in figures(Path(folder), Path(sys.argv[1])):
+            print(f"{name:42} {value:>14,.1f} {unit}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

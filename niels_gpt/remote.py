@@ -1,0 +1,118 @@
+"""Files that are named by a URL (`s3://bucket/chats.jsonl`, `memory://x`), through fsspec.
+
+Whether something is there is always asked by its name, never by a listing: a bucket's listing may lag behind.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from niels_gpt.errors import STORAGE_REMEDIES, MissingExtra, NielsError, StorageError
+
+READ_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file behind a URL, with what readers of input files use of a `Path`."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return PurePosixPath(self.url).name
+
+    @property
+    def suffix(self) -> str:
+        """The last ending, `.gz` for one."""
+        return PurePosixPath(self.url).suffix
+
+    def open(self, mode: str = "rb") -> IO[bytes]:
+        """The bytes.
+
+        Raises:
+            StorageError: they cannot be read. MissingExtra: no fsspec, or not what it needs for this kind of URL.
+        """
+        fs, path = file_system(self.url)
+        with remote_errors("opening", self.url):
+            # fsspec's own files have no readline(size)
+            return cast(IO[bytes], io.BufferedReader(fs.open(path, mode), READ_BYTES))
+
+    def size(self) -> int | None:
+        """Its size in bytes; `None` if there is no such file."""
+        fs, path = file_system(self.url)
+        return size_at(fs, path)
+
+
+AnyFile = Path | RemoteFile
+
+
+def located(given: str | AnyFile) -> AnyFile:
+    """A path, or with `://` in it a URL."""
+    if isinstance(given, RemoteFile):
+        return given
+    return RemoteFile(str(given)) if "://" in str(given) else Path(given)
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """fsspec's file system for a URL, which keeps no listings, and the path in it.
+
+    Raises:
+        MissingExtra: fsspec or the library for this kind of URL is not installed. StorageError: a URL of no known kind.
+    """
+    try:
+        from fsspec.core import split_protocol, url_to_fs
+    except ModuleNotFoundError as error:
+        raise MissingExtra("fsspec") from error
+    local = split_protocol(url)[0] in (None, "file", "local")
+    options = {"auto_mkdir": True} if local else {"use_listings_cache": False}
+    with remote_errors("opening", url):
+        try:
+            fs, path = url_to_fs(url, **options)
+        except ImportError as error:
+            if url.startswith(("s3://", "s3a://")):
+                raise MissingExtra("s3fs") from error
+            raise
+    return fs, str(path).rstrip("/")
+
+
+def size_at(fs: Any, path: str) -> int | None:
+    """The size in bytes of the file of this name, `None` if there is none."""
+    with remote_errors("asking for", path):
+        try:
+            info = fs.info(path)
+        except FileNotFoundError:
+            return None
+        return int(info["size"]) if info["type"] == "file" else None
+
+
+@contextmanager
+def remote_errors(doing: str, url: str) -> Iterator[None]:
+    """Turn whatever a file system's library raises into a `StorageError` with a way out: each has errors of its own."""
+    try:
+        yield
+    except (NielsError, FileNotFoundError):
+        raise
+    except Exception as error:
+        raise StorageError(f"{url}: {doing} failed: {_short(error)}; {_remedy(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, PermissionError) or "redentials" in str(error):
+        return "check the credentials and what they allow"
+    if isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:
+        return STORAGE_REMEDIES[error.errno]
+    return "check the address and the network, then run the same command again: it goes on with what is missing"

@@ -1,0 +1,115 @@
+"""A file of records cut into slices that can be read apart from each other.
+
+The cut is a pure function of the file and the wanted size, and the slices in order are the file::
+
+    bytes   {"a":1}\n  {"b":2}\n  {"c":3}\n  {"d":4}\n        slice_bytes 10
+    at      0          8          16         24       32
+    slices  |------ 0 to 16 -----||----- 16 to 32 ---|         the first line that begins at 10 or later begins a slice
+
+JSON lines are cut between lines, parquet between row groups. A packed file or a JSON array can only be read from its
+beginning and stays whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from niels_gpt.inputs import Record, Rejected, open_bytes, read_jsonl, size_of, the_file
+from niels_gpt.messages import Conversation
+from niels_gpt.remote import AnyFile
+from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
+
+SLICE_BYTES = 16 << 20
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a file.
+
+    Attributes:
+        kind: what `start` and `stop` count: bytes of lines, row groups, or nothing.
+        before: lines (or rows) that stand before it, so that each row can be named by its number.
+        read: how much of the file has been read behind it, 0 to 1.
+    """
+
+    kind: Literal["lines", "row_groups", "whole"]
+    start: int
+    stop: int
+    before: int
+    read: float
+
+
+@runtime_checkable
+class Sliceable(Protocol):
+    """A source that can be read in slices, and that pickles: what builds on several processes need."""
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """The slices in order; a pure function of the data and the size."""
+
+    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
+        """The rows of one slice, as `iterate` gives them."""
+
+    def settled(self) -> Sliceable:
+        """The same source with nothing left to be found out from its data."""
+
+
+def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
+    """The slices of a file in order, each of `slice_bytes` or a row more. Reads the file once, as they are asked for.
+
+    Raises:
+        InputError: missing, a directory, empty, or not what its name says.
+    """
+    if path.name.endswith(".parquet"):
+        yield from _row_groups(path, slice_bytes)
+    elif not path.name.endswith((".gz", ".zst")) and not is_array(path):
+        yield from _lines(path, slice_bytes)
+    else:
+        the_file(path)
+        yield Slice("whole", 0, 0, 0, 1.0)
+
+
+def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:
+    """The records of a slice, named as `read_records` names them."""
+    if part.kind == "lines":
+        return read_jsonl(path, start=part.start, stop=part.stop, before=part.before)
+    if part.kind == "row_groups":
+        return parquet_records(path, range(part.start, part.stop), part.before)
+    return read_records(path)
+
+
+def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
+    """Counts line ends in chunks; only near a cut it looks where they are."""
+    start = before = lines = at = 0
+    size = size_of(the_file(path))
+    with open_bytes(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            used = 0
+            while (end := _cut(chunk, used, start + slice_bytes - at)) is not None:
+                lines += chunk.count(b"\n", used, end)
+                yield Slice("lines", start, at + end, before, (at + end) / size)
+                start, before, used = at + end, lines, end
+            lines += chunk.count(b"\n", used)
+            at += len(chunk)
+    if start < at:
+        yield Slice("lines", start, at, before, 1.0)
+
+
+def _cut(chunk: bytes, used: int, wanted: int) -> int | None:
+    """The end in `chunk` of the first line that ends at `wanted` or later (and behind `used`); `None` if none does."""
+    end = chunk.find(b"\n", max(wanted - 1, used))
+    return None if end < 0 else end + 1
+
+
+def _row_groups(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
+    with open_parquet(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        sizes = [(group.total_byte_size, group.num_rows) for group in groups]
+    start = before = size = rows = 0
+    for number, (group_bytes, group_rows) in enumerate(sizes):
+        size, rows = size + group_bytes, rows + group_rows
+        if size >= slice_bytes or number == len(sizes) - 1:
+            yield Slice("row_groups", start, number + 1, before, (number + 1) / len(sizes))
+            start, before, size = number + 1, rows, 0

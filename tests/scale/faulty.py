@@ -1,0 +1,66 @@
+"""Sources that work as slowly, and die or hang as often, as a test wants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.slices import Slice
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A chat file that leaves a mark (the process and node that read) for each slice, and takes its time.
+
+    Args:
+        fault: what happens to the slices in `at`, the first time each is read: "kill", "hang", "stop", "late".
+    """
+
+    file: ChatFile
+    marks: Path
+    seconds: float = 0.0
+    fault: str = ""
+    at: tuple[int, ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.file)
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        return self.file.slices(slice_bytes)
+
+    def settled(self) -> Watched:
+        return self
+
+    def read(self, part: Slice) -> Iterator[Any]:
+        number = part.start  # names a slice as well as its number
+        first = not list(self.marks.glob(f"{number}-*"))
+        (self.marks / f"{number}-{uuid.uuid4().hex}").write_text(f"{os.getpid()} {_node()}")
+        time.sleep(self.seconds)
+        rows = list(self.file.read(part))
+        yield from rows[: len(rows) // 2]
+        if first and number in self.at:
+            self._fail()
+        yield from rows[len(rows) // 2 :]
+
+    def _fail(self) -> None:
+        if self.fault == "hang":
+            time.sleep(600)
+        elif self.fault == "late":
+            time.sleep(6)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL if self.fault == "kill" else signal.SIGSTOP)
+
+
+def _node() -> str:
+    try:
+        import ray
+    except ModuleNotFoundError:
+        return ""
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""

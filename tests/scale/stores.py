@@ -1,0 +1,114 @@
+"""Remote places for the tests: an S3 server of our own, and a store in memory that fails on request."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+BUCKET = "bucket"
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """A moto server on loopback with one empty bucket; the environment names it to every client. Yields its URL."""
+    server_module = pytest.importorskip(
+        "moto.server", reason="needs moto and s3fs, whose botocore wants python-dateutil below 3: make test-s3"
+    )
+    pytest.importorskip("s3fs", reason="needs s3fs: make test-s3")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        fsspec.filesystem("s3").mkdir(BUCKET)
+        yield f"s3://{BUCKET}"
+    server.stop()
+
+
+class FaultyStore(MemoryFileSystem):  # type: ignore[misc]
+    """A store in memory, `faulty://`, whose listings cannot be used and whose writes go through `fault`."""
+
+    protocol = "faulty"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    fault: ClassVar[Callable[[str, bytes], bytes] | None] = None
+    discarded: ClassVar[list[str]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(MemoryFileSystem._strip_protocol(str(path).replace("faulty://", "memory://")))
+
+    def _open(self, path: str, mode: str = "rb", **given: Any) -> Any:
+        if mode == "wb":
+            return _Uncommitted(self, path) if not given.get("autocommit", True) else super()._open(path, mode, **given)
+        return super()._open(path, mode, **given)
+
+    def _never(self, *given: Any, **more: Any) -> Any:
+        raise AssertionError("this store's listings lag behind; ask for names")
+
+    ls = find = glob = walk = du = _never
+
+    def info(self, path: str, **given: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        if path not in self.store:
+            raise FileNotFoundError(path)
+        return {"name": path, "size": self.store[path].size, "type": "file"}
+
+
+class _Uncommitted:
+    """A file under construction: it has its name after `commit`."""
+
+    def __init__(self, fs: FaultyStore, path: str) -> None:
+        self._fs, self._path, self._data = fs, path, bytearray()
+
+    def write(self, data: bytes) -> int:
+        fault = FaultyStore.fault
+        self._data += data if fault is None else fault(self._path, data)
+        return len(data)
+
+    def close(self) -> None:
+        pass
+
+    def commit(self) -> None:
+        self._fs.pipe_file(self._path, bytes(self._data))
+
+    def discard(self) -> None:
+        FaultyStore.discarded.append(self._path)
+
+
+@contextmanager
+def faulty_store() -> Iterator[type[FaultyStore]]:
+    """The store, empty and without faults."""
+    fsspec.register_implementation("faulty", FaultyStore, clobber=True)
+    FaultyStore.store.clear()
+    FaultyStore.discarded.clear()
+    FaultyStore.fault = None
+    yield FaultyStore
+    FaultyStore.fault = None
+
+
+def refuses(error: int, after: int) -> Callable[[str, bytes], bytes]:
+    """A fault: `OSError` once so many bytes have been written in all."""
+    written = 0
+
+    def write(path: str, data: bytes) -> bytes:
+        nonlocal written
+        written += len(data)
+        if written > after:
+            raise OSError(error, errno.errorcode[error])
+        return data
+
+    return write

@@ -1,0 +1,262 @@
+"""A build in units writes the bytes of a build without them, whatever the cuts, workers and faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.encoders import SentinelEncoder
+from niels_gpt.errors import DataError, EngineError, UsageError
+from niels_gpt.progress import Progress
+from niels_gpt.scale.engine import UnitEngine
+from niels_gpt.scale.kept import units_path
+from niels_gpt.scale.local import LocalRunner
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.slices import Slice
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import run_cli
+from tests.scale.builds import KINDS, build, units, write_chats
+from tests.test_cache_determinism import digests
+
+
+class Notes(Progress):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
+    """400 rows in about 130 kB, with bad ones."""
+    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("slice_bytes", [9_000, 1 << 30])
+def test_units_give_the_bytes_of_a_build_without(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, kind: str, slice_bytes: int
+) -> None:
+    build(kind, chats, tmp_path / "serial", tokenizer)
+    build(kind, chats, tmp_path / "units", tokenizer, units(slice_bytes))
+    whole = digests(tmp_path / "serial")
+    assert "rejected.jsonl" in whole
+    assert digests(tmp_path / "units") == whole
+    assert {path.name for path in tmp_path.iterdir()} == {"serial", "units"}
+
+
+def test_several_processes(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
+    for name, engine in (("one", units(10_000)), ("three", units(10_000, workers=3))):
+        build("weights", chats, tmp_path / name, tokenizer, engine)
+    assert digests(tmp_path / "three") == digests(tmp_path / "one")
+
+
+def test_units_of_a_renderer(tmp_path: Path) -> None:
+    """Rows that cannot be rendered, between rows that cannot be read: their order is that of the file."""
+    pytest.importorskip("tokenizers")
+    from niels_gpt.renderers.opening import open_renderer
+    from tests.renderers.tiny_families import folder_of
+
+    path = tmp_path / "chats.jsonl"
+    good = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    odd = {"messages": [{"role": "judge", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    silent = {"messages": [{"role": "user", "content": "a"}]}
+    rows = [json.dumps(good), json.dumps(silent), "{", json.dumps(odd), json.dumps(good), "[", json.dumps(silent)] * 9
+    path.write_text("\n".join(rows))
+    renderer = open_renderer(folder_of("qwen3"), "qwen3")
+    for name, engine in (("serial", {}), ("units", {"engine": units(200)}), ("pool", {"engine": units(900, 2)})):
+        build("sft", ChatFile(path), tmp_path / name, renderer, token_dtype="uint32", **engine)
+    assert digests(tmp_path / "units") == digests(tmp_path / "serial") == digests(tmp_path / "pool")
+    wheres = [json.loads(line)["where"] for line in (tmp_path / "units" / "rejected.jsonl").read_text().splitlines()]
+    assert wheres == [f"{path}:{number + 1}" for number, row in enumerate(rows) if row != json.dumps(good)]
+
+
+@pytest.mark.parametrize("most", [0, 1, 4])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_rows_count_over_all_units(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, most: int, workers: int
+) -> None:
+    """The same row stops the build, with the same words."""
+    said = []
+    for name, engine in (("serial", {}), ("units", {"engine": units(6_000, workers)})):
+        with pytest.raises(DataError) as caught:
+            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=most, **engine)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert not (tmp_path / "units").exists()
+
+
+def test_a_raised_limit_goes_on_with_the_finished_units(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    out, progress = tmp_path / "out", Notes()
+    with pytest.raises(DataError):
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, progress=progress)
+    assert "finished units are kept in" in progress.notes[-1]
+    progress = Notes()
+    build("sft", chats, out, tokenizer, units(13_000), progress=progress)
+    assert any("going on with" in note for note in progress.notes)
+    build("sft", chats, tmp_path / "serial", tokenizer)
+    assert digests(out) == digests(tmp_path / "serial")
+    assert not units_path(out).exists()
+
+
+def test_units_of_another_build_are_removed_and_it_is_said_why(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(DataError):
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12)
+    (old,) = units_path(out).iterdir()
+    progress = Notes()
+    build("sft", chats, out, tokenizer, units(13_000), default_system_text="Be brief.", progress=progress)
+    (said,) = [note for note in progress.notes if "another build" in note]
+    assert str(old) in said
+    assert "now 'Be brief.'" in said
+    build("sft", chats, tmp_path / "serial", tokenizer, default_system_text="Be brief.")
+    assert digests(out) == digests(tmp_path / "serial")
+
+
+def test_without_a_known_source_nothing_is_resumed(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    """Nothing says that the rows are the same, so an earlier run's units are not trusted."""
+    out, progress = tmp_path / "out", Notes()
+    with pytest.raises(DataError):
+        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, source_config=None)
+    build("sft", chats, out, tokenizer, units(13_000), source_config=None, progress=progress)
+    assert any("its rows are not known" in note for note in progress.notes)
+    assert not any("going on" in note for note in progress.notes)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "short", "missing", "manifest"])
+def test_a_damaged_unit_is_built_again(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, harm: str
+) -> None:
+    out, progress = tmp_path / "out", Notes()
+    with pytest.raises(DataError):
+        build("episodes", chats, out, tokenizer, units(13_000), max_bad_rows=12)
+    unit = sorted(units_path(out).glob("*/unit_*"))[1]
+    ids = unit / "ids.bin"
+    data = ids.read_bytes()
+    if harm == "missing":
+        ids.unlink()
+    elif harm == "manifest":
+        (unit / "unit.json").write_text("{")
+    else:
+        ids.write_bytes(data[:-4] if harm == "short" else data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    build("episodes", chats, out, tokenizer, units(13_000), progress=progress)
+    assert harm == "manifest" or any("the unit is built again" in note for note in progress.notes)
+    build("episodes", chats, tmp_path / "serial", tokenizer)
+    assert digests(out) == digests(tmp_path / "serial")
+
+
+def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    out, progress = tmp_path / "out", Notes()
+    build("sft", chats, out, tokenizer, units(13_000))
+    (units_path(out) / "left").mkdir(parents=True)  # killed between the rename and the clearing up
+    build("sft", chats, out, tokenizer, units(13_000), progress=progress)
+    assert any("already built" in note for note in progress.notes)
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """A chat file whose third slice kills its worker: once, or always."""
+
+    file: ChatFile
+    marker: Path
+    always: bool = False
+
+    def slices(self, slice_bytes: int) -> Any:
+        return self.file.slices(slice_bytes)
+
+    def settled(self) -> Deadly:
+        return self
+
+    def read(self, part: Slice) -> Any:
+        if part == list(self.file.slices(10_000))[2] and (self.always or not self.marker.exists()):
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.file.read(part)
+
+
+def build_deadly(source: Deadly, out: Path, tokenizer: Any) -> None:
+    from niels_gpt.cache.build_cache import build_sft_cache
+
+    build_sft_cache(
+        source,  # type: ignore[arg-type]
+        str(out),
+        tokenizer=tokenizer,
+        val_frac=0.1,
+        seed=1,
+        engine=UnitEngine(LocalRunner(2), slice_bytes=10_000),
+        source_name=source.file.name,
+        source_config=source.file.config(),
+        max_bad_rows=1_000,
+    )
+
+
+def test_a_worker_that_is_killed_is_replaced(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    build_deadly(Deadly(chats, tmp_path / "died"), tmp_path / "out", tokenizer)
+    assert (tmp_path / "died").exists()
+    build("sft", chats, tmp_path / "serial", tokenizer, max_bad_rows=1_000)
+    assert digests(tmp_path / "out") == digests(tmp_path / "serial")
+
+
+@pytest.mark.slow
+def test_a_unit_that_kills_every_worker_is_named(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    with pytest.raises(EngineError, match=r"workers died 3 times and unit 2 \(lines .*never finished"):
+        build_deadly(Deadly(chats, tmp_path / "died", always=True), tmp_path / "out", tokenizer)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_cut_or_sent_is_refused(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    from niels_gpt.episodes import build_episodes
+
+    with pytest.raises(UsageError, match="generator cannot be cut into units; pass the source itself"):
+        build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, engine=units(100))
+
+    class Private(SentinelEncoder):
+        def __reduce__(self) -> Any:
+            raise TypeError("not for others")
+
+    with pytest.raises(UsageError, match="cannot be sent to other processes"):
+        build_episodes(chats, tmp_path / "out", encoder=Private(tokenizer), engine=units(100, 2))
+    with pytest.raises(UsageError, match="workers is 0"):
+        LocalRunner(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+    """Workers and units change nothing; options of the other engine are refused."""
+    shutil.copy(chats.path, tmp_path / "chats.jsonl")
+    common = ["chats.jsonl", "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
+    for kind in (["cache", "build-sft"], ["episodes", "build"]):
+        results = []
+        for name, more in (("a", []), ("b", ["--workers", 2, "--unit-bytes", 30_000])):
+            done = run_cli(*kind, *common, "--out", f"{kind[0]}-{name}", *more, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            results.append(digests(tmp_path / f"{kind[0]}-{name}"))
+        assert results[0] == results[1]
+    refused = run_cli("cache", "build-sft", *common, "--out", "c", "--unit-timeout", 3, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--unit-timeout is for Ray; add --engine ray" in refused.stderr

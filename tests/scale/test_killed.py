@@ -1,0 +1,210 @@
+"""A build in units that is killed, again and again, goes on where it died and ends in the same bytes.
+
+As in `tests/test_crash.py` a process that has loaded everything forks a child for each order, and SIGKILL comes at a
+chosen step of what it does to the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.scale.kept import units_path
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import REPOSITORY
+from tests.scale.builds import build, write_chats
+from tests.test_cache_determinism import digests
+
+SLICE_BYTES = 12_000
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
+from niels_gpt.files import HashedWriter
+from niels_gpt.scale import units as unit_files
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import load_tokenizer
+from tests.scale.builds import build, units
+
+tokenizer = load_tokenizer(sys.argv[1])
+EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
+
+
+def count_and_kill(out, point):
+    steps = 0
+
+    def step():
+        nonlocal steps
+        steps += 1
+        if steps == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    below = str(Path(out).parent)
+    sys.addaudithook(lambda event, given: step() if event in EVENTS and below in str(given[0]) else None)
+    write = HashedWriter.write
+    HashedWriter.write = lambda self, data: (step(), write(self, data), step())
+    return lambda: steps
+
+
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        written = []
+        write_unit = unit_files._write
+        unit_files._write = lambda *given: (written.append(1), write_unit(*given))
+        steps = count_and_kill(order["out"], order["point"])
+        build(order["kind"], ChatFile(order["file"]), Path(order["out"]), tokenizer, units(int(sys.argv[2])))
+        Path(order["report"]).write_text(json.dumps([steps(), len(written)]))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    print(json.dumps(os.waitstatus_to_exitcode(status)), flush=True)
+"""
+
+
+class Killer:
+    """Builds on order, and kills on order."""
+
+    def __init__(self, tokenizer_dir: Path, file: Path, report: Path) -> None:
+        self._file, self._report = file, report
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tokenizer_dir), str(SLICE_BYTES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+        )
+
+    def build(self, kind: str, out: Path, point: int = 0) -> tuple[int, int] | None:
+        """Steps taken and units written, or `None` if the build was killed at its `point`-th step (0: never)."""
+        order: dict[str, Any] = {"kind": kind, "out": str(out), "point": point, "file": str(self._file)}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order | {"report": str(self._report)}), file=self._process.stdin, flush=True)
+        code = json.loads(self._process.stdout.readline())
+        assert code in (0, -9)
+        return None if code else json.loads(self._report.read_text())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 200)
+
+
+@pytest.fixture
+def killer(tokenizer_dir: Path, file: Path, tmp_path: Path) -> Iterator[Killer]:
+    running = Killer(tokenizer_dir, file, tmp_path / "report")
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("kind", ["sft", "episodes"])
+@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_killed_several_times(
+    killer: Killer, tmp_path: Path, file: Path, tokenizer: Any, kind: str, rounds: int
+) -> None:
+    build(kind, ChatFile(file), tmp_path / "serial", tokenizer)
+    whole = digests(tmp_path / "serial")
+    undisturbed = killer.build(kind, tmp_path / "undisturbed")
+    assert undisturbed is not None
+    steps, written = undisturbed
+    assert written > 4
+    assert digests(tmp_path / "undisturbed") == whole
+    draw = random.Random(kind)
+    spared = 0
+    for number in range(rounds):
+        out = tmp_path / str(number) / "cache"
+        kills = 0
+        while (done := killer.build(kind, out, draw.randint(1, steps))) is None:
+            kills += 1
+            assert not out.exists() or digests(out) == whole
+        assert digests(out) == whole, f"round {number}, after {kills} kills"
+        assert [path.name for path in out.parent.iterdir()] == ["cache"]
+        spared += written - done[1] if kills else 0
+    assert spared > rounds, "finished units are used, not built again"
+
+
+def test_killed_at_each_step_of_the_end(killer: Killer, tmp_path: Path, file: Path, tokenizer: Any) -> None:
+    """While the cache gets its name and the units go."""
+    undisturbed = killer.build("sft", tmp_path / "undisturbed")
+    assert undisturbed is not None
+    whole = digests(tmp_path / "undisturbed")
+    for back in range(0, 24, 6):
+        out = tmp_path / f"back{back}" / "cache"
+        assert killer.build("sft", out, undisturbed[0] - back) is None
+        if out.exists():
+            assert digests(out) == whole
+        assert killer.build("sft", out) is not None
+        assert digests(out) == whole
+        assert [path.name for path in out.parent.iterdir()] == ["cache"]
+
+
+POOL = """
+import sys
+from pathlib import Path
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import load_tokenizer
+from tests.scale.builds import build, units
+
+if __name__ == "__main__":
+    build("episodes", ChatFile(sys.argv[1]), Path(sys.argv[2]), load_tokenizer(sys.argv[3]), units(12_000, 2))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_pool_leaves_no_processes(
+    tmp_path: Path, file: Path, tokenizer_dir: Path, tokenizer: SentencePieceTokenizer
+) -> None:
+    """Workers whose parent was killed end by themselves, and the next run finishes the work."""
+    script, out = tmp_path / "run.py", tmp_path / "out"
+    script.write_text(POOL)
+    command = [sys.executable, str(script), str(file), str(out), str(tokenizer_dir)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KILLED_POOL": str(script)}
+    most = 0
+    for seconds in (4, 6, 8):
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        time.sleep(seconds)
+        most = max(most, len(_running(str(script))))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 20
+        while _running(str(script)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert _running(str(script)) == []
+    assert most > 2, "workers were there when their parent was killed"
+    subprocess.run(command, env=environment, check=True)
+    build("episodes", ChatFile(file), tmp_path / "serial", tokenizer)
+    assert digests(out) == digests(tmp_path / "serial")
+    assert not units_path(out).exists()
+
+
+def _running(script: str) -> list[int]:
+    """Processes of this script, pool workers included: those inherit its environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                environment = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if state != "Z" and script.encode() in environment:
+                found.append(int(entry.name))
+    return found

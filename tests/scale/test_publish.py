@@ -1,0 +1,359 @@
+"""A finished dataset reaches a URL whole, or its manifest is not there; a second run goes on with what is missing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes import GPTEpisodeDataLoader
+from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
+from niels_gpt.remote import file_system
+from niels_gpt.scale import locks
+from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.publish import publish
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import REPOSITORY, run_cli
+from tests.scale.builds import build, write_chats
+from tests.scale.stores import FaultyStore, faulty_store, refuses, s3_server
+from tests.scale.test_engine import Notes
+from tests.test_cache_determinism import digests
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> dict[str, Path]:
+    """A cache and an episodes dataset, each of about 50 kB in several files."""
+    folder = tmp_path_factory.mktemp("datasets")
+    chats = ChatFile(write_chats(folder / "chats.jsonl", 150))
+    for kind in ("sft", "episodes"):
+        build(kind, chats, folder / kind, tokenizer)
+    return {kind: folder / kind for kind in ("sft", "episodes")}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(params=["file", "memory", "faulty", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty place of each kind; that of `faulty://` has no listings."""
+    name = uuid.uuid4().hex
+    if request.param == "s3":
+        yield f"{request.getfixturevalue('s3')}/{name}"
+    elif request.param == "faulty":
+        with faulty_store():
+            yield f"faulty://{name}"
+    else:
+        yield f"file://{tmp_path}/remote" if request.param == "file" else f"memory://{name}"
+
+
+@pytest.fixture
+def faulty() -> Iterator[Any]:
+    with faulty_store() as store:
+        yield store
+
+
+@pytest.mark.parametrize("kind", ["sft", "episodes"])
+def test_there_and_back(place: str, tmp_path: Path, datasets: dict[str, Path], kind: str) -> None:
+    """The bytes of every file, once; a second publication has nothing to do, a second fetch neither."""
+    done = publish(datasets[kind], place)
+    assert done.skipped == 0
+    assert done.uploaded == done.files == len(digests(datasets[kind]))
+    cache = ReadCache(tmp_path / "cache")
+    fetched = cache.open(place)
+    assert digests(fetched) == digests(datasets[kind])
+    again = publish(datasets[kind], place)
+    assert (again.uploaded, again.skipped) == (0, done.files)
+    before = (fetched / "rejected.jsonl").stat().st_mtime_ns
+    assert cache.open(place) == fetched
+    assert (fetched / "rejected.jsonl").stat().st_mtime_ns == before
+    if kind == "sft":
+        assert open_meta(fetched) == open_meta(datasets[kind])
+    else:
+        loader = GPTEpisodeDataLoader(TrainingConfig(batch_size=2, block_size=64), None, fetched, pad_token_id=0)
+        assert loader.get_batch()[0].shape == (2, 64)
+
+
+def test_another_dataset_is_replaced_only_when_asked(place: str, tmp_path: Path, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], place)
+    with pytest.raises(Mismatch, match=r"holds another dataset \(meta.json differs\).*--overwrite"):
+        publish(datasets["episodes"], place)
+    publish(datasets["episodes"], place, overwrite=True)
+    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(datasets["episodes"])
+
+
+DYING = """
+import os, signal, sys
+from niels_gpt.progress import Progress
+from niels_gpt.scale import publish
+publish.READ_BYTES = 1 << 20
+
+class Deadly(Progress):
+    left = int(sys.argv[3])
+    def advance(self, steps):
+        self.left -= steps
+        if self.left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+publish.publish(sys.argv[1], sys.argv[2], part_bytes=5 << 20, progress=Deadly())
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
+    """An episodes dataset whose tokens are uploaded in several parts of 5 MiB."""
+    import numpy as np
+
+    from niels_gpt.episodes import EpisodeWriter
+    from niels_gpt.files import json_bytes, write_atomic
+
+    folder = tmp_path_factory.mktemp("large") / "large"
+    writer = EpisodeWriter(folder, "train")
+    for seed in range(4):
+        ids = np.random.default_rng(seed).integers(0, 2000, 1_000_000)
+        writer.write(ids, np.full(100, 10_000), ids % 2)
+    writer.close()
+    counts = {"train": writer.counts(), "val": {"episodes": 0, "tokens": 0, "trained_tokens": 0}}
+    facts = {"format_version": 1, "kind": "episodes", "token_dtype": "uint32", "mask_dtype": "uint8"}
+    files = {name: record.to_json() for name, record in writer.files.items()}
+    manifest = {**facts, "vocab_size": 2000, "splits": counts, "files": files}
+    write_atomic(folder / "episodes.json", json_bytes(manifest))
+    return folder
+
+
+@pytest.mark.parametrize("place", ["file", "s3"], indirect=True)
+@pytest.mark.parametrize("after", [3 << 20, 13 << 20, 17 << 20])
+def test_killed_while_it_uploads(place: str, tmp_path: Path, large: Path, after: int) -> None:
+    """In the first part, in the last, in the second file: no short file has its name, and what arrived stays."""
+    arguments = [sys.executable, "-c", DYING, str(large), place, str(after)]
+    died = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert died.returncode == -9, died.stderr
+    with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json there"):
+        ReadCache(tmp_path / "cache").open(place)
+    progress = Notes()
+    done = publish(large, place, progress=progress)  # the dead process's lock is no obstacle
+    assert done.skipped == (1 if after > 16_000_000 else 0)
+    assert any("is removed; it is dead" in note for note in progress.notes)
+    assert digests(ReadCache(tmp_path / "cache").open(place)) == digests(large)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (errno.ENOSPC, "free some space or choose another place"),
+        (errno.EACCES, "check the credentials and what they allow"),
+        (errno.ECONNRESET, "it goes on with what is missing"),
+    ],
+)
+def test_a_store_that_refuses(faulty: Any, datasets: dict[str, Path], error: int, said: str) -> None:
+    """Full, forbidden or cut off in the middle: said in words, no manifest, and the next run goes on."""
+    sizes = [path.stat().st_size for path in sorted(datasets["sft"].iterdir()) if path.name != "meta.json"]
+    FaultyStore.fault = staticmethod(refuses(error, after=sum(sizes) // 2))
+    with pytest.raises(StorageError, match=rf"^/x/.*{said}"):
+        publish(datasets["sft"], "faulty://x")
+    assert FaultyStore.discarded, "what was begun is thrown away"
+    assert "/x/meta.json" not in FaultyStore.store
+    assert not any(locks.LOCK_NAME in path for path in FaultyStore.store)
+    FaultyStore.fault = None
+    done = publish(datasets["sft"], "faulty://x")
+    assert done.skipped >= 1
+    assert done.uploaded + done.skipped == done.files
+
+
+def test_what_arrives_damaged_is_noticed(faulty: Any, datasets: dict[str, Path]) -> None:
+    FaultyStore.fault = staticmethod(lambda path, data: data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(StorageError, match="arrived damaged; run the same command again"):
+        publish(datasets["sft"], "faulty://x")
+    assert "/x/meta.json" not in FaultyStore.store
+
+
+def test_a_damaged_dataset_is_not_published(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
+    import shutil
+
+    copy = shutil.copytree(datasets["sft"], tmp_path / "copy")
+    tokens = copy / "train_tokens.bin"
+    tokens.write_bytes(b"\xff" + tokens.read_bytes()[1:])
+    with pytest.raises(DataError, match=r"train_tokens.bin: not what was written"):
+        publish(copy, "faulty://x")
+    with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json; expected a finished"):
+        publish(tmp_path, "faulty://x")
+
+
+# ---- two at once
+
+
+def lock_of(url: str, **changes: Any) -> None:
+    fs, root = file_system(url)
+    fs.pipe_file(f"{root}/{locks.LOCK_NAME}", json.dumps(locks._holder() | changes).encode())
+
+
+def test_another_publisher_at_work_is_respected_until_it_is_dead(place: str, datasets: dict[str, Path]) -> None:
+    """Whatever the clocks say: its lock is from the year 2099."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    mark = {"pid": other.pid, "started": locks._started(other.pid), "since": "2099-01-01T00:00:00+00:00"}
+    lock_of(place, **mark)
+    try:
+        with pytest.raises(OutputExists, match=rf"process {other.pid} on .* is publishing here since 2099"):
+            publish(datasets["sft"], place)
+    finally:
+        other.kill()
+        other.wait()
+    publish(datasets["sft"], place)
+
+
+def test_a_lock_of_another_machine_is_broken_only_on_request(place: str, datasets: dict[str, Path]) -> None:
+    lock_of(place, host="elsewhere", since="1970-01-01T00:00:00+00:00")
+    with pytest.raises(OutputExists, match=r"process \d+ on elsewhere .*pass --break-lock"):
+        publish(datasets["sft"], place)
+    publish(datasets["sft"], place, break_lock=True)
+
+
+def test_locks_of_an_earlier_boot_or_a_reused_pid_are_stale(place: str, datasets: dict[str, Path]) -> None:
+    lock_of(place, boot="another")
+    publish(datasets["sft"], place)
+    lock_of(place, started="1")
+    publish(datasets["episodes"], place, overwrite=True)
+
+
+def test_a_lock_is_created_once(place: str) -> None:
+    """Both have seen that there is none; the store decides where it can."""
+    fs, root = file_system(place)
+    assert locks._create(fs, f"{root}/lock", locks._holder())
+    assert not locks._create(fs, f"{root}/lock", locks._holder())
+    if place.startswith(("s3", "file")):
+        with pytest.raises(FileExistsError):
+            fs.pipe_file(f"{root}/lock", b"{}", mode="create")
+    assert socket.gethostname() in fs.cat_file(f"{root}/lock").decode()
+
+
+# ---- the read cache
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path.suffix != ".json")
+
+
+def test_the_read_cache_evicts_what_was_not_used_for_longest(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    urls = [f"file://{tmp_path}/remote{number}" for number in range(3)]
+    for url in urls:
+        publish(datasets["sft"], url)
+    one = sum(path.stat().st_size for path in datasets["sft"].iterdir())
+    progress = Notes()
+    cache = ReadCache(tmp_path / "cache", max_bytes=2 * one + 10_000, progress=progress)
+    first, second = cache.open(urls[0]), cache.open(urls[1])
+    assert cache.open(urls[0]) == first  # so that the second is the older one
+    held = (second / "train_tokens.bin").open("rb")
+    third = cache.open(urls[2])
+    assert first.is_dir()
+    assert third.is_dir()
+    assert not second.exists()
+    assert len(held.read()) > 0, "who has it open keeps it"
+    held.close()
+    assert any("evicted" in note for note in progress.notes)
+    assert digests(cache.open(urls[1])) == digests(datasets["sft"])
+    with pytest.raises(UsageError, match=r"the cache .* room for 1,000; allow more"):
+        ReadCache(tmp_path / "small", max_bytes=1_000).open(urls[0])
+
+
+def test_a_fetch_that_was_cut_off_goes_on(
+    faulty: Any, tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(datasets["episodes"], "faulty://x")
+    whole = dict(FaultyStore.store)
+    missing = next(path for path in whole if path.endswith("val/tokens.bin"))
+    del FaultyStore.store[missing]
+    cache = ReadCache(tmp_path / "cache")
+    with pytest.raises(CacheError, match=r"val/tokens.bin: missing although its manifest lists it"):
+        cache.open("faulty://x")
+    (place,) = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    assert not (place / "episodes.json").exists()
+    kept = (place / "train" / "tokens.bin").stat().st_ino
+    FaultyStore.store.update(whole)
+    assert digests(cache.open("faulty://x")) == digests(datasets["episodes"])
+    assert (place / "train" / "tokens.bin").stat().st_ino == kept
+
+
+def test_what_was_damaged_at_its_place_is_not_opened(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], "faulty://x")
+    FaultyStore().pipe_file("/x/train_tokens.bin", b"\0" * FaultyStore.store["/x/train_tokens.bin"].size)
+    with pytest.raises(StorageError, match=r"train_tokens.bin: not what its manifest says"):
+        ReadCache(tmp_path / "cache").open("faulty://x")
+
+
+# ---- sources
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json", ".parquet"])
+def test_chats_are_read_from_urls(place: str, tmp_path: Path, tokenizer: SentencePieceTokenizer, ending: str) -> None:
+    """The same rows as from a file, and the same bytes of a build in units."""
+    if place.startswith("faulty"):
+        pytest.skip("a store for writing")
+    import gzip
+
+    from tests.scale.builds import units
+
+    lines = write_chats(tmp_path / "rows.jsonl", 60, bad=False).read_bytes()
+    rows = [json.loads(line) for line in lines.splitlines()]
+    local = tmp_path / f"chats{ending}"
+    if ending == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        import pyarrow
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), local, row_group_size=20)
+    else:
+        text = json.dumps(rows).encode() if ending == ".json" else lines
+        local.write_bytes(gzip.compress(text) if ending.endswith(".gz") else text)
+    fs, root = file_system(place)
+    fs.pipe_file(f"{root}/chats{ending}", local.read_bytes())
+    remote = ChatFile(f"{place}/chats{ending}")  # type: ignore[arg-type]
+    assert [row.messages for row in remote] == [row.messages for row in ChatFile(local)]
+    build("sft", ChatFile(local), tmp_path / "a", tokenizer)
+    build("sft", remote, tmp_path / "b", tokenizer, units(5_000))
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+def test_urls_that_do_not_work(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from niels_gpt.errors import InputError
+
+    with pytest.raises(InputError, match=r"no.jsonl: no such file; check the URL"):
+        list(ChatFile(f"{place}/no.jsonl"))  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="nosuch://x: opening failed"):
+        file_system("nosuch://x")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(MissingExtra, match=r"needs fsspec.*niels-gpt\[remote\]"):
+        file_system(place)
+
+
+def test_the_command_line(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    url = f"file://{tmp_path}/remote"
+    done = run_cli("publish", datasets["sft"], url, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["uploaded"] == len(digests(datasets["sft"]))
+    fetched = run_cli("fetch", url, "--to", "cache", cwd=tmp_path)
+    assert fetched.returncode == 0, fetched.stderr
+    assert digests(tmp_path / fetched.stdout.strip()) == digests(datasets["sft"])
+    refused = run_cli("publish", tmp_path, url, cwd=tmp_path)
+    assert (refused.returncode, "expected a finished cache" in refused.stderr) == (3, True)
+    assert "Traceback" not in refused.stderr
+
+
+def test_s3_without_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec.registry  # noqa: F401
+
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # what it has imported before
+    with pytest.raises(MissingExtra, match=r"needs s3fs.*niels-gpt\[s3\]"):
+        file_system("s3://bucket/x")

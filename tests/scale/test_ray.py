@@ -1,0 +1,203 @@
+"""Builds on a real Ray cluster, with faults, write the bytes of the local engine with one worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.errors import DataError, EngineError, MissingExtra, UsageError
+from niels_gpt.scale import rays
+from niels_gpt.scale.engine import UnitEngine
+from niels_gpt.scale.rays import RayRunner
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import run_cli
+from tests.scale.builds import build, units, write_chats
+from tests.scale.faulty import Watched
+from tests.test_cache_determinism import digests
+
+SLICE_BYTES = 10_000
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
+    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400))
+
+
+@pytest.fixture(scope="module")
+def whole(chats: ChatFile, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the local engine with one worker writes."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    build("weights", chats, out, tokenizer, units(SLICE_BYTES))
+    return digests(out)
+
+
+def starts(chats: ChatFile) -> list[int]:
+    return [part.start for part in chats.slices(SLICE_BYTES)]
+
+
+def ray_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
+    from niels_gpt.episodes import build_episodes
+
+    build_episodes(
+        source,
+        out,
+        encoder=tokenizer,
+        mask_dtype="float32",
+        metadata=True,
+        source_name=chats.name,
+        source_config=chats.config(),
+        max_bad_rows=1_000_000,
+        engine=UnitEngine(RayRunner(**options), slice_bytes=SLICE_BYTES),
+    )
+    return digests(out)
+
+
+def test_ray_writes_the_same_bytes(
+    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+) -> None:
+    (tmp_path / "marks").mkdir()
+    watched = Watched(chats, tmp_path / "marks", seconds=0.2)
+    assert ray_build(watched, chats, tmp_path / "ray", tokenizer) == whole
+    nodes = {mark.read_text().split()[1] for mark in (tmp_path / "marks").iterdir()}
+    assert len(nodes) == 2, "both nodes have worked"
+
+
+def test_only_the_parcel_and_small_tasks_travel(
+    cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ray is given is the encoder, once, and what it gives back is nothing."""
+    import ray
+
+    put, got = [], []
+    real_put, real_get = ray.put, ray.get
+    monkeypatch.setattr(ray, "put", lambda value: put.append(value) or real_put(value))
+    monkeypatch.setattr(ray, "get", lambda ref: got.append(real_get(ref)) or got[-1])
+    ray_build(chats, chats, tmp_path / "ray", tokenizer)
+    assert len(put) == 1
+    assert len(put[0]) < 1_000_000
+    assert got == [None] * len(starts(chats))
+
+
+@pytest.mark.parametrize("fault", ["kill", "hang", pytest.param("stop", marks=pytest.mark.slow)])
+def test_workers_that_die_or_hang(
+    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer, fault: str
+) -> None:
+    """Killed, asleep or stopped in the middle of a unit, two of them."""
+    (tmp_path / "marks").mkdir()
+    at = (starts(chats)[1],) if fault == "stop" else (starts(chats)[1], starts(chats)[6])
+    watched = Watched(chats, tmp_path / "marks", fault=fault, at=at)
+    assert ray_build(watched, chats, tmp_path / "ray", tokenizer, timeout=None if fault == "kill" else 4) == whole
+    for start in at:
+        assert len(list((tmp_path / "marks").glob(f"{start}-*"))) >= 2, "read again"
+    assert {path.name for path in tmp_path.iterdir()} == {"marks", "ray"}
+
+
+def while_building(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random(
+    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    killed: set[int] = set()
+
+    def kill_three() -> None:
+        deadline = time.monotonic() + 60
+        while len(killed) < 3 and time.monotonic() < deadline:
+            pids = {int(mark.read_text().split()[0]) for mark in marks.iterdir() if mark.read_text()}
+            for pid in sorted(pids - killed)[:1]:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(0.5)
+
+    killer = while_building(kill_three)
+    built = ray_build(Watched(chats, marks, seconds=0.4), chats, tmp_path / "ray", tokenizer)
+    killer.join()
+    assert built == whole
+    assert len(killed) == 3
+
+
+def test_a_node_removed_during_the_build(
+    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    node = cluster.add_node(num_cpus=2, object_store_memory=80 << 20)
+    cluster.wait_for_nodes()
+    removed = []
+
+    def remove() -> None:
+        deadline = time.monotonic() + 60
+        while not removed and time.monotonic() < deadline:
+            if any(mark.read_text().endswith(node.node_id) for mark in marks.iterdir()):
+                cluster.remove_node(node, allow_graceful=False)
+                removed.append(node)
+            time.sleep(0.1)
+
+    remover = while_building(remove)
+    built = ray_build(Watched(chats, marks, seconds=0.5), chats, tmp_path / "ray", tokenizer)
+    remover.join()
+    assert removed, "the node was at work when it went"
+    assert built == whole
+
+
+def test_a_unit_that_always_hangs_is_named(
+    cluster: Any,
+    tmp_path: Path,
+    chats: ChatFile,
+    tokenizer: SentencePieceTokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "marks").mkdir()
+    monkeypatch.setattr(rays, "MOST_ATTEMPTS", 2)
+    source = Watched(chats, tmp_path / "marks", seconds=60)
+    with pytest.raises(EngineError, match=r"unit \d+ took longer than 1 s, 2 times over \(lines"):
+        ray_build(source, chats, tmp_path / "ray", tokenizer, timeout=1, workers=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"marks"}
+
+
+def test_bad_rows_stop_a_ray_build_with_the_same_words(
+    cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    said = []
+    for name, engine in (("serial", {}), ("ray", {"engine": UnitEngine(RayRunner(), slice_bytes=SLICE_BYTES)})):
+        with pytest.raises(DataError) as caught:
+            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=3, **engine)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.slow
+def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+    common = ["cache", "build-sft", chats.path, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
+    more = ["--engine", "ray", "--ray-address", cluster.address, "--unit-bytes", 20_000, "--unit-timeout", 60]
+    for name, options in (("local", []), ("ray", more)):
+        done = run_cli(*common, "--out", name, *options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"needs ray.*pip install 'niels-gpt\[ray\]'"):
+        RayRunner()
+
+
+def test_a_timeout_of_nothing_is_refused() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="the timeout is 0"):
+        RayRunner(timeout=0)

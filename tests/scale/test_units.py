@@ -1,0 +1,95 @@
+"""One unit: attempts that overlap never mix, and one build at a time owns them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.encoders import SentinelEncoder
+from niels_gpt.errors import OutputExists
+from niels_gpt.files import StagedDirectory
+from niels_gpt.portions import EpisodeWork
+from niels_gpt.scale.kept import units_path
+from niels_gpt.scale.units import ATTEMPTS, Task, Unit, build_unit
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.slices import Slice
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import FakeTokenizer
+from tests.scale.builds import build, units, write_chats
+
+
+@dataclass
+class Stalling:
+    """A source that stops in the middle until it is told to go on."""
+
+    file: ChatFile
+    reached: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def slices(self, slice_bytes: int) -> Any:
+        return self.file.slices(slice_bytes)
+
+    def settled(self) -> Stalling:
+        return self
+
+    def read(self, part: Slice) -> Iterator[Any]:
+        rows = list(self.file.read(part))
+        yield from rows[:5]
+        self.reached.set()
+        assert self.go_on.wait(30)
+        yield from rows[5:]
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> ChatFile:
+    return ChatFile(write_chats(tmp_path / "chats.jsonl", 30))
+
+
+def task_of(chats: ChatFile, folder: Path) -> Task:
+    (part,) = chats.slices(1 << 20)
+    (folder / ATTEMPTS).mkdir(parents=True)
+    return Task(0, part, folder, most_bad_rows=100)
+
+
+def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) -> None:
+    """A worker that was thought to hang goes on after another has finished its unit: it withdraws."""
+    task = task_of(chats, tmp_path / "kept")
+    stalling = Stalling(chats)
+    hung = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
+    work = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
+    thread = threading.Thread(target=build_unit, args=(hung, stalling, task))
+    thread.start()
+    assert stalling.reached.wait(30)
+    assert len(list(task.attempts_path.iterdir())) == 1
+    build_unit(work, chats, task.again())
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in task.path.iterdir()}
+    stalling.go_on.set()
+    thread.join()
+    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in task.path.iterdir()} == before
+    assert [list(path.iterdir()) for path in (tmp_path / "kept" / ATTEMPTS).iterdir()] == [[], []]
+    assert Unit(task.path).rows == 30
+
+
+def test_a_finished_unit_is_not_built_again(tmp_path: Path, chats: ChatFile) -> None:
+    task = task_of(chats, tmp_path / "kept")
+    work = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
+    build_unit(work, chats, task)
+    inode = (task.path / "ids.bin").stat().st_ino
+    build_unit(work, Stalling(chats), task)  # would wait if it read
+    assert (task.path / "ids.bin").stat().st_ino == inode
+
+
+def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
+    """The second is refused, and the units of the first stay."""
+    out = tmp_path / "out"
+    unit = units_path(out) / "recipe" / "unit_0000000"
+    unit.mkdir(parents=True)
+    with StagedDirectory(out, manifest="meta.json"):
+        with pytest.raises(OutputExists, match="another process is building here right now"):
+            build("sft", chats, out, tokenizer, units(10_000))
+        assert unit.is_dir()
