@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 from niels_gpt.doctor.layout import Layout, sentinel_layout
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
 from niels_gpt.doctor.reading import Opened
-from niels_gpt.doctor.rules import calls, data, masks, tokenizers, turns
+from niels_gpt.doctor.rules import answers, calls, data, masks, tokenizers, turns
 from niels_gpt.doctor.stored import recorded_tokenizer, sentinels_of, vocab_of
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope
@@ -99,18 +99,19 @@ class Kit:
         if opened.kind == "chats":
             if self.renderer is not None:
                 return {}
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES)}
+            return dict.fromkeys(JUDGED, "no tokenizer was given")
         if self.layout is None:
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
+            return {rule: "no tokenizer was given" for rule in JUDGED if rule not in PLAIN}
         if not self.layout.trusted:
             why = self.layout.doubt
-            return {rule.id: why for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
+            return {rule: why for rule in JUDGED if rule not in PLAIN}
         if not tally.sums["rows with a mask"]:
-            return {rule.id: "the data has no mask" for rule in masks.RULES}
+            return {rule.id: "the data has no mask" for rule in (*masks.RULES, *answers.RULES)}
         return {}
 
 
-# What can be judged without knowing turns.
+# What needs a tokenizer to be judged, and what of it can be judged without knowing turns.
+JUDGED: Final = tuple(rule.id for rule in (*masks.RULES, *answers.RULES, *turns.RULES))
 PLAIN: Final = ("mask-all-zero", "mask-all-one", "padding-trained", "loss-share", "double-bos", "format-not-understood")
 
 

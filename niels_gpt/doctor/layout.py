@@ -25,7 +25,7 @@ class Layout:
         stops: the ids that end an assistant's turn. closes: an assistant's turn has a stop of its own; where it has
             none, the next turn's opener ends it, and `stops` are openers.
         preamble: control tokens that begin a text once; bos: the one that the tokenizer calls so.
-        structural: ids that renderings of the probes hold.
+        structural: ids that renderings of the probes hold. firsts: those that they begin with, if control tokens all.
         pad: the tokenizer's padding token.
         controls: control tokens, which no text becomes.
         known: all ids that serving stops at.
@@ -50,6 +50,7 @@ class Layout:
     vocab_size: int
     trusted: bool = True
     doubt: str = ""
+    firsts: frozenset[int] = frozenset()
     names: dict[int, str] = field(default_factory=dict)
 
     def turns(self, rows: TokenRows) -> Turns:
@@ -172,6 +173,7 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         preamble=(),
         bos=None,
         structural=frozenset(special.values()),
+        firsts=frozenset(special[name] for name in ("sys", "usr", "asst")),
         pad=None,
         controls=frozenset(special.values()),
         known=frozenset((stop,)),

@@ -69,6 +69,7 @@ def learn(renderer: AnyRenderer) -> Layout:
         preamble=preamble,
         bos=_named(encoder, "bos_token"),
         structural=frozenset(token for made in shown for token in made.token_ids),
+        firsts=_firsts(shown, encoder),
         pad=_named(encoder, "pad_token"),
         controls=frozenset(encoder.control_ids.values()),
         known=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
@@ -105,6 +106,12 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
             n += 1
         runs.append(tuple(made.token_ids[:n]))
     return _common(runs)
+
+
+def _firsts(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> frozenset[int]:
+    """What renderings begin with; empty where that may be text."""
+    firsts = {made.token_ids[0] for made in shown}
+    return frozenset(firsts) if firsts <= {*encoder.control_ids.values(), *encoder.added_ids.values()} else frozenset()
 
 
 def _common(runs: Sequence[Ids]) -> Ids:

@@ -143,6 +143,25 @@ def cut(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
+def cut_in_front(family: str, given: list[Sample]) -> Any:
+    """Some rows begin inside their first answer."""
+    for sample in given[::2]:
+        at = sample.bodies[0][0] + 2
+        sample.ids, sample.trained = sample.ids[at:], sample.trained[at:]
+    return rows(given)
+
+
+def one_stream(family: str, given: list[Sample]) -> Any:
+    """All in one stream without masks, cut behind every so many tokens."""
+    ids = [token for sample in given for token in sample.ids]
+    width = len(ids) // 5
+    return [{"input_ids": ids[at : at + width]} for at in range(0, 5 * width, width)]
+
+
+def whole_without_masks(family: str, given: list[Sample]) -> Any:
+    return [{"input_ids": sample.ids} for sample in given]
+
+
 def two_beginnings(family: str, given: list[Sample]) -> Any:
     begins = preamble(family)
     for sample in given:
@@ -235,6 +254,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("eot-missing", PLAIN, stops_removed, ()),
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
     ("truncated-mid-turn", PLAIN, cut, ()),
+    ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2"), cut_in_front, ()),
+    ("begins-mid-turn", ("chatml", "gemma", "qwen2.5"), one_stream, ("truncated-mid-turn", "attention-crosses")),
     ("double-bos", WITH_BOS, two_beginnings, ()),
     ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
     ("seam-trained", WITH_BOS, partial(seams, "positions"), ()),

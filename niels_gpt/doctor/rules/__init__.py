@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from niels_gpt.doctor.rules import calls, chats, data, drift, masks, packing, tokenizers, turns
+from niels_gpt.doctor.rules import answers, calls, chats, data, drift, masks, packing, tokenizers, turns
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -22,6 +22,7 @@ RULES: Final[dict[str, Rule]] = {
         data.RULES,
         turns.RULES,
         masks.RULES,
+        answers.RULES,
         packing.RULES,
         chats.RULES,
         calls.RULES,

@@ -41,6 +41,17 @@ RULES: Final = (
         ("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143"),
     ),
     Rule(
+        "begins-mid-turn",
+        "error",
+        "rows begin inside a turn",
+        "The other half of the turn is in another row, or lost. The model learns to go on with answers without their "
+        "question.",
+        "Conversations were glued to one stream that was cut every so many tokens, or rows were cut on the left.",
+        "Pack whole conversations (niels_gpt's packing plans do), and cut on the right, between turns.",
+        ("huggingface/trl#4554", "huggingface/trl#5075", "unslothai/unsloth#7234"),
+        ("tokens",),
+    ),
+    Rule(
         "double-bos",
         "error",
         "rows begin twice",
@@ -77,6 +88,7 @@ def check(view: View) -> None:
     _beginnings(view, layout)
     if view.turns is None:
         return
+    _heads(view)
     _ends(view, layout, view.turns)
     _bodies(view, layout, view.turns)
 
@@ -92,6 +104,19 @@ def _beginnings(view: View, layout: Layout) -> None:
     found = np.intersect1d(places, twice)
     found = found[found + 1 < rows.starts[rows.row_of[found] + 1]]
     view.hit("double-bos", rows.row_of[found], found, "the text begins twice")
+
+
+def _heads(view: View) -> None:
+    """What stands before a row's first turn and is the rest of another."""
+    first, last = view.cut_heads
+    assert view.turns is not None
+    view.tally.sums["turns found"] += len(view.turns)
+    said = dict(zip(first.tolist(), (counts_in(view.trained, first, last) > 0).tolist(), strict=True))
+
+    def note(_: int, place: int) -> str:
+        return f"the row begins inside {'an answer that is trained' if said[place] else 'a turn'}, with this token"
+
+    view.hit("begins-mid-turn", view.rows.row_of[first], first, note)
 
 
 def _ends(view: View, layout: Layout, turns: Turns) -> None:
@@ -145,3 +170,8 @@ def finish(tally: Tally) -> None:
     """Where no turn of the whole input is closed, rows are not cut: the format has no end."""
     if not tally.sums["turns closed"]:
         tally.move("truncated-mid-turn", "eot-missing")
+    if not tally.sums["turns found"]:  # text without turns; nothing of it was cut
+        if tally.sums["trained tokens"]:
+            tally.move("begins-mid-turn", "user-tokens-trained")
+        else:
+            tally.drop("begins-mid-turn")
