@@ -27,6 +27,7 @@ class Layout:
         preamble: control tokens that begin a text once; bos: the one that the tokenizer calls so.
         structural: ids that renderings of the probes hold. firsts: those that they begin with, if control tokens all.
         pad: the tokenizer's padding token.
+        joins: the model itself writes the assistant's opener between parts of what it says (gpt-oss's channels).
         controls: control tokens, which no text becomes.
         known: all ids that serving stops at.
         think: ids of the tags around reasoning, where they are tokens.
@@ -51,6 +52,7 @@ class Layout:
     trusted: bool = True
     doubt: str = ""
     firsts: frozenset[int] = frozenset()
+    joins: bool = False
     names: dict[int, str] = field(default_factory=dict)
 
     def turns(self, rows: TokenRows) -> Turns:

@@ -131,6 +131,8 @@ def _prompts(view: View, layout: Layout, judged: Bools) -> None:
     view.hit_tokens("user-tokens-trained", foreign & (view.role_of != TOOL), "prompt text is trained from here on")
     own = turns.assistants
     header = wrong & covered(own.start, own.body, len(rows.ids))
+    if layout.joins:  # the model may write these itself
+        header &= ~covered(own.start[own.resumed], own.body[own.resumed], len(rows.ids))
     tags = np.isin(rows.ids, layout.think or ())
     view.hit_tokens("header-trained", header & ~tags, "the assistant's header is trained from here on")
     view.hit_tokens("supplied-trained", header & tags, "the generation prompt supplies this token")

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.graded import Graded
+from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers
 from niels_gpt.doctor.rules.rule import Rule
@@ -98,7 +99,7 @@ def check(view: View) -> None:
     shifted = graded.shifted_rows(len(rows))
     view.hit_rows("mask-shifted", shifted & plain, lambda row, _: graded.how(row))
     answers.check(view, layout, graded, plain & ~shifted)
-    _last_turns(view, graded, plain)
+    _last_turns(view, layout, graded, plain)
 
 
 def _all_one(view: View, zero: Bools) -> Bools:
@@ -113,12 +114,16 @@ def _all_one(view: View, zero: Bools) -> Bools:
     return ones
 
 
-def _last_turns(view: View, graded: Graded, rows: Bools) -> None:
+def _last_turns(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
     """Rows with several turns of which only the last is trained; `finish` decides whether that is the rule."""
     turns, n = graded.turns, len(rows)
-    many = (np.bincount(turns.row, minlength=n) > 1) & rows
+    begins = ~turns.resumed if layout.joins else np.ones(len(turns), dtype=np.bool_)
+    many = (np.bincount(turns.row[begins], minlength=n) > 1) & rows
     spoke = graded.count > 0
-    is_last = np.append(turns.row[1:] != turns.row[:-1], True)
+    number = np.cumsum(begins)  # parts of one answer have one number
+    latest = np.zeros(n, dtype=np.int64)
+    latest[turns.row] = number  # numbers grow, and the last one written stays
+    is_last = number == latest[turns.row]
     last = np.bincount(turns.row[spoke & is_last], minlength=n) > 0
     others = np.bincount(turns.row[spoke & ~is_last], minlength=n) > 0
     view.tally.sums["rows of several turns"] += int(many.sum())

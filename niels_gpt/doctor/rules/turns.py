@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.layout import Layout, occurrences
-from niels_gpt.doctor.rows import ASSISTANT, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, Turns, counts_in, covered
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import View
@@ -70,6 +70,17 @@ RULES: Final = (
         ("huggingface/transformers#29279", "antirez/ds4#197"),
     ),
     Rule(
+        "turn-order",
+        "info",
+        "turns come in an order that formats are not made for",
+        "A message that was encoded with control tokens on can forge turns. Once encoded nothing but their order shows "
+        "it.",
+        "A forged turn, a conversation that was merged or cut, or a format with instructions in between.",
+        "Look at the row. Encode bodies with control tokens off (niels_gpt's renderers do).",
+        ("huggingface/transformers#29279", "antirez/ds4#197"),
+        ("tokens",),
+    ),
+    Rule(
         "format-not-understood",
         "info",
         "turns could not be found for certain in this format",
@@ -91,6 +102,8 @@ def check(view: View) -> None:
     _heads(view)
     _ends(view, layout, view.turns)
     _bodies(view, layout, view.turns)
+    if view.given is None:
+        _order(view, view.turns)
 
 
 def _beginnings(view: View, layout: Layout) -> None:
@@ -164,6 +177,26 @@ def _bodies(view: View, layout: Layout, turns: Turns) -> None:
         found,
         lambda _, place: f"the control token {view.scope.spell(int(ids[place]))!r} inside a message",
     )
+
+
+def _order(view: View, turns: Turns) -> None:
+    """A user's turn behind a user's, a system turn behind another role's: by ids alone, so it is a remark.
+
+    A system turn behind an assistant's may begin another text, which `attention-crosses` tells.
+    """
+    if len(turns) < 2:
+        return
+    rows, before, after = view.rows, turns.role[:-1], turns.role[1:]
+    same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
+    user, system = ROLES.index("user"), ROLES.index("system")
+    odd = same & (((before == user) & (after == user)) | (np.isin(before, (user, TOOL)) & (after == system)))
+    pairs = dict(zip(turns.start[1:][odd].tolist(), zip(before[odd], after[odd], strict=True), strict=True))
+
+    def note(_: int, place: int) -> str:
+        first, second = (ROLES[role] for role in pairs[place])
+        return f"a {second} turn right behind a {first} turn"
+
+    view.hit("turn-order", turns.row[1:][odd], turns.start[1:][odd], note)
 
 
 def finish(tally: Tally) -> None:
