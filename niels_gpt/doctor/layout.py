@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -184,6 +184,11 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         vocab_size=vocab_size,
         names={token: f"<{name}>" for name, token in special.items()},
     )
+
+
+def plain_layout(special: dict[str, int], vocab_size: int) -> Layout:
+    """Of plain text: a vocabulary and the names of control tokens, no turns."""
+    return replace(sentinel_layout(special, vocab_size), openers=(), trusted=False, doubt="documents have no turns")
 
 
 def rows_of(many: Sequence[Sequence[int]], **more: Any) -> TokenRows:

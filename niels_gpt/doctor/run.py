@@ -15,9 +15,10 @@ from niels_gpt.doctor.chats import ChatRow
 from niels_gpt.doctor.kit import Kit, is_renderer, renderer_for
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
 from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.reading import Slice, is_tokenizer, open_input
+from niels_gpt.doctor.reading import is_tokenizer, open_input
 from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, drift, masks, rule_of, tokenizers
+from niels_gpt.doctor.slices import Slice
 from niels_gpt.doctor.summaries import details_of, summary_of
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.work import Work
@@ -92,7 +93,7 @@ def diagnose(
         tally.merge(part)
         progress.advance(part.sums["rows"])
     progress.begin("concluding")
-    kit.conclude(tally, opened)
+    kit.conclude(tally, opened, sampled=sample is not None)
     told = {"kind": opened.kind, "name": opened.name, "form": opened.form, **kit.told}
     if opened.kind == "chats":
         told["dialect"] = opened.dialect

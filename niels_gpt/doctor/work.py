@@ -12,11 +12,13 @@ import numpy as np
 from niels_gpt.doctor.arrow import unpacked
 from niels_gpt.doctor.chats import ChatRow
 from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.documents import Documents
 from niels_gpt.doctor.learning import AnyRenderer
-from niels_gpt.doctor.reading import Arrow, Opened, Slice, Stored, decoded
+from niels_gpt.doctor.reading import Opened
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, TokenRows, Turns
-from niels_gpt.doctor.rules import calls, chats, data, masks, packing, turns
+from niels_gpt.doctor.rules import calls, chats, data, documents, masks, packing, turns
+from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded
 from niels_gpt.doctor.stored import read_rows
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
@@ -48,6 +50,9 @@ class Work:
         """Run the rules over one slice."""
         tally = Tally(self.keep)
         numbers, payload = part
+        if isinstance(payload, Documents):
+            documents.check(numbers, payload, self.scope, tally)
+            return tally
         tally.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
             own = numbers - self._base(payload.split)

@@ -16,7 +16,8 @@ pytest.importorskip("pyarrow")
 
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.doctor import diagnose, run
-from niels_gpt.doctor.reading import SLICE_ROWS, open_input
+from niels_gpt.doctor.reading import open_input
+from niels_gpt.doctor.slices import SLICE_ROWS
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.samples import chats_file

@@ -68,6 +68,7 @@ RULES: Final = (
         "Scraped or user-written text that quotes a template.",
         "Encode bodies with control tokens off (niels_gpt's renderers do), or clean the text.",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
+        applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "turn-order",
