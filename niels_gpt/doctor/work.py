@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor.arrow import unpacked
-from niels_gpt.doctor.chats import ChatRow
+from niels_gpt.doctor.chats import ChatRow, chat_rows
 from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
 from niels_gpt.doctor.documents import Documents
 from niels_gpt.doctor.learning import AnyRenderer
@@ -26,7 +26,6 @@ from niels_gpt.errors import MessageError
 from niels_gpt.inputs import Record, Rejected
 from niels_gpt.renderers.loss import LossOn, batch_weights
 from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.sources.chat_file import conversation_of
 
 
 @dataclass(frozen=True)
@@ -116,14 +115,7 @@ class Work:
     # ---- conversations
 
     def _chats(self, numbers: Int64s, records: Sequence[Record | Rejected], tally: Tally) -> None:
-        usable: list[ChatRow] = []
-        for number, record in zip(numbers.tolist(), records, strict=True):
-            read = record if isinstance(record, Rejected) else conversation_of(record, self.opened.dialect)
-            if isinstance(read, Rejected):
-                rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
-                tally.add(rule, [Evidence(row=number, where=read.where, note=read.detail)])
-            else:
-                usable.append(ChatRow(number, read.where, read.messages, read.tools))
+        usable = chat_rows(numbers, records, self.opened.dialect, tally)
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, tally, re.compile(pattern) if pattern else None)
         calls.check(usable, tally, self.bad_forms)
