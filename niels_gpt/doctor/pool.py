@@ -6,15 +6,15 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from itertools import chain, islice
 from multiprocessing import get_context
+from time import monotonic
 from typing import Final, Protocol
 
 from niels_gpt.doctor.slices import Slice
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import UsageError
 
-POOL_SLICES: Final = 8  # fewer are done before a pool of processes has started
+ALONE_SECONDS: Final = 4.0  # processes take that long to start; most inputs are done before
 
 
 class Examiner(Protocol):
@@ -26,18 +26,21 @@ class Examiner(Protocol):
 
 
 def examined(work: Examiner, slices: Iterator[Slice], workers: int) -> Iterator[Tally]:
-    """The tallies of all slices in order; small inputs are not worth a pool."""
+    """The tallies of all slices in order; a pool starts only where there is much to do."""
     if workers < 1:
         raise UsageError(f"workers is {workers}; expected at least 1")
-    head = list(islice(slices, POOL_SLICES))
-    if workers == 1 or len(head) < POOL_SLICES:
-        yield from map(work.examine, chain(head, slices))
+    began = monotonic()
+    for part in slices:
+        yield work.examine(part)
+        if workers > 1 and monotonic() - began >= ALONE_SECONDS:
+            break
+    else:
         return
     waiting: deque[Future[Tally]] = deque()
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
         try:
-            for part in chain(head, slices):
+            for part in slices:
                 waiting.append(pool.submit(_examine, part))
                 if len(waiting) > 2 * workers:  # the reader must not run ahead: memory stays flat
                     yield waiting.popleft().result()

@@ -72,7 +72,7 @@ def test_what_the_probes_show_is_counted_apart(sides: tuple[Path, Path], tmp_pat
 def test_workers_change_nothing(
     form: Any, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "POOL_SLICES", 2)
+    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
     path = form(own(600, (3, 300, 599)), tmp_path)
     one, two = (json.dumps(diagnose(*sides, chats=path, workers=workers).to_json()) for workers in (1, 2))
     assert one == two

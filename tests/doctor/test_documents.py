@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.doctor import diagnose, documents
+from niels_gpt.doctor import diagnose, documents, pool
 from niels_gpt.doctor.documents import document_slices, tokens_in
 from niels_gpt.doctor.reading import open_input
 from niels_gpt.errors import UsageError
@@ -69,6 +69,7 @@ def test_a_wrong_id_is_told_with_its_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_are_documents_and_tokens_theirs(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "SLICE_TOKENS", 50)
+    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
     cache = built(tmp_path, "qwen2.5", max_val_tokens=400, max_train_tokens=1 << 20, val_frac=0.2)
     report = diagnose(cache, workers=workers)
     assert report.findings == ()

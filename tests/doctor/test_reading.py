@@ -197,7 +197,7 @@ def test_a_sample_of_none_is_refused() -> None:
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "POOL_SLICES", 2)
+    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
     n = 2 * SLICE_ROWS + 50
     made = as_rows(chats(n)) if kind == "chats" else rows(samples("chatml", chats(n)))
     for number in range(0, n, 37):
