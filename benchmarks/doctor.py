@@ -19,7 +19,7 @@ from niels_gpt.sources.chat_file import ChatFile
 from tests.assets import ASSETS, FOLDERS
 from tests.renderers.tiny_families import folder_of
 
-COPIES = 400  # of the bundled conversations, which are 100
+COPIES = 1000  # of the bundled conversations, which are 100
 ROUNDS = 1
 FAMILY = "qwen3"
 

@@ -14,7 +14,7 @@ from niels_gpt.doctor.slices import Slice
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import UsageError
 
-ALONE_SECONDS: Final = 4.0  # processes take that long to start; most inputs are done before
+ALONE_SECONDS: Final = 10.0  # processes take that long to start on a busy machine; most inputs are done before
 
 
 class Examiner(Protocol):
