@@ -23,6 +23,7 @@ from rich.table import Table
 from benchmarks import (
     collate,
     conversations,
+    doctor,
     episodes,
     families,
     memory,
@@ -47,6 +48,7 @@ BENCHES: dict[str, Callable[[Path], list[Result]]] = {
     "tokenizer": tokenizer.run,
     "renderers": renderers.run,
     "families": families.run,
+    "doctor": doctor.run,
 }
 
 

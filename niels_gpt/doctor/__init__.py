@@ -10,6 +10,9 @@
     stored.py     our own caches and episodes as rows           cli.py      niels-gpt doctor
     learning.py   how a format lays out turns, from probes      layout.py   turns found by it in any ids
     work.py       what a worker does with a slice (view.py)     tally.py    counts and first places, merged in order
+    slices.py     rows in slices, undecoded                     pool.py     slices examined by several processes
+    documents.py  our caches of plain text                      comparing.py  two formats on the same conversations
+    graded.py     answers beside the mask                       summaries.py  a finding in one line
 """
 
 from niels_gpt.doctor.live import check_batch

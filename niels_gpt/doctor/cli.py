@@ -32,6 +32,9 @@ def doctor(
         str | None,
         typer.Argument(metavar="[OTHER]", help="A second tokenizer or template: compare the two.", show_default=False),
     ] = None,
+    chats: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Conversations on which the two are compared, beside probes.")
+    ] = None,
     tokenizer: Annotated[
         str | None, typer.Option(help="A Hugging Face tokenizer directory or hub name, or a spm.model.")
     ] = None,
@@ -72,7 +75,7 @@ def doctor(
 
     niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct --max-length 4096
 
-    niels-gpt doctor ~/models/mine ~/models/served
+    niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
     """
     from niels_gpt.doctor.run import diagnose
 
@@ -87,6 +90,7 @@ def doctor(
         report = diagnose(
             source,
             other,
+            chats=chats,
             tokenizer=tokenizer,
             template=template,
             renderer=renderer,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from niels_gpt.doctor.layout import Layout, sentinel_layout
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
 from niels_gpt.doctor.reading import Opened
-from niels_gpt.doctor.rules import calls, data, masks, tokenizers, turns
+from niels_gpt.doctor.rules import answers, calls, data, documents, masks, tokenizers, turns
 from niels_gpt.doctor.stored import recorded_tokenizer, sentinels_of, vocab_of
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope
@@ -43,6 +44,8 @@ class Kit:
     @classmethod
     def of(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any, date: str | None) -> Kit:
         """For an input; one of our own datasets brings its sentinels with it."""
+        if opened.form == "documents":
+            return cls._of_documents(opened, tokenizer, template, renderer)
         if tokenizer is not None or is_renderer(renderer):
             encoder, made = renderer_for(tokenizer, template, renderer, date)
             _check_tokenizer(opened, encoder)
@@ -60,10 +63,27 @@ class Kit:
                 kit.layout, kit.sentinels = sentinel_layout(special, size), special
         return kit
 
+    @classmethod
+    def _of_documents(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any) -> Kit:
+        """For a cache of plain text, whose tokenizer is needed only to show texts."""
+        if template is not None or renderer is not None:
+            raise UsageError(f"{opened.name}: a cache of plain text has no template; leave --template and --renderer")
+        encoder = None if tokenizer is None else open_encoder(tokenizer)
+        if encoder is not None:
+            _check_tokenizer(opened, encoder)
+        kit = cls(encoder, None, None)
+        special = sentinels_of(opened.files[0], opened.form)
+        size = vocab_of(opened.files[0], opened.form)
+        if special and size:
+            kit.layout, kit.sentinels = plain_layout(special, size), special
+        return kit
+
     def work(self, opened: Opened, on: LossOn, max_length: int | None, keep: int) -> Work:
         """What workers are given."""
         if max_length is not None and max_length < 2:
             raise UsageError(f"max_length is {max_length}; expected at least 2 tokens")
+        if max_length is not None and opened.form == "documents":
+            raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --max-length out")
         layout = self.layout
         spell: Callable[[int], str] = str
         if self.encoder is not None:
@@ -80,12 +100,16 @@ class Kit:
             bad_forms=calls.bad_forms(self.renderer) if self.renderer is not None and opened.kind == "chats" else {},
         )
 
-    def conclude(self, tally: Tally, opened: Opened) -> None:
+    def conclude(self, tally: Tally, opened: Opened, *, sampled: bool) -> None:
         """What only the whole input shows."""
         turns.finish(tally)
         masks.finish(tally)
         calls.finish(tally)
         data.duplicates(tally, opened.name)
+        if opened.form == "documents":
+            folder = opened.files[0]
+            documents.finish(tally, folder, open_meta(folder), opened.splits, sampled=sampled)
+            return
         share = masks.share(tally)
         if share is not None and not masks.LEAST_SHARE <= share <= masks.MOST_SHARE:
             tally.add("loss-share", [], count=tally.sums["plain real tokens"], rows=tally.sums["rows"])
@@ -96,21 +120,24 @@ class Kit:
 
     def skipped(self, opened: Opened, tally: Tally) -> dict[str, str]:
         """The rules that could not be judged, and why."""
+        if opened.form == "documents":
+            return dict.fromkeys(JUDGED, "plain text has no turns and no mask")
         if opened.kind == "chats":
             if self.renderer is not None:
                 return {}
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES)}
+            return dict.fromkeys(JUDGED, "no tokenizer was given")
         if self.layout is None:
-            return {rule.id: "no tokenizer was given" for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
+            return {rule: "no tokenizer was given" for rule in JUDGED if rule not in PLAIN}
         if not self.layout.trusted:
             why = self.layout.doubt
-            return {rule.id: why for rule in (*masks.RULES, *turns.RULES) if rule.id not in PLAIN}
+            return {rule: why for rule in JUDGED if rule not in PLAIN}
         if not tally.sums["rows with a mask"]:
-            return {rule.id: "the data has no mask" for rule in masks.RULES}
+            return {rule.id: "the data has no mask" for rule in (*masks.RULES, *answers.RULES)}
         return {}
 
 
-# What can be judged without knowing turns.
+# What needs a tokenizer to be judged, and what of it can be judged without knowing turns.
+JUDGED: Final = tuple(rule.id for rule in (*masks.RULES, *answers.RULES, *turns.RULES))
 PLAIN: Final = ("mask-all-zero", "mask-all-one", "padding-trained", "loss-share", "double-bos", "format-not-understood")
 
 
@@ -120,7 +147,7 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
     Raises:
         Mismatch: naming both.
     """
-    if opened.form not in ("cache", "episodes"):
+    if opened.form not in ("cache", "episodes", "documents"):
         return
     built, given = recorded_tokenizer(opened.files[0], opened.form), encoder.fingerprints["tokenizer"]
     if built is not None and built != given:

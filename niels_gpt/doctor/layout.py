@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +25,9 @@ class Layout:
         stops: the ids that end an assistant's turn. closes: an assistant's turn has a stop of its own; where it has
             none, the next turn's opener ends it, and `stops` are openers.
         preamble: control tokens that begin a text once; bos: the one that the tokenizer calls so.
-        structural: ids that renderings of the probes hold.
+        structural: ids that renderings of the probes hold. firsts: those that they begin with, if control tokens all.
         pad: the tokenizer's padding token.
+        joins: the model itself writes the assistant's opener between parts of what it says (gpt-oss's channels).
         controls: control tokens, which no text becomes.
         known: all ids that serving stops at.
         think: ids of the tags around reasoning, where they are tokens.
@@ -50,6 +51,8 @@ class Layout:
     vocab_size: int
     trusted: bool = True
     doubt: str = ""
+    firsts: frozenset[int] = frozenset()
+    joins: bool = False
     names: dict[int, str] = field(default_factory=dict)
 
     def turns(self, rows: TokenRows) -> Turns:
@@ -172,6 +175,7 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         preamble=(),
         bos=None,
         structural=frozenset(special.values()),
+        firsts=frozenset(special[name] for name in ("sys", "usr", "asst")),
         pad=None,
         controls=frozenset(special.values()),
         known=frozenset((stop,)),
@@ -180,6 +184,11 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         vocab_size=vocab_size,
         names={token: f"<{name}>" for name, token in special.items()},
     )
+
+
+def plain_layout(special: dict[str, int], vocab_size: int) -> Layout:
+    """Of plain text: a vocabulary and the names of control tokens, no turns."""
+    return replace(sentinel_layout(special, vocab_size), openers=(), trusted=False, doubt="documents have no turns")
 
 
 def rows_of(many: Sequence[Sequence[int]], **more: Any) -> TokenRows:

@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.doctor.layout import Ids, Layout, rows_of
 from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.default import DefaultRenderer
@@ -19,6 +19,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 
 AnyRenderer = Family | DefaultRenderer
 _TAGS = ("", "<think>", "</think>")
+_SAID = ("<|constrain|>",)  # control tokens that models write, and that templates need not
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ def learn(renderer: AnyRenderer) -> Layout:
         closes=closes,
         preamble=preamble,
         bos=_named(encoder, "bos_token"),
-        structural=frozenset(token for made in shown for token in made.token_ids),
+        structural=frozenset(token for made in shown for token in made.token_ids)
+        | {encoder.added_ids[text] for text in _SAID if text in encoder.added_ids},
+        firsts=_firsts(shown, encoder),
         pad=_named(encoder, "pad_token"),
         controls=frozenset(encoder.control_ids.values()),
         known=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
@@ -77,6 +80,7 @@ def learn(renderer: AnyRenderer) -> Layout:
         vocab_size=encoder.vocab_size,
         names={token: text for text, token in encoder.added_ids.items()},
     )
+    layout = replace(layout, joins=_joins(layout, shown))
     refused = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
     doubt = _doubt(layout, shown) if shown else f"the template refuses every probe: {refused}"
     return replace(layout, trusted=not doubt, doubt=doubt)
@@ -105,6 +109,12 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
             n += 1
         runs.append(tuple(made.token_ids[:n]))
     return _common(runs)
+
+
+def _firsts(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> frozenset[int]:
+    """What renderings begin with; empty where that may be text."""
+    firsts = {made.token_ids[0] for made in shown}
+    return frozenset(firsts) if firsts <= {*encoder.control_ids.values(), *encoder.added_ids.values()} else frozenset()
 
 
 def _common(runs: Sequence[Ids]) -> Ids:
@@ -181,12 +191,27 @@ def _doubt(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
     turns = layout.turns(rows).assistants
     end = turns.said_end if layout.closes else turns.end
     found = covered(turns.body, end, len(rows.ids))
-    wanted = np.array([_by_assistant(made, at) for made in shown for at in range(len(made.token_ids))], dtype=np.bool_)
-    wrong = np.flatnonzero(found != wanted)
+    if layout.joins:
+        again = turns.of(turns.resumed)
+        found |= covered(again.start, again.body, len(rows.ids))
+    wrong = np.flatnonzero(found != _said(shown))
     if not wrong.size:
         return ""
     row = int(rows.row_of[wrong[0]])
     return f"turns of probe {row} are not where the template writes them (token {int(wrong[0] - rows.starts[row])})"
+
+
+def _joins(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
+    """In all probes in which an assistant's turn follows another at once, the model writes the opener between them."""
+    rows = rows_of([made.token_ids for made in shown])
+    turns = layout.turns(rows).assistants
+    between = turns.start[turns.resumed]
+    return len(between) > 0 and bool(_said(shown)[between].all())
+
+
+def _said(shown: Sequence[RenderedTokens]) -> Bools:
+    """Of all tokens of the probes, one after the other, whether the assistant says them."""
+    return np.array([_by_assistant(made, at) for made in shown for at in range(len(made.token_ids))], dtype=np.bool_)
 
 
 def _by_assistant(made: RenderedTokens, at: int) -> bool:

@@ -1,24 +1,24 @@
-"""Whatever is to be diagnosed, as slices of rows: small, in order, the same whoever works on them.
-
-The reading process finds rows and hands them on undecoded (lines, Arrow batches); decoding is the workers' part.
-"""
+"""Whatever is to be diagnosed: looked into, and opened as slices of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from niels_gpt.cache.formats import META_NAME, SPLITS
-from niels_gpt.doctor.arrow import arrow_batches, packed, parquet_batches, parquet_file, unpacked
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.doctor.arrow import arrow_batches, parquet_batches, parquet_file
 from niels_gpt.doctor.columns import is_tokenised
+from niels_gpt.doctor.documents import document_slices
 from niels_gpt.doctor.rows import Int64s
+from niels_gpt.doctor.slices import SLICE_ROWS, Slice, Stored, of_batches, of_lines, of_records
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.inputs import Record, Rejected, expand, parse_line, read_jsonl, read_lines
+from niels_gpt.inputs import Record, Rejected, expand, read_jsonl
 from niels_gpt.seeds import order
 from niels_gpt.sources.dialects import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
@@ -26,46 +26,7 @@ from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
-SLICE_ROWS: Final = 256
-SLICE_BYTES: Final = 1 << 20
 Kind = Literal["chats", "tokens"]
-Slice = tuple[Int64s, Any]  # the numbers of its rows, and one of the payloads below
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Undecoded JSON lines, each with where it stands."""
-
-    lines: list[tuple[str, bytes]]
-
-
-@dataclass(frozen=True)
-class Objects:
-    """Rows as objects."""
-
-    records: list[Record | Rejected]
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """A record batch, packed; `own` are the numbers of its rows in their file."""
-
-    name: str
-    packed: bytes
-    own: tuple[int, ...]
-
-    @property
-    def wheres(self) -> list[str]:
-        """Where each row stands."""
-        return [f"{self.name} row {number}" for number in self.own]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Some examples of one of our own datasets."""
-
-    folder: Path
-    split: str
 
 
 @dataclass(frozen=True)
@@ -73,7 +34,8 @@ class Opened:
     """An input that was looked into.
 
     Attributes:
-        form: how it is stored: jsonl, records, parquet, arrow, cache, episodes, rows, hub.
+        form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
+            plain text), rows, hub.
         dialect: of conversations, one of `DIALECTS`.
     """
 
@@ -107,12 +69,14 @@ class Opened:
         """
         chosen = None if sample is None else self._drawn(sample, seed)
         if self.form == "jsonl":
-            return _of_lines(self.files, chosen)
+            return of_lines(self.files, chosen)
         if self.form in ("parquet", "arrow"):
-            return _of_batches(self._batches(), chosen)
+            return of_batches(self._batches(), chosen)
         if self.form in ("cache", "episodes"):
             return self._stored(chosen)
-        return _of_records(self._records(), chosen)
+        if self.form == "documents":
+            return document_slices(self.files[0], self.splits, chosen)
+        return of_records(self._records(), chosen)
 
     def _drawn(self, sample: int, seed: int) -> Int64s:
         if sample < 1:
@@ -207,7 +171,8 @@ def _of_directory(path: Path, split: str | None) -> Opened:
     if is_episode_indexed_dataset(path):
         return Opened(str(path), "episodes", "tokens", (path,), splits=_counted(path, split, "episodes"))
     if (path / META_NAME).is_file():
-        return Opened(str(path), "cache", "tokens", (path,), splits=_counted(path, split, "cache"))
+        form = "cache" if open_meta(path)["kind"] == "sft" else "documents"
+        return Opened(str(path), form, "tokens", (path,), splits=_counted(path, split, form))
     files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
     forms = {_form(file) for file in files if not _is_side_file(file)}
     data = tuple(file for file in files if not _is_side_file(file))
@@ -246,64 +211,3 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
         return replace(opened, kind="tokens")
     found = form or next(filter(None, map(detect, objects)), "messages")
     return replace(opened, dialect=found)
-
-
-def _of_lines(files: Iterable[Path], chosen: Int64s | None) -> Iterator[Slice]:
-    wanted = None if chosen is None else iter(chosen.tolist())
-    following = None if wanted is None else next(wanted, -1)
-    numbers: list[int] = []
-    lines: list[tuple[str, bytes]] = []
-    size, number = 0, -1
-    for file in files:
-        for where, line in read_lines(file):
-            number += 1
-            if wanted is not None:
-                if number != following:
-                    continue
-                following = next(wanted, -1)
-            numbers.append(number)
-            lines.append((where, line))
-            size += len(line)
-            if len(lines) >= SLICE_ROWS or size >= SLICE_BYTES:
-                yield np.array(numbers), Lines(lines)
-                numbers, lines, size = [], [], 0
-    if lines:
-        yield np.array(numbers), Lines(lines)
-
-
-def _of_records(records: Iterable[Record | Rejected], chosen: Int64s | None) -> Iterator[Slice]:
-    wanted = None if chosen is None else set(chosen.tolist())
-    numbers: list[int] = []
-    held: list[Record | Rejected] = []
-    for number, record in enumerate(records):
-        if wanted is not None and number not in wanted:
-            continue
-        numbers.append(number)
-        held.append(record)
-        if len(held) >= SLICE_ROWS:
-            yield np.array(numbers), Objects(held)
-            numbers, held = [], []
-    if held:
-        yield np.array(numbers), Objects(held)
-
-
-def _of_batches(batches: Iterable[tuple[str, int, Any]], chosen: Int64s | None) -> Iterator[Slice]:
-    base = 0
-    for name, at, batch in batches:
-        here = np.arange(batch.num_rows)
-        if chosen is not None:
-            here = chosen[(chosen >= base) & (chosen < base + batch.num_rows)] - base
-        if len(here):
-            kept = batch if chosen is None else batch.take(here)
-            yield here + base, Arrow(name, packed(kept), tuple((here + at).tolist()))
-        base += batch.num_rows
-
-
-def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
-    """The rows of a slice as objects."""
-    if isinstance(payload, Objects):
-        return payload.records
-    if isinstance(payload, Lines):
-        return [parse_line(line, where) for where, line in payload.lines]
-    rows: list[dict[str, Any]] = unpacked(payload.packed).to_pylist()
-    return [Record(where, row) for where, row in zip(payload.wheres, rows, strict=True)]

@@ -126,6 +126,19 @@ class Turns:
         """The assistant's."""
         return self.of(self.role == ASSISTANT)
 
+    @cached_property
+    def resumed(self) -> Bools:
+        """True where the assistant's turn stands right behind another of the assistant's that has its stop.
+
+        ::
+
+            analysis 0:4, final 4:9, user 9:12, final 12:15      resumed  . # . .
+        """
+        resumed = np.zeros(len(self), dtype=np.bool_)
+        both = (self.role[1:] == ASSISTANT) & (self.role[:-1] == ASSISTANT) & (self.row[1:] == self.row[:-1])
+        resumed[1:] = both & (self.start[1:] == self.end[:-1]) & (self.stop[:-1] >= 0)
+        return resumed
+
     @property
     def said_end(self) -> Int64s:
         """Behind the last token that the model says: its stop, or the turn's end where there is none."""

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from itertools import chain, islice
-from multiprocessing import get_context
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.doctor.chats import ChatRow
-from niels_gpt.doctor.kit import Kit, is_renderer, renderer_for
-from niels_gpt.doctor.learning import AnyRenderer, bare, learn
-from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.reading import Slice, is_tokenizer, open_input
+from niels_gpt.doctor.comparing import compared, sides_of
+from niels_gpt.doctor.kit import Kit, renderer_for
+from niels_gpt.doctor.learning import bare, learn
+from niels_gpt.doctor.pool import examined
+from niels_gpt.doctor.reading import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, drift, masks, rule_of, tokenizers
+from niels_gpt.doctor.rules import RULES, masks, rule_of, tokenizers
 from niels_gpt.doctor.summaries import details_of, summary_of
 from niels_gpt.doctor.tally import Tally
-from niels_gpt.doctor.work import Work
-from niels_gpt.errors import TemplateError, UsageError
-from niels_gpt.messages import normalise
+from niels_gpt.errors import UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 
 EVIDENCE: Final = 5
 SEED: Final = 0
-POOL_SLICES: Final = 8  # fewer are done before a pool of processes has started
 
 
 def diagnose(
     source: Any,
     other: Any = None,
     *,
+    chats: Any = None,
     tokenizer: Any = None,
     template: str | Path | None = None,
     renderer: Any = None,
@@ -56,6 +49,7 @@ def diagnose(
         source: rows in memory (dicts, conversations or `input_ids`), a file of them, a dataset directory, one of our
             caches, a hub dataset, a tokenizer directory.
         other: a second tokenizer directory or template file: then the two are compared (drift).
+        chats: conversations (rows, a file, a directory) on which the two are compared, beside the built-in probes.
         tokenizer: of the rows: whatever `open_encoder` takes.
         template: a template's text, or a file with it. renderer: a family's name, a config, or a renderer.
         loss_on: which tokens of conversations are trained.
@@ -77,8 +71,11 @@ def diagnose(
         if not reason.strip():
             raise UsageError(f"rule {name} is silenced without a reason; say why: {name}=REASON")
     if other is not None:
-        tally, told = _compared(source, other, tokenizer, renderer, date, evidence)
-        return _report(tally, told, {}, silence or {})
+        sides = sides_of(source, other, tokenizer, renderer, date)
+        tally, told = compared(sides, _chats(chats, split, form), sample, seed, workers, evidence, progress)
+        return _report(tally, {"kind": "drift", "name": str(source), "other": str(other), **told}, {}, silence or {})
+    if chats is not None:
+        raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
         tally, told = _tokenizer_alone(source, template, renderer, date, evidence)
         return _report(tally, told, {}, silence or {})
@@ -88,11 +85,11 @@ def diagnose(
     work = kit.work(opened, loss_on or LossOn(), max_length, evidence)
     tally = Tally(evidence)
     progress.begin(f"examining {opened.name}", total=sample or opened.count(), unit="rows")
-    for part in _examined(work, opened.slices(sample, seed), workers):
+    for part in examined(work, opened.slices(sample, seed), workers):
         tally.merge(part)
         progress.advance(part.sums["rows"])
     progress.begin("concluding")
-    kit.conclude(tally, opened)
+    kit.conclude(tally, opened, sampled=sample is not None)
     told = {"kind": opened.kind, "name": opened.name, "form": opened.form, **kit.told}
     if opened.kind == "chats":
         told["dialect"] = opened.dialect
@@ -101,39 +98,11 @@ def diagnose(
     return _report(tally, told, kit.skipped(opened, tally), silence or {})
 
 
-def _examined(work: Work, slices: Iterator[Slice], workers: int) -> Iterator[Tally]:
-    """The tallies of all slices in order; small inputs are not worth a pool."""
-    if workers < 1:
-        raise UsageError(f"workers is {workers}; expected at least 1")
-    head = list(islice(slices, POOL_SLICES))
-    if workers == 1 or len(head) < POOL_SLICES:
-        yield from map(work.examine, chain(head, slices))
-        return
-    waiting: deque[Future[Tally]] = deque()
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
-        try:
-            for part in chain(head, slices):
-                waiting.append(pool.submit(_examine, part))
-                if len(waiting) > 2 * workers:  # the reader must not run ahead: memory stays flat
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-_WORK: list[Work] = []
-
-
-def _begin(work: Work) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process a core is enough
-    _WORK[:] = [work]
-
-
-def _examine(part: Slice) -> Tally:
-    return _WORK[0].examine(part)
+def _chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
+    opened = None if chats is None else open_input(chats, split=split, form=form)
+    if opened is not None and opened.kind != "chats":
+        raise UsageError(f"{opened.name}: rows of ids; two formats are compared on conversations")
+    return opened
 
 
 def _tokenizer_alone(
@@ -147,41 +116,6 @@ def _tokenizer_alone(
         tally.add("format-not-understood", [], count=1, rows=0)
     kit = Kit(encoder, made, layout)
     return tally, {"kind": "tokenizer", "name": encoder.name, **kit.told}
-
-
-def _compared(
-    source: Any, other: Any, tokenizer: Any, renderer: Any, date: str | None, keep: int
-) -> tuple[Tally, dict[str, Any]]:
-    """Both on the probes."""
-    one, two = (_side(given, tokenizer, renderer, date) for given in (source, other))
-    tally = Tally(keep)
-    tally.sums["rows"] = len(PROBES)
-    chats = [
-        ChatRow(number, f"probe {name!r}", normalise(messages), tools)  # type: ignore[arg-type]
-        for number, (name, messages, tools) in enumerate(PROBES)
-    ]
-    tally.sums["tokens"] = drift.check(one, two, chats, tally)
-    return tally, {"kind": "drift", "name": str(source), "other": str(other)}
-
-
-def _side(given: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
-    """One side of a comparison: a renderer, a tokenizer directory, or a template file with `tokenizer`.
-
-    Raises:
-        UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
-    """
-    if is_renderer(given):
-        return given
-    path = Path(str(given))
-    if path.is_file() and not is_tokenizer(path):
-        if tokenizer is None:
-            raise UsageError(f"{path}: a template needs a tokenizer; pass --tokenizer DIR")
-        _, made = renderer_for(tokenizer, path.read_text(encoding="utf-8"), None, date)
-    else:
-        _, made = renderer_for(given, None, renderer, date)
-    if made is None:
-        raise TemplateError(f"{given}: no chat template to compare; add chat_template.jinja, or name --renderer")
-    return made
 
 
 def _report(tally: Tally, told: Mapping[str, Any], skipped: Mapping[str, str], silence: Mapping[str, str]) -> Report:

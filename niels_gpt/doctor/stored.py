@@ -15,12 +15,11 @@ from niels_gpt.cache.mmap import ExampleIndex, map_tokens
 from niels_gpt.doctor.rows import Int64s, TokenRows
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
-from niels_gpt.errors import UsageError
 from niels_gpt.format.masks import assistant_mask
 
 
 def _manifest(folder: Path, form: str) -> Mapping[str, Any]:
-    return open_meta(folder) if form == "cache" else open_manifest(folder) or {}
+    return open_manifest(folder) or {} if form == "episodes" else open_meta(folder)
 
 
 def sentinels_of(folder: Path, form: str) -> dict[str, int]:
@@ -45,19 +44,15 @@ def recorded_tokenizer(folder: Path, form: str) -> str | None:
 
 
 def count_rows(folder: Path, split: str, form: str) -> int:
-    """How many examples a split has.
+    """How many examples a split has, or how many documents the meta counts.
 
     Raises:
-        UsageError: a stream of tokens, which has no rows. CacheError: damaged files.
+        CacheError: damaged files.
     """
     if form == "episodes":
         return len(_episodes(folder, split))
-    meta = open_meta(folder)
-    if meta["kind"] != "sft":
-        raise UsageError(
-            f"{folder}: a cache of plain text, which has neither rows nor masks; expected an SFT cache, episodes, or "
-            "another dataset of conversations. `niels-gpt cache verify` checks its files"
-        )
+    if form == "documents":
+        return int(open_meta(folder)["splits"].get(split, {}).get("documents", 0))
     return len(_examples(folder, split)[1])
 
 

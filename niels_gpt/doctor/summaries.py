@@ -33,4 +33,6 @@ def details_of(rule: Rule, tally: Tally) -> dict[str, Any]:
         return {name: tally.sums[f"thinking: {name}"] for name in names}
     if rule.id == "tool-arguments-mixed":
         return {form: tally.sums[f"arguments as {form}"] for form in ("text", "object")}
+    if f"{rule.id}: conversations" in tally.sums:
+        return {name: tally.sums[f"{rule.id}: {name}"] for name in ("conversations", "probes")}
     return {}

@@ -10,7 +10,7 @@ import numpy as np
 
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence, WindowToken
-from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, covered
+from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
 from niels_gpt.doctor.tally import Tally
 
 WINDOW = 6  # tokens shown on either side
@@ -97,6 +97,34 @@ class View:
         return covered(own.body, own.said_end, len(self.rows.ids)) & ~self.padding
 
     @cached_property
+    def cut_heads(self) -> tuple[Int64s, Int64s]:
+        """What is left of turns that began in another row: first tokens, and behind the last ones.
+
+        A text that the format wrote begins with one of a few control tokens. One that does not, and whose beginning is
+        trained or holds a stop, begins inside a turn::
+
+            row     x y E n | A b b E      x y E n stands before the first opener A, and x begins no text
+        """
+        layout, turns, rows = self.scope.layout, self.turns, self.rows
+        none = np.zeros(0, dtype=np.int64)
+        if self.given is not None or layout is None or turns is None or not layout.firsts or not len(rows):
+            return none, none
+        n = len(rows.ids)
+        begins = np.flatnonzero(rows.first_of_document)
+        first = _next(np.flatnonzero(~self.padding), begins, n)
+        last = np.minimum(_next(turns.start, first, n), np.append(begins[1:], n))
+        held = rows.ids[np.minimum(first, n - 1)]
+        odd = (first < last) & ~np.isin(held, list(layout.firsts))
+        known = (rows.ids >= 0) & (rows.ids < layout.vocab_size)
+        text = ~self.padding
+        text[known] &= layout.blank[rows.ids[known]] == 0
+        taught = counts_in(self.trained & text & ~rows.first_of_document, first, np.maximum(first, last)) > 0
+        stops = np.isin(rows.ids, layout.stops) & ~self.padding & layout.closes
+        stopped = counts_in(stops, first, np.maximum(first, last)) > 0
+        cut = odd & (taught | (stopped & ~np.isin(held, list(layout.controls))))
+        return first[cut], last[cut]
+
+    @cached_property
     def role_of(self) -> Int64s:
         """Of each token the role of its turn, -1 outside of turns."""
         roles = np.full(len(self.rows.ids), -1, dtype=np.int64)
@@ -144,6 +172,12 @@ class View:
         """Record whole rows."""
         found = np.flatnonzero(rows)
         self.hit(rule, found, np.full(len(found), -1), note)
+
+
+def _next(places: Int64s, behind: Int64s, none: int) -> Int64s:
+    """Of each entry of `behind` the first of `places` that is not before it; `none` where there is none."""
+    found: Int64s = np.append(places, none)[np.searchsorted(places, behind)]
+    return found
 
 
 def _run(rows: TokenRows, token: Int64s) -> Int64s:

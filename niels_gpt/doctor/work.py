@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor.arrow import unpacked
-from niels_gpt.doctor.chats import ChatRow
+from niels_gpt.doctor.chats import ChatRow, chat_rows
 from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.documents import Documents
 from niels_gpt.doctor.learning import AnyRenderer
-from niels_gpt.doctor.reading import Arrow, Opened, Slice, Stored, decoded
+from niels_gpt.doctor.reading import Opened
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, TokenRows, Turns
-from niels_gpt.doctor.rules import calls, chats, data, masks, packing, turns
+from niels_gpt.doctor.rules import calls, chats, data, documents, masks, packing, turns
+from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded
 from niels_gpt.doctor.stored import read_rows
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
@@ -24,7 +26,6 @@ from niels_gpt.errors import MessageError
 from niels_gpt.inputs import Record, Rejected
 from niels_gpt.renderers.loss import LossOn, batch_weights
 from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.sources.chat_file import conversation_of
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Work:
         """Run the rules over one slice."""
         tally = Tally(self.keep)
         numbers, payload = part
+        if isinstance(payload, Documents):
+            documents.check(numbers, payload, self.scope, tally)
+            return tally
         tally.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
             own = numbers - self._base(payload.split)
@@ -111,14 +115,7 @@ class Work:
     # ---- conversations
 
     def _chats(self, numbers: Int64s, records: Sequence[Record | Rejected], tally: Tally) -> None:
-        usable: list[ChatRow] = []
-        for number, record in zip(numbers.tolist(), records, strict=True):
-            read = record if isinstance(record, Rejected) else conversation_of(record, self.opened.dialect)
-            if isinstance(read, Rejected):
-                rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
-                tally.add(rule, [Evidence(row=number, where=read.where, note=read.detail)])
-            else:
-                usable.append(ChatRow(number, read.where, read.messages, read.tools))
+        usable = chat_rows(numbers, records, self.opened.dialect, tally)
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, tally, re.compile(pattern) if pattern else None)
         calls.check(usable, tally, self.bad_forms)

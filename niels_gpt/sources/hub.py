@@ -132,6 +132,8 @@ def _named(dataset: HubDataset) -> Iterator[None]:
     """
     try:
         yield
+    except SourceError:  # named already, as where rows ask for the commit
+        raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SourceError(

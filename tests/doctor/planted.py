@@ -56,9 +56,10 @@ class Score:
 
 
 def cases() -> list[Case]:
-    from tests.doctor import planted_chats, planted_models, planted_tokens
+    from tests.doctor import planted_chats, planted_documents, planted_models, planted_tokens
 
-    return [*planted_tokens.cases(), *planted_chats.cases(), *planted_models.cases()]
+    modules = (planted_tokens, planted_documents, planted_chats, planted_models)
+    return [case for module in modules for case in module.cases()]
 
 
 def judged(case: Case) -> tuple[bool, list[str]]:

@@ -161,6 +161,9 @@ def test_two_directories_are_compared_and_a_tokenizer_alone_is_judged(run_cli: R
     assert "from token" in done.stdout
     file = two / "chat_template.jinja"
     assert run_cli("doctor", one, file, "--tokenizer", one).returncode == 1
+    own = run_cli("doctor", one, two, "--chats", as_jsonl(as_rows(chats(4)), tmp_path), "--json")
+    assert (own.returncode, json.loads(own.stdout)["source"]["conversations"]) == (1, 4)
+    assert run_cli("doctor", one, "--chats", "x.jsonl").returncode == 2
     alone = run_cli("doctor", one)
     assert alone.returncode == 0
     assert "no-generation-markers" in alone.stdout

@@ -47,12 +47,19 @@ def by_assistant(made: RenderedTokens) -> list[bool]:
 def test_what_the_assistant_says_is_found_in_ids_alone(family: str) -> None:
     made = renderings(family)
     layout = learn(renderer_of(family))
+    if not layout.trusted:  # texts one after the other have no turns
+        assert family == "raw"
+        return
     rows = rows_of([one.token_ids for one in made])
     own = layout.turns(rows).assistants
     found = covered(own.body, own.said_end if layout.closes else own.end, len(rows.ids))
+    either = np.zeros(len(rows.ids), dtype=np.bool_)
+    if layout.joins:  # ids alone do not tell a new channel of a message from a new message of the same role
+        either = covered(own.start[own.resumed], own.body[own.resumed], len(rows.ids))
     for row, one in enumerate(made):
         span = slice(int(rows.starts[row]), int(rows.starts[row + 1]))
-        assert found[span].tolist() == by_assistant(one), renderer_of(family).encoder.decode(one.token_ids)
+        wanted = np.array(by_assistant(one)) | either[span]
+        assert (found | either)[span].tolist() == wanted.tolist(), renderer_of(family).encoder.decode(one.token_ids)
 
 
 @families

@@ -15,8 +15,9 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.doctor import diagnose, run
-from niels_gpt.doctor.reading import SLICE_ROWS, open_input
+from niels_gpt.doctor import diagnose, pool
+from niels_gpt.doctor.reading import open_input
+from niels_gpt.doctor.slices import SLICE_ROWS
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.samples import chats_file
@@ -196,7 +197,7 @@ def test_a_sample_of_none_is_refused() -> None:
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "POOL_SLICES", 2)
+    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
     n = 2 * SLICE_ROWS + 50
     made = as_rows(chats(n)) if kind == "chats" else rows(samples("chatml", chats(n)))
     for number in range(0, n, 37):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.layout import occurrences
 from niels_gpt.doctor.learning import learn
+from niels_gpt.doctor.rows import ASSISTANT
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.opening import open_renderer
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_file import ChatFile
 from tests.assets import ASSETS, encoder_at, needs_assets
+from tests.doctor.made import chats as made_chats
 from tests.renderers.tiny_families import renderer_of
 
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -37,6 +42,7 @@ REAL = {
     "gemma": "gemma-3-1b-it",
     "mistral": "mistral-nemo-instruct-2407",
     "laguna-xs.2": "laguna-xs.2",
+    "gpt-oss": "gpt-oss-20b",
     "minimax-m2": "minimax-m2.5",
     "nemotron-3": "nemotron-3-nano",
 }
@@ -90,6 +96,9 @@ def test_the_samples_are_no_error_as_ids_of_another_tool(family: str) -> None:
 def test_the_layout_of_every_family_is_learned_for_certain(family: str) -> None:
     renderer = renderer_of(family)
     layout = learn(renderer)
+    if family == "raw":  # texts one after the other: it has no turns
+        assert not layout.trusted
+        return
     assert layout.trusted, layout.doubt
     assert layout.closes == renderer.ends_turns
 
@@ -115,7 +124,70 @@ def test_the_samples_are_no_error_by_official_templates(name: str) -> None:
         renderer = create_renderer(encoder_at(ASSETS / name), "template")
     except NielsError as error:
         pytest.skip(str(error))
+    check_template(renderer)
+
+
+@needs_assets
+def test_the_samples_are_no_error_by_the_official_template_of_gpt_oss_and_a_date() -> None:
+    folder = ASSETS / "gpt-oss-20b"
+    if not (folder / "tokenizer.json").is_file():
+        pytest.skip(f"no {folder}")
+    check_template(open_renderer(str(folder), "template", date="2026-01-31"))
+
+
+def check_template(renderer: Any) -> None:
     assert not isinstance(renderer, Family)
     assert learn(renderer).trusted
     check_chats(renderer)
     assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
+
+
+def channelled(renderer: Any, *, openers: bool) -> list[dict[str, Any]]:
+    """Rows with reasoning in a channel of its own; the opener between the channels is trained or not."""
+    rows = []
+    for messages in made_chats(turns=1, reasons=True):
+        made = renderer.render(messages)
+        labels = [token if said else -100 for token, said in zip(made.token_ids, made.sampled_mask, strict=True)]
+        inner = [at for at in occurrences(np.array(made.token_ids), opener_of(renderer)) if made.sampled_mask[at]]
+        assert len(inner) == 1
+        for at in range(inner[0], inner[0] + len(opener_of(renderer))):
+            labels[at] = made.token_ids[at] if openers else -100
+        rows.append({"input_ids": made.token_ids, "labels": labels})
+    return rows
+
+
+def opener_of(renderer: Any) -> tuple[int, ...]:
+    return next(ids for role, ids in learn(renderer).openers if role == ASSISTANT)
+
+
+@pytest.mark.parametrize("openers", [True, False])
+def test_channels_are_no_header_and_no_hole_whichever_of_their_openers_is_trained(openers: bool) -> None:
+    renderer = renderer_of("gpt-oss")
+    assert learn(renderer).joins
+    rows = channelled(renderer, openers=openers)
+    assert set(diagnose(rows, renderer=renderer).rules()) == {"stop-set-unknown"}
+    for row in rows:  # and what is a header still is
+        at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[0]
+        row["labels"][at] = row["input_ids"][at]
+    assert "header-trained" in diagnose(rows, renderer=renderer).rules()
+
+
+def test_a_token_that_models_write_and_templates_do_not_is_no_forgery() -> None:
+    renderer = renderer_of("gpt-oss")
+    constrain = renderer.encoder.added_ids["<|constrain|>"]
+    rows = rendered_rows(renderer)
+    for row in rows:
+        at = max(at for at, label in enumerate(row["labels"]) if label >= 0)
+        row["input_ids"].insert(at, constrain)
+        row["labels"].insert(at, constrain)
+    assert "special-tokens-in-content" not in diagnose(rows, renderer=renderer).rules()
+
+
+def test_a_row_that_begins_in_a_channel_begins_mid_turn() -> None:
+    renderer = renderer_of("gpt-oss")
+    rows = rendered_rows(renderer)[:3]
+    for name in ("input_ids", "labels"):
+        rows[1][name] = rows[1][name][-6:]
+    finding = diagnose(rows, renderer=renderer).finding("begins-mid-turn")
+    assert finding is not None
+    assert [(evidence.row, evidence.token) for evidence in finding.evidence] == [(1, 0)]

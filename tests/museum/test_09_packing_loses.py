@@ -18,9 +18,9 @@ EXHIBIT = Exhibit(
     hidden="Utilisation is 100 per cent, which is the number that people look at. The loss of a fragment is as "
     "smooth as that of a whole.",
     caught="`pack` plans with whole conversations, each in one row, none left out; one that does not fit is an error "
-    "that names it. The plan tells its rows and its utilisation. The doctor finds rows that break off. What stands "
-    "before a row's first turn belongs to nobody, so the other half of an answer is text that the model never writes.",
-    rules=("truncated-mid-turn", "user-tokens-trained"),
+    "that names it. The plan tells its rows and its utilisation. The doctor finds the rows that break off "
+    "inside an answer, and those that begin inside one.",
+    rules=("truncated-mid-turn", "begins-mid-turn"),
     threads=("huggingface/trl#4554", "huggingface/trl#5075", "huggingface/trl#5076", "unslothai/unsloth#7234"),
 )
 
@@ -36,7 +36,7 @@ def test_naive() -> None:
     masks = naive([list(one.sampled_mask) for one in made], 100)
     rows = [row(tokens, [bool(said) for said in mask]) for tokens, mask in zip(ids, masks, strict=True)]
     assert sum(map(len, ids)) < sum(len(one.token_ids) for one in made)  # the rest is gone
-    assert report_on("chatml", rows).rules() == ["truncated-mid-turn", "user-tokens-trained"]
+    assert report_on("chatml", rows).rules() == ["truncated-mid-turn", "begins-mid-turn"]
 
 
 def test_ours() -> None:

@@ -6,13 +6,14 @@
     masks.py       what is trained           calls.py       tool calls
     turns.py       how turns begin and end   tokenizers.py  a tokenizer and its template alone
     packing.py     several texts in a row    drift.py       two of them
+    answers.py     answers and their stops   documents.py   caches of plain text
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from niels_gpt.doctor.rules import calls, chats, data, drift, masks, packing, tokenizers, turns
+from niels_gpt.doctor.rules import answers, calls, chats, data, documents, drift, masks, packing, tokenizers, turns
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -22,7 +23,9 @@ RULES: Final[dict[str, Rule]] = {
         data.RULES,
         turns.RULES,
         masks.RULES,
+        answers.RULES,
         packing.RULES,
+        documents.RULES,
         chats.RULES,
         calls.RULES,
         tokenizers.RULES,

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import View
@@ -31,6 +32,7 @@ RULES: Final = (
         "They count in averages over rows and hold nothing.",
         "A filter that emptied contents and kept the rows.",
         "Drop them.",
+        applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "duplicate-row",
@@ -39,6 +41,7 @@ RULES: Final = (
         "They weigh more than others; where copies lie in train and validation, validation is too good.",
         "Sources that overlap, or a file that was appended to itself.",
         "Drop the copies, or say that they are wanted.",
+        applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "id-out-of-range",
@@ -47,7 +50,7 @@ RULES: Final = (
         "The embedding lookup reads past its table: a crash on the GPU, or another model's token.",
         "Rows were tokenised with another tokenizer, or ids wrapped around in a small integer type.",
         "Tokenise again with this tokenizer.",
-        applies=("tokens",),
+        applies=("tokens", "documents"),
     ),
     Rule(
         "labels-preshifted",
@@ -82,13 +85,14 @@ RULES: Final = (
 
 def check(view: View) -> View:
     """Judge the rows, and return them with their mask where the ids are, should labels be shifted."""
-    _ids(view)
+    check_ids(view)
     view = _labels(view)
     _lengths(view)
     return view
 
 
-def _ids(view: View) -> None:
+def check_ids(view: View) -> None:
+    """Judge whether the ids are in the vocabulary."""
     rows, layout = view.rows, view.scope.layout
     wrong = rows.ids < 0
     size = layout.vocab_size if layout is not None else None
@@ -214,8 +218,12 @@ def duplicates(tally: Tally, source: str) -> None:
     tally.add("duplicate-row", evidence, count=len(copies), rows=len(copies))
 
 
-def hash_rows(view: View) -> None:
-    """Remember what rows hold, by the hash of their ids and mask."""
+def hash_rows(view: View, chosen: Bools | None = None) -> None:
+    """Remember what rows hold, by the hash of their ids and mask.
+
+    Args:
+        chosen: only these, bool of shape (rows,).
+    """
     rows = view.rows
     held = [rows.ids] if rows.trained is None else [rows.ids, rows.trained]
     hashes = np.zeros(len(rows), dtype=np.uint64)
@@ -224,5 +232,6 @@ def hash_rows(view: View) -> None:
         for values in held:
             digest.update(values[start:stop].data)
         hashes[row] = int.from_bytes(digest.digest())
-    view.tally.hashes.append(hashes)
-    view.tally.numbers.append(rows.numbers)
+    kept = slice(None) if chosen is None else chosen
+    view.tally.hashes.append(hashes[kept])
+    view.tally.numbers.append(rows.numbers[kept])

@@ -19,7 +19,7 @@ class Rule:
         meaning: what it does to a model, and why no loss curve shows it.
         cause, fix: the usual ones.
         threads: public threads in which people met it, as owner/repository#number.
-        applies: kinds of input: chats, tokens, tokenizer, drift.
+        applies: kinds of input: chats, tokens, documents (of a cache of plain text), tokenizer, drift.
     """
 
     id: str

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.layout import Layout, occurrences
-from niels_gpt.doctor.rows import ASSISTANT, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, Turns, counts_in, covered
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import View
@@ -41,6 +41,17 @@ RULES: Final = (
         ("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143"),
     ),
     Rule(
+        "begins-mid-turn",
+        "error",
+        "rows begin inside a turn",
+        "The other half of the turn is in another row, or lost. The model learns to go on with answers without their "
+        "question.",
+        "Conversations were glued to one stream that was cut every so many tokens, or rows were cut on the left.",
+        "Pack whole conversations (niels_gpt's packing plans do), and cut on the right, between turns.",
+        ("huggingface/trl#4554", "huggingface/trl#5075", "unslothai/unsloth#7234"),
+        ("tokens",),
+    ),
+    Rule(
         "double-bos",
         "error",
         "rows begin twice",
@@ -57,6 +68,18 @@ RULES: Final = (
         "Scraped or user-written text that quotes a template.",
         "Encode bodies with control tokens off (niels_gpt's renderers do), or clean the text.",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
+        applies=("chats", "tokens", "documents"),
+    ),
+    Rule(
+        "turn-order",
+        "info",
+        "turns come in an order that formats are not made for",
+        "A message that was encoded with control tokens on can forge turns. Once encoded nothing but their order shows "
+        "it.",
+        "A forged turn, a conversation that was merged or cut, or a format with instructions in between.",
+        "Look at the row. Encode bodies with control tokens off (niels_gpt's renderers do).",
+        ("huggingface/transformers#29279", "antirez/ds4#197"),
+        ("tokens",),
     ),
     Rule(
         "format-not-understood",
@@ -77,8 +100,11 @@ def check(view: View) -> None:
     _beginnings(view, layout)
     if view.turns is None:
         return
+    _heads(view)
     _ends(view, layout, view.turns)
     _bodies(view, layout, view.turns)
+    if view.given is None:
+        _order(view, view.turns)
 
 
 def _beginnings(view: View, layout: Layout) -> None:
@@ -92,6 +118,19 @@ def _beginnings(view: View, layout: Layout) -> None:
     found = np.intersect1d(places, twice)
     found = found[found + 1 < rows.starts[rows.row_of[found] + 1]]
     view.hit("double-bos", rows.row_of[found], found, "the text begins twice")
+
+
+def _heads(view: View) -> None:
+    """What stands before a row's first turn and is the rest of another."""
+    first, last = view.cut_heads
+    assert view.turns is not None
+    view.tally.sums["turns found"] += len(view.turns)
+    said = dict(zip(first.tolist(), (counts_in(view.trained, first, last) > 0).tolist(), strict=True))
+
+    def note(_: int, place: int) -> str:
+        return f"the row begins inside {'an answer that is trained' if said[place] else 'a turn'}, with this token"
+
+    view.hit("begins-mid-turn", view.rows.row_of[first], first, note)
 
 
 def _ends(view: View, layout: Layout, turns: Turns) -> None:
@@ -141,7 +180,32 @@ def _bodies(view: View, layout: Layout, turns: Turns) -> None:
     )
 
 
+def _order(view: View, turns: Turns) -> None:
+    """A user's turn behind a user's, a system turn behind another role's: by ids alone, so it is a remark.
+
+    A system turn behind an assistant's may begin another text, which `attention-crosses` tells.
+    """
+    if len(turns) < 2:
+        return
+    rows, before, after = view.rows, turns.role[:-1], turns.role[1:]
+    same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
+    user, system = ROLES.index("user"), ROLES.index("system")
+    odd = same & (((before == user) & (after == user)) | (np.isin(before, (user, TOOL)) & (after == system)))
+    pairs = dict(zip(turns.start[1:][odd].tolist(), zip(before[odd], after[odd], strict=True), strict=True))
+
+    def note(_: int, place: int) -> str:
+        first, second = (ROLES[role] for role in pairs[place])
+        return f"a {second} turn right behind a {first} turn"
+
+    view.hit("turn-order", turns.row[1:][odd], turns.start[1:][odd], note)
+
+
 def finish(tally: Tally) -> None:
     """Where no turn of the whole input is closed, rows are not cut: the format has no end."""
     if not tally.sums["turns closed"]:
         tally.move("truncated-mid-turn", "eot-missing")
+    if not tally.sums["turns found"]:  # text without turns; nothing of it was cut
+        if tally.sums["trained tokens"]:
+            tally.move("begins-mid-turn", "user-tokens-trained")
+        else:
+            tally.drop("begins-mid-turn")

@@ -1,0 +1,77 @@
+"""Peak memory does not grow with the input, whatever it is: several times the rows, the same peak."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("pyarrow")
+
+from tests.doctor.made import as_rows, chats, rows, samples
+from tests.doctor.planted_documents import built, texts
+from tests.renderers.tiny_families import folder_of
+
+DIAGNOSE = """
+import resource, sys
+from niels_gpt.doctor import diagnose
+file, tokenizer, rows = sys.argv[1:]
+options = {"tokenizer": tokenizer, "renderer": "chatml"} if tokenizer else {}
+report = diagnose(file, **options)
+assert report.rows == int(rows), report.rows
+assert set(report.rules("warning")) <= {"duplicate-row"}, report.rules()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+BLOCK = 256  # rows that are written again and again
+ROOM = 10.0  # MiB: allocators' ways, and 16 bytes a row (with the sort, 48)
+
+
+def as_chats(copies: int, folder: Path) -> tuple[Path, int]:
+    path = folder / f"chats-{copies}.jsonl"
+    block = "".join(json.dumps(row) + "\n" for row in as_rows(chats(BLOCK)))
+    with path.open("w") as file:
+        for _ in range(copies):
+            file.write(block)
+    return path, copies * BLOCK
+
+
+def as_ids(copies: int, folder: Path) -> tuple[Path, int]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path = folder / f"ids-{copies}.parquet"
+    block = pa.Table.from_pylist(rows(samples("chatml", chats(BLOCK))))
+    with pyarrow.parquet.ParquetWriter(path, block.schema) as writer:
+        for _ in range(copies):
+            writer.write_table(block)
+    return path, copies * BLOCK
+
+
+def as_cache(copies: int, folder: Path) -> tuple[Path, int]:
+    given = texts(BLOCK) * copies * 10
+    (folder / str(copies)).mkdir()
+    return built(folder / str(copies), "qwen2.5", given, shard_bytes=1 << 22), len(given)
+
+
+def peak_mib(file: Path, rows: int, tokenizer: str) -> float:
+    """The peak resident memory of a process that diagnoses a file, in MiB."""
+    command = [sys.executable, "-c", DIAGNOSE, str(file), tokenizer, str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+@pytest.mark.parametrize("times", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("make", [as_chats, as_ids, as_cache])
+def test_many_times_the_rows_need_no_more_memory(
+    make: Callable[[int, Path], tuple[Path, int]], times: int, tmp_path: Path
+) -> None:
+    """A slice of 256 rows, its ids and what rules make of it are held, however many slices there are."""
+    tokenizer = "" if make is as_cache else str(folder_of("chatml"))
+    small, large = (peak_mib(*make(copies, tmp_path), tokenizer) for copies in (2, 2 * times))
+    assert large - small < ROOM, f"peaks {small:.0f} and {large:.0f} MiB"
