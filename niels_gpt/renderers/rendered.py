@@ -205,21 +205,22 @@ class RenderedBatch:
     attribution: Sequence[str]
     media: Sequence[MultiModalData | None] = ()
 
-    @cached_property
+    @property
     def message_indices(self) -> npt.NDArray[np.int32]:
         """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
-        return self._facts()[0]
+        return self._facts[0]
 
-    @cached_property
+    @property
     def sampled(self) -> npt.NDArray[np.bool_]:
         """bool of shape (tokens,), as in `RenderedTokens`."""
-        return self._facts()[1]
+        return self._facts[1]
 
-    @cached_property
+    @property
     def is_content(self) -> npt.NDArray[np.bool_]:
         """bool of shape (tokens,), as in `RenderedTokens`."""
-        return self._facts()[2]
+        return self._facts[2]
 
+    @cached_property
     def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         by_token = self.facts.repeat(self.counts)
         return by_token >> 3, by_token & SAMPLED != 0, by_token & BODY != 0
@@ -230,7 +231,7 @@ class RenderedBatch:
     def __iter__(self) -> Iterator[RenderedTokens]:
         """Each conversation as `render` returns it."""
         stop = 0
-        message_indices, sampled, is_content = self._facts()
+        message_indices, sampled, is_content = self._facts
         media = self.media or [None] * len(self)
         rows = zip(self.messages, self.lengths.tolist(), self.attribution, media, strict=True)
         for messages, length, attribution, held in rows:
