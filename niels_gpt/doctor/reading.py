@@ -147,6 +147,9 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
+_SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
+
+
 def is_tokenizer(path: Path) -> bool:
     """A directory (or file) with a tokenizer and no data."""
     if path.is_file():
@@ -183,8 +186,8 @@ def _of_directory(path: Path, split: str | None) -> Opened:
 
 
 def _is_side_file(file: Path) -> bool:
-    """What `save_to_disk` and trainers write beside the data."""
-    return file.name in ("dataset_info.json", "state.json", "dataset_dict.json") or file.name.startswith("cache-")
+    """What `save_to_disk`, trainers and our own exports write beside the data."""
+    return file.name in _SIDE_FILES or file.name.startswith("cache-")
 
 
 def _counted(path: Path, split: str | None, form: str) -> dict[str, int]:

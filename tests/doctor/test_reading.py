@@ -210,3 +210,15 @@ def test_the_report_is_the_same_whatever_the_number_of_workers(
     one, two = (diagnose(path, tokenizer=folder_of("chatml"), renderer="chatml", workers=w) for w in (1, 2))
     assert json.dumps(one.to_json()) == json.dumps(two.to_json())
     assert {"duplicate-row", "empty-answer" if kind == "chats" else "mask-all-one"} <= set(one.rules())
+
+
+@pytest.mark.parametrize("to", ["hf", "trl"])
+def test_our_own_exports_are_read_where_they_lie(to: str, tmp_path: Path, tokenizer: Any) -> None:
+    """The manifest and the page that an export writes beside its data are no data."""
+    from niels_gpt.export import export
+
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=tokenizer, val_frac=0.0)
+    export(tmp_path / "episodes", to, tmp_path / "out")
+    report = diagnose(tmp_path / "out", workers=1)
+    assert report.rows == 100
+    assert not report.failed("error")
