@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from niels_gpt.explorer.strip import Strip
 from niels_gpt.explorer.survey import Survey
 
 if TYPE_CHECKING:
-    from niels_gpt.explorer.training_rows import RenderedRows, TrainingRows
+    from niels_gpt.explorer.training_rows import MadeRows, TrainingRows
 
 _MOST_SURVEYS = 4
 
@@ -37,7 +38,7 @@ class Explorer:
     def __init__(self, gallery: Gallery, dataset: Dataset | None = None, findings: Findings | None = None) -> None:
         self.gallery, self.dataset, self.findings = gallery, dataset, findings
         self._surveys: dict[tuple[str, Choice], Survey] = {}
-        self._training: dict[tuple[Choice, str], RenderedRows] = {}
+        self._training: dict[Hashable, MadeRows] = {}
         self._stored: TrainingRows | None = None
         self._lock, self._rendering = threading.Lock(), threading.Lock()
 
@@ -45,8 +46,8 @@ class Explorer:
         """Stop what runs in the background, and let go of files."""
         for survey in self._surveys.values():
             survey.stop()
-        for rendered in self._training.values():
-            rendered.close()
+        for made in self._training.values():
+            made.close()
         if self.dataset is not None:
             self.dataset.close()
 
@@ -140,30 +141,34 @@ class Explorer:
     def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
         """What is fitted into rows, and which split of it."""
         from niels_gpt.explorer.stored import StoredRows
-        from niels_gpt.explorer.training_rows import RenderedRows, TrainingRows
+        from niels_gpt.explorer.training_rows import TrainingRows, copied_rows, rendered_rows
 
         dataset = self._opened()
         if isinstance(dataset, StoredRows):
-            if dataset.kind != "episodes":
-                raise UsageError(
-                    "this cache's loader takes runs of the stream, or single examples padded; build episodes to pack "
-                    "them: niels-gpt episodes build"
-                )
+            split = self._split(request.split)
+            if dataset.kind == "pretrain":
+                raise UsageError("this cache is one stream of text: training takes runs of T tokens, as 'Rows' shows")
+            if dataset.kind == "sft":
+                return self._made(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
                 self._stored = TrainingRows(dataset.directory, dataset.spelling, source=str(dataset.directory))
-            return self._stored, self._split(request.split)
+            return self._stored, split
         assert isinstance(dataset, ChatRows)
         choice = request.choice or self.gallery.first
         mode = next((mode for mode in MODES if mode.name == request.mode), None)
         if mode is None:
             raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
+        return self._made((choice, mode.name), lambda: rendered_rows(dataset, self.gallery, choice, mode)), "train"
+
+    def _made(self, of: Hashable, make: Callable[[], MadeRows]) -> TrainingRows:
+        """Rows that are made into episodes first, once; those made of something else before them go."""
         with self._rendering:
-            if (choice, mode.name) not in self._training:
-                made = RenderedRows(dataset, self.gallery, choice, mode)
+            if of not in self._training:
+                made = make()
                 for earlier in self._training.values():
                     earlier.close()
-                self._training = {(choice, mode.name): made}
-            return self._training[choice, mode.name].rows, "train"
+                self._training = {of: made}
+            return self._training[of].rows
 
     def export(self, request: Export) -> str:
         """A view as a file."""

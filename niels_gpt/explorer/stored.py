@@ -209,6 +209,10 @@ class StoredRows:
         parts = [opened.read(row, None)[1] for row in rows]
         return [(len(trained), float(trained.mean()) if len(trained) else 0.0) for trained in parts]
 
+    def tokens(self, split: str, row: int) -> Part:
+        """The ids of a row, and which of them are trained."""
+        return self._split(split).read(row, None)
+
     def lengths(self, split: str) -> Int64s:
         """The length of every row: the index tells them all at once."""
         return self._split(split).lengths

@@ -1,16 +1,18 @@
 """Rows as they will be trained: what a block size and a policy for long episodes cut, and what packing puts together.
 
 The loader's own parts say it: `open_split` filters, `packing_plan` packs, `view_episode` reads a row through
-`GPTEpisodeDataLoader`. A chat file is rendered first, its first rows, into episodes in a temporary directory.
+`GPTEpisodeDataLoader`. The first rows of a chat file or a cache become episodes in a temporary directory first.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,10 @@ from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.messages import Conversation
 
-CHAT_ROWS = 2000  # of a chat file: enough to see how it packs
+if TYPE_CHECKING:
+    from niels_gpt.explorer.stored import StoredRows
+
+CHAT_ROWS = 2000  # of a chat file or a cache: enough to see how it packs
 MOST_BLOCK = 1 << 20
 Int64s = npt.NDArray[np.int64]
 
@@ -174,45 +179,55 @@ def _renamed(strip: Strip, names: Sequence[str]) -> Strip:
     return replace(strip, groups=[replace(g, label=name) for g, name in zip(strip.groups, names, strict=True)])
 
 
-class RenderedRows:
-    """The first usable rows of a chat file as an episodes dataset, in a directory that goes with this object."""
+Made = tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]  # a row's number, its ids, which of them are trained
 
-    def __init__(self, chats: ChatRows, gallery: Gallery, choice: Choice, mode: LossMode) -> None:
-        if not choice.tokenizer or choice.renderer == "raw":
-            raise UsageError("packing needs token ids: start with --tokenizer DIR, and choose a family or template")
+
+class MadeRows:
+    """Rows that are no episodes yet as an episodes dataset, in a directory that goes with this object."""
+
+    def __init__(self, made: Sequence[Made], spelling: Spelling | None, source: str) -> None:
         self._kept = tempfile.TemporaryDirectory(prefix="niels-gpt-explore-")
         folder = Path(self._kept.name)
         (folder / "train").mkdir()
-        ids, masks, numbers = [], [], []
-        for row, chat in _first(chats):
-            try:
-                made, mask = trained_ids(gallery, choice, chat, mode)
-            except MessageError:
-                continue
-            ids.append(made)
-            masks.append(mask)
-            numbers.append(row)
-        if not ids:
-            raise UsageError(
-                f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another"
-            )
-        lengths = np.array([len(each) for each in ids], np.uint64)
-        np.concatenate(ids).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
-        np.concatenate(masks).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
+        lengths = np.array([len(ids) for _, ids, _ in made], np.uint64)
+        np.concatenate([ids for _, ids, _ in made]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
+        np.concatenate([mask for _, _, mask in made]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
-        encoder = gallery.encoder(choice.tokenizer)
-        looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
-        told = f"All {total:,} rows" if len(ids) == total else f"{len(ids):,} of the first {looked:,} of {total:,} rows"
-        self.rows = TrainingRows(
-            folder,
-            lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token])),
-            source=f"{told}, rendered by {choice.renderer}",
-            numbers=np.array(numbers, np.int64),
-        )
+        numbers = np.array([number for number, _, _ in made], np.int64)
+        self.rows = TrainingRows(folder, spelling, source=source, numbers=numbers)
 
     def close(self) -> None:
         """Remove the directory."""
         self._kept.cleanup()
+
+
+def rendered_rows(chats: ChatRows, gallery: Gallery, choice: Choice, mode: LossMode) -> MadeRows:
+    """The first usable rows of a chat file.
+
+    Raises:
+        UsageError: there are no token ids without a tokenizer, or no row can be rendered.
+    """
+    if not choice.tokenizer or choice.renderer == "raw":
+        raise UsageError("packing needs token ids: start with --tokenizer DIR, and choose a family or template")
+    made: list[Made] = []
+    for row, chat in _first(chats):
+        with suppress(MessageError):
+            made.append((row, *trained_ids(gallery, choice, chat, mode)))
+    if not made:
+        raise UsageError(f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another")
+    encoder = gallery.encoder(choice.tokenizer)
+    looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
+    told = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
+    spelling = lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token]))
+    return MadeRows(made, spelling, f"{told}, rendered by {choice.renderer}")
+
+
+def copied_rows(stored: StoredRows, split: str) -> MadeRows:
+    """The first examples of a cache. Its own loader takes them one by one, cut at the end: `head`, not packed."""
+    total = len(stored.lengths(split))
+    made: list[Made] = [(row, *stored.tokens(split, row)) for row in range(min(total, CHAT_ROWS))]
+    told = f"All {total:,} examples" if len(made) == total else f"The first {len(made):,} of {total:,} examples"
+    return MadeRows(made, stored.spelling, f"{told} of {split}")
 
 
 def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:

@@ -125,9 +125,24 @@ def _all(client: Any, rows: int) -> list[Any]:
     ]
 
 
-def test_packing_of_a_cache_that_is_not_packed(built: Path, tokenizer_dir: Path) -> None:
+def test_a_cache_of_examples_as_trained(built: Path, tokenizer_dir: Path) -> None:
+    """Not packed, a row is what the cache's own loader gives: the beginning of an example, and padding."""
+    index = np.load(built / "sft" / "train_idx.npy")
+    ids = np.fromfile(built / "sft" / "train_tokens.bin", "<u2")
     with seen(built, tokenizer_dir, "sft") as client:
-        assert "episodes build" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
+        told = client.ask("/api/training", {"block_size": 64, "packed": False, "row": 3, "start": 3})
+        assert told["fitted"]["rows"] == len(index)
+        assert "examples of train" in told["fitted"]["source"]
+        length = min(64, int(index[4] - index[3]))
+        assert told["strip"]["ids"][:length] == ids[index[3] : index[3] + length].tolist()
+        assert [part["episode"] for part in told["fitted"]["shown"][0]["parts"]] == [3]
+        packed = client.ask("/api/training", {"block_size": 512, "packed": True})["fitted"]
+        assert packed["rows"] < packed["episodes"] == len(index)
+
+
+def test_a_stream_has_no_rows_to_pack(built: Path, tokenizer_dir: Path) -> None:
+    with seen(built, tokenizer_dir, "pretrain") as client:
+        assert "one stream of text" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
 
 
 def test_chats_as_trained(tokenizer_dir: Path) -> None:
