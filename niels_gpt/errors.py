@@ -126,6 +126,8 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "tokenizers": "hf",
     "transformers": "hf",
     "httpx": "client",
+    "gigatoken": "hf",
+    "lightning": "lightning",
     "starlette": "explorer",
     "uvicorn": "explorer",
     "Pillow": "vision",

@@ -20,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import EngineError, MissingExtra, NielsError, UsageError
+from niels_gpt.errors import EngineError, NielsError, UsageError
+from niels_gpt.extras import check_library
 from niels_gpt.portions import Work
 from niels_gpt.scale.local import opened, parcel
 from niels_gpt.scale.units import Task, build_unit
@@ -42,7 +43,7 @@ class RayRunner:
         timeout: seconds after which an attempt counts as hung; `None` waits for ever.
 
     Raises:
-        MissingExtra: Ray is not installed. UsageError: a timeout of 0 or less.
+        MissingExtra: Ray is not installed. UsageError: its version does not fit, or a timeout of 0 or less.
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
@@ -86,11 +87,10 @@ class RayRunner:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ModuleNotFoundError as error:
-        raise MissingExtra("ray") from error
+    check_library("ray")
+    import ray
+    import ray.exceptions
+
     return ray
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch.utils.data
-import transformers
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
 from niels_gpt.trainers.steps import EpochLoader
+
+check_library("transformers")  # says which extra is missing, or too old
+import transformers  # noqa: E402
 
 
 class EpisodeTrainer(transformers.Trainer):

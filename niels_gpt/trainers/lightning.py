@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import lightning
-
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.views import EpisodeWorkers
+from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
 from niels_gpt.trainers.steps import EpochLoader
+
+check_library("lightning")  # says which extra is missing, or too old
+import lightning  # noqa: E402
 
 
 class EpisodeDataModule(lightning.LightningDataModule):

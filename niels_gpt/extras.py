@@ -1,0 +1,49 @@
+"""Libraries of the extras: words where one is missing, or older than what was tested."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.metadata import version
+from typing import Final
+
+from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
+
+# The same as in pyproject's extras; a test compares them.
+LEAST: Final = {
+    "datasets": "3.0",
+    "gigatoken": "0.10",
+    "httpx": "0.27",
+    "lightning": "2.4",
+    "pyarrow": "15",
+    "ray": "2.40",
+    "tokenizers": "0.21",
+    "torch": "2.2",
+    "transformers": "5",
+}
+
+
+def check_library(name: str) -> None:
+    """Import a library, and say in our words that it is missing or too old.
+
+    Raises:
+        MissingExtra: it is not installed. UsageError: its version does not fit.
+    """
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, None):
+            raise  # a library of its own is missing
+        raise MissingExtra(name) from error
+    found, least = version(name), LEAST[name]
+    if _numbers(found) < _numbers(least):
+        raise UsageError(
+            f"{name} {found} is installed; this needs {least} or newer: pip install --upgrade "
+            f"'niels-gpt[{EXTRA_OF_LIBRARY[name]}]'"
+        )
+
+
+def _numbers(told: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: 5.13.0rc1 -> 5 13 0."""
+    found = re.match(r"\d+(\.\d+)*", told)
+    return tuple(map(int, found.group().split("."))) if found else ()
