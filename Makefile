@@ -13,8 +13,8 @@ help:  ## this list
 demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
 	$(BIN)/niels-gpt demo
 
-test: .venv/installed  ## all tests
-	$(BIN)/python -m pytest
+test: .venv/installed  ## all tests, file by file in two processes (some need gigabytes: real vocabularies)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-s3: .venv-s3/installed  ## the tests of publishing and of the read cache, with an S3 server (moto) on loopback
 	.venv-s3/bin/python -m pytest tests/scale/test_publish.py
