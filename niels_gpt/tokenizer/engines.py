@@ -28,6 +28,7 @@ PROBE = (
 )
 # gigatoken's batches cost some 200 microseconds before the first text; so many texts are worth it.
 _BATCH = 64
+MOST_SEEN = 512 * 1024 * 1024  # bytes, half a second's work in some ten seconds
 BETWEEN = b"\xff"  # never in UTF-8
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 NO_IDS: Ids = np.zeros(0, np.int32)
@@ -40,7 +41,7 @@ class Body:
         self._name = name
         self._lengths, self._form = about.byte_lengths, about.form
         self._tokenizer = load_tokenizers(data, name)
-        self._gigatoken: Any = None
+        self._gigatoken: Gigatoken | None = None
         self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
         self.reason = "asked for"
         plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
@@ -73,9 +74,10 @@ class Body:
         encoded: list[Any]
         if self._gigatoken is not None:
             with self._one_at_a_time:
+                backend = self._gigatoken.after(sum(map(len, runs)))
                 if len(runs) >= _BATCH:
-                    return self._one_call(runs)
-                encoded = list(map(self._gigatoken.encode, runs))
+                    return self._one_call(runs, backend)
+                encoded = list(map(backend.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
         encoded = [
@@ -84,14 +86,14 @@ class Body:
         counts = np.fromiter(map(len, encoded), np.int64, len(runs))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
 
-    def _one_call(self, runs: list[bytes]) -> tuple[Ids, Positions]:
+    def _one_call(self, runs: list[bytes], backend: Any) -> tuple[Ids, Positions]:
         """All runs in one call, as one buffer where possible: runs one by one take three times as long."""
         import gigatoken
 
         source: Any = runs
-        if isinstance(self._gigatoken, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
+        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
             source = gigatoken.BytesSource([BETWEEN.join(runs)], separator=BETWEEN)
-        layout = gigatoken.Tokenizer(self._gigatoken).encode_batch(source).layout
+        layout = gigatoken.Tokenizer(backend).encode_batch(source).layout
         offsets: Positions = np.asarray(layout.offsets.data, np.int64)
         if offsets.size != len(runs) + 1:
             raise TokenizerError(
@@ -159,24 +161,44 @@ def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> Non
             )
 
 
-def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str]) -> tuple[Any, str]:
+class Gigatoken:
+    """gigatoken's tokenizer, made anew now and then: it remembers every word that it has seen, some 80 bytes each."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._seen = data, 0
+        self._backend = _backend_of(data)
+
+    def after(self, size: int) -> Any:
+        """The tokenizer, which is about to see `size` more bytes. Not for two threads at once."""
+        self._seen += size
+        if self._seen > MOST_SEEN:
+            self._seen, self._backend = size, _backend_of(self._data)
+        return self._backend
+
+
+def _backend_of(data: bytes) -> Any:
+    import gigatoken
+
+    return gigatoken.Tokenizer.from_json(data).backend
+
+
+def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str]) -> tuple[Gigatoken | None, str]:
     """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason.
 
     Args:
         added: the spellings of its added tokens.
     """
     try:
-        import gigatoken
-    except ImportError:
-        return None, "gigatoken is not installed"
-    try:
-        fast = gigatoken.Tokenizer.from_json(data).backend
+        made = Gigatoken(data)
+        fast = made.after(0)
         texts = [PROBE, " ".join(islice(added, 300)), *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
         given = [fast.encode(text.encode()).tolist() for text in texts]
+    except ImportError:
+        return None, "gigatoken is not installed"
     except (ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
         return None, f"gigatoken cannot load or run it ({error})"
     expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
     wrong = next((text for text, a, b in zip(texts, given, expected, strict=True) if a != b), None)
     if wrong is not None:
         return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"
-    return fast, "its ids equal those of tokenizers on the probe text"
+    return made, "its ids equal those of tokenizers on the probe text"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.tokenizer.description import Description
-from niels_gpt.tokenizer.engines import BETWEEN, proven_gigatoken
+from niels_gpt.tokenizer.engines import BETWEEN, Gigatoken, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
@@ -73,10 +73,10 @@ class Frames(dict[str, int]):
 class FlatEncoder:
     """Strings of pieces through gigatoken in one go."""
 
-    def __init__(self, finder: ControlFinder, about: Description, backend: Any, is_control: npt.NDArray[np.bool_]):
+    def __init__(self, finder: ControlFinder, about: Description, made: Gigatoken, is_control: npt.NDArray[np.bool_]):
         self._form: Any = about.form
         self._finder, self._frames = finder, Frames(finder)
-        self._backend, self._is_control = backend, is_control
+        self._gigatoken, self._is_control = made, is_control
         self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
         lengths = np.zeros(about.vocab_size, np.int64)
         if about.byte_lengths is not None:
@@ -92,8 +92,8 @@ class FlatEncoder:
         """The quick way for a tokenizer, or `None` where it has not been proven to lead to the reference's ids."""
         if about.uncuttable or about.byte_lengths is None or about.rest != about.body:
             return None
-        backend, _ = proven_gigatoken(about.whole, reference, about.added_ids)
-        return None if backend is None else cls(finder, about, backend, is_control)
+        made, _ = proven_gigatoken(about.whole, reference, about.added_ids)
+        return None if made is None else cls(finder, about, made, is_control)
 
     def encode(
         self, texts: Sequence[str], scaffold: Sequence[bool], pieces: Positions
@@ -155,15 +155,16 @@ class FlatEncoder:
 
     def _ids(self, data: list[bytes]) -> tuple[Ids, Positions]:
         """All ids, and how many each string has."""
+        backend = self._gigatoken.after(sum(map(len, data)))
         if len(data) < _BATCH:
-            encoded = list(map(self._backend.encode, data))
+            encoded = list(map(backend.encode, data))
             lengths = np.fromiter(map(len, encoded), np.int64, len(data))
             return np.concatenate(encoded, dtype=np.int32, casting="unsafe"), lengths
         import gigatoken
 
         source: Any = data
-        if isinstance(self._backend, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
+        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
             source = gigatoken.BytesSource([BETWEEN.join(data)], separator=BETWEEN)
-        layout = gigatoken.Tokenizer(self._backend).encode_batch(source).layout
+        layout = gigatoken.Tokenizer(backend).encode_batch(source).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         return np.asarray(layout.content.data).astype(np.int32), offsets[1:] - offsets[:-1]

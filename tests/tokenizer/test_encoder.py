@@ -379,3 +379,17 @@ def test_real_tokenizers(folder: Path) -> None:
     assert owner.tolist() == [bisect_right(ends, a) for a, _ in bare.encode(text, add_special_tokens=False).offsets]
     forged, _ = made.encode_pieces([PROBE, *made.control_ids], [False] * (1 + len(made.control_ids)))
     assert not np.isin(forged, list(made.control_ids.values())).any()
+
+
+def test_gigatoken_is_made_anew_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It remembers every word that it has seen; what it remembers is let go of, and the ids stay."""
+    from niels_gpt.tokenizer import engines
+
+    made = encoder("bytes")
+    pieces = [(["hello world", " again"], [False, False])] * 200
+    expected = [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)]
+    before = made._flat._gigatoken._backend
+    monkeypatch.setattr(engines, "MOST_SEEN", 100)
+    for _ in range(2):
+        assert [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)] == expected
+    assert made._flat._gigatoken._backend is not before
