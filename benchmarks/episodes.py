@@ -1,4 +1,10 @@
-"""`GPTEpisodeDataLoader` beside a loader that loops and stacks, and beside a memory copy of as many bytes."""
+"""`GPTEpisodeDataLoader` beside a loader that loops and stacks, and beside a memory copy of as many bytes.
+
+A padded batch is x, y (int64) and mask (float32): 20 bytes a token. A packed one has segments (int32) and positions
+(int64) too: 32 bytes a token. The copy writes arrays of these types; it reads them warm, which the loaders, whose rows
+lie anywhere in files of half a gigabyte, do not: "the rows alone" reads a batch's rows as the files hold them, ids,
+mask and segments, 7 bytes a token.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +15,39 @@ import torch
 
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
+from niels_gpt.cache.mmap import RowReader
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKENS_NAME
+from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.packed import pack_episodes
 from niels_gpt.episodes.schedule import EveryRow
 
 EPISODES = 100_000
 MANY_EPISODES = 10_000_000
 SHAPES = ((8, 2048), (8, 4096), (32, 1024))
+OF_A_BATCH = (np.int64, np.int64, np.float32)
+OF_A_PACKED_BATCH = (*OF_A_BATCH, np.int32, np.int64)
 PAD = 3
 Tensors = tuple[torch.Tensor, ...]
 
 
 def run(folder: Path) -> list[Result]:
-    """Episodes of 700 tokens on average, padded or cut to T, then packed; then opening ten million."""
+    """Episodes of 700 tokens on average: padded or cut to T, packed, packed on disk; then opening ten million."""
     dataset = _write(folder / "episodes", EPISODES)
     results: list[Result] = []
     for B, T in SHAPES:
         results += _padded(dataset, B, T)
     for B, T in SHAPES:
         results += _packed(dataset, B, T)
+    for B, T in SHAPES:
+        results += _contiguous(dataset, folder / f"packed-{T}", B, T)
     return results + _far(dataset) + _opening(folder / "many")
 
 
 def _padded(dataset: Path, B: int, T: int) -> list[Result]:
     ours = _loader(dataset, B, T)
     loop = _Loop(dataset, B, T)
-    made = [np.zeros((B, T), dtype=np.int64), np.zeros((B, T), dtype=np.int64), np.zeros((B, T), dtype=np.float32)]
+    made = [np.zeros((B, T), dtype=kind) for kind in OF_A_BATCH]
     own = float(np.minimum(loop.records[:, 1], T).mean()) / T
     return measure(
         "episodes",
@@ -64,7 +76,7 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
         drawn = order.rows(0, position, position + B)
         return loop.rows([plan.items[plan.offsets[row] : plan.offsets[row + 1]].tolist() for row in drawn.tolist()])
 
-    made = [np.zeros((B, T), dtype=kind) for kind in (np.int64, np.int64, np.float32, np.int32, np.int64)]
+    made = [np.zeros((B, T), dtype=kind) for kind in OF_A_PACKED_BATCH]
     return measure(
         "episodes",
         f"packed, B {B} T {T}, {1 - plan.utilisation:.1%} padding",
@@ -72,6 +84,38 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
             "next_batch": ours.next_batch,
             "memory copy, one core": lambda: [array.copy() for array in made],
             "loop and stack": rows,
+        },
+        amounts={"tokens": B * T},
+    )
+
+
+def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
+    """The same batches from `episodes pack`, whose rows lie whole in the files."""
+    pack_episodes(dataset, packed, block_size=T, too_long="head")
+    ours = _loader(packed, B, T)
+    order = ours.feed("train").schedule
+    split = packed / "train"
+    starts = np.fromfile(split / INDEX_NAME, dtype="<u8").reshape(-1, 2)[:, 0].astype(np.int64)
+    readers = [
+        RowReader(np.memmap(split / name, dtype=kind, mode="r").view(np.ndarray), T + 1)
+        for name, kind in ((TOKENS_NAME, "<u4"), (MASK_NAME, "u1"), (SEGMENTS_NAME, "<u2"))
+    ]
+    position = 0
+
+    def rows() -> list[np.ndarray]:
+        nonlocal position
+        position = (position + B) % (len(starts) - B)
+        drawn = starts[order.rows(0, position, position + B)]
+        return [reader.read(drawn, T + 1) for reader in readers]
+
+    made = [np.zeros((B, T), dtype=kind) for kind in OF_A_PACKED_BATCH]
+    return measure(
+        "episodes",
+        f"packed on disk, B {B} T {T}",
+        {
+            "next_batch": ours.next_batch,
+            "memory copy, one core": lambda: [a.copy() for a in made],
+            "the rows alone": rows,
         },
         amounts={"tokens": B * T},
     )

@@ -41,6 +41,7 @@ async def rollout(url: str, model: str, renderer: object, turns: int) -> Traject
 
 
 def main() -> None:
+    """Sample one rollout and say how much of it is trained on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)

@@ -7,6 +7,7 @@ Run it again with more steps, and it goes on with the batch that would have come
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -33,12 +34,14 @@ def token_losses(model: Model, batch: EpisodeBatch) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(model(batch.x).flatten(0, 1), batch.y.flatten(), reduction="none")
 
 
-def endless(loader: GPTEpisodeDataLoader):
+def endless(loader: GPTEpisodeDataLoader) -> Iterator[EpisodeBatch]:
+    """Batches from where the loader stands, epoch after epoch."""
     while True:
         yield loader.next_batch()
 
 
 def main() -> None:
+    """Train, and save after every step what the next run goes on with."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("episodes", type=Path)
     parser.add_argument("--steps", type=int, default=20)

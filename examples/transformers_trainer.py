@@ -9,14 +9,30 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, LlamaConfig, TrainingArguments
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, TrainingArguments
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.trainers.hugging_face import EpisodeTrainer
 
 
+def model_of(name: str | None, vocab_size: int) -> PreTrainedModel:
+    """A pretrained model, or without a name a tiny random Llama."""
+    if name:
+        return AutoModelForCausalLM.from_pretrained(name)
+    tiny = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    return AutoModelForCausalLM.from_config(tiny)
+
+
 def main() -> None:
+    """Train, or go on from the last checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("episodes", type=Path)
     parser.add_argument("--model", help="A model to fine-tune.  [default: a tiny random Llama]")
@@ -27,20 +43,6 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
 
-    config = TrainingConfig(batch_size=2, block_size=given.block_size)
-    loader = GPTEpisodeDataLoader(config, dataset_dir=given.episodes, pad_token_id=0, packing=True, too_long="head")
-    if given.model:
-        model = AutoModelForCausalLM.from_pretrained(given.model)
-    else:
-        tiny = LlamaConfig(
-            vocab_size=loader.vocab_size or 2**17,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-        )
-        model = AutoModelForCausalLM.from_config(tiny)
     arguments = TrainingArguments(
         output_dir=str(given.out),
         max_steps=given.steps,
@@ -51,7 +53,10 @@ def main() -> None:
         learning_rate=1e-3,
         lr_scheduler_type="constant",
     )
-    trainer = EpisodeTrainer(model=model, args=arguments, episodes=loader)
+    # After the arguments: on several ranks they make known which one this is.
+    config = TrainingConfig(batch_size=2, block_size=given.block_size)
+    loader = GPTEpisodeDataLoader(config, dataset_dir=given.episodes, pad_token_id=0, packing=True, too_long="head")
+    trainer = EpisodeTrainer(model=model_of(given.model, loader.vocab_size or 2**17), args=arguments, episodes=loader)
     result = trainer.train(resume_from_checkpoint=given.resume or None)
     print(f"{result.global_step} steps, loss {result.training_loss:.4f}")
 

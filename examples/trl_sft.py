@@ -11,13 +11,29 @@ import argparse
 from pathlib import Path
 
 from datasets import load_dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 from trl import SFTConfig, SFTTrainer
 
 from niels_gpt.export import export
 
 
+def model_of(name: str | None, vocab_size: int) -> PreTrainedModel:
+    """A pretrained model, or without a name a tiny random Llama."""
+    if name:
+        return AutoModelForCausalLM.from_pretrained(name)
+    tiny = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    return AutoModelForCausalLM.from_config(tiny)
+
+
 def main() -> None:
+    """Train on an export made for TRL."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("episodes", type=Path)
     parser.add_argument("--tokenizer", required=True, help="The tokenizer that the episodes were built with.")
@@ -38,20 +54,8 @@ def main() -> None:
         overwrite=True,
     )
     print("\n".join(manifest["use"]))
-    if given.model:
-        model = AutoModelForCausalLM.from_pretrained(given.model)
-    else:
-        tiny = LlamaConfig(
-            vocab_size=manifest["source"]["vocab_size"] or 2**17,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-        )
-        model = AutoModelForCausalLM.from_config(tiny)
     trainer = SFTTrainer(
-        model=model,
+        model=model_of(given.model, manifest["source"]["vocab_size"] or 2**17),
         args=SFTConfig(
             output_dir=str(given.out),
             max_steps=given.steps,

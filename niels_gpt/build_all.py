@@ -33,6 +33,7 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
 from niels_gpt.errors import Mismatch, NielsError, UsageError
 from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.portions import SERIAL, Engine
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import ChatSource, TextSource
 from niels_gpt.sources.dolly import Dolly
@@ -41,6 +42,7 @@ from niels_gpt.sources.gutenberg import Gutenberg
 from niels_gpt.sources.hub import HubDataset, HubSource
 from niels_gpt.sources.oasst1 import OpenAssistant
 from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.sources.slices import Sliceable
 from niels_gpt.sources.wikitext import WikiText
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -73,7 +75,7 @@ class Settings:
     max_messages: int | None = None
     max_bad_rows: int = 0
     with_gutenberg: bool = False
-    workers: int | None = None
+    threads: int | None = None
     overwrite: bool = False
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -139,11 +141,16 @@ def _all_targets(settings: Settings) -> list[Target]:
 
 
 def build_all(
-    settings: Settings, *, progress: Progress = SILENT, finished: Callable[[Outcome], None] = lambda outcome: None
+    settings: Settings,
+    *,
+    engine: Engine = SERIAL,
+    progress: Progress = SILENT,
+    finished: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
     """Build every target of the plan and write the report.
 
     Args:
+        engine: runs the work of sources that can be cut, see `scale`; what is streamed is built in this process.
         finished: called with each outcome as soon as it is known.
 
     Returns:
@@ -156,7 +163,7 @@ def build_all(
     tokenizer = _keep_tokenizer(settings)
     outcomes = []
     for target in targets:
-        outcomes.append(_build(target, tokenizer, settings, progress))
+        outcomes.append(_build(target, tokenizer, settings, engine, progress))
         finished(outcomes[-1])
         _write_report(settings, tokenizer, outcomes)
     return outcomes
@@ -191,7 +198,9 @@ def _keep_tokenizer(settings: Settings) -> SentencePieceTokenizer:
     return load_tokenizer(kept)
 
 
-def _build(target: Target, tokenizer: SentencePieceTokenizer, settings: Settings, progress: Progress) -> Outcome:
+def _build(
+    target: Target, tokenizer: SentencePieceTokenizer, settings: Settings, engine: Engine, progress: Progress
+) -> Outcome:
     out = settings.cache_dir / target.place
     started = time.perf_counter()
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
@@ -199,7 +208,7 @@ def _build(target: Target, tokenizer: SentencePieceTokenizer, settings: Settings
         if target.source is None:
             _write_stub(out, target.name)
             return Outcome(target.name, target.place, "stub", reason="not built: pass --with-gutenberg to build it")
-        _build_cache(target, out, tokenizer, settings, progress)
+        _build_cache(target, out, tokenizer, settings, engine, progress)
         meta = open_meta(out)
     except NielsError as error:
         return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=str(error))
@@ -209,7 +218,12 @@ def _build(target: Target, tokenizer: SentencePieceTokenizer, settings: Settings
 
 
 def _build_cache(
-    target: Target, out: Path, tokenizer: SentencePieceTokenizer, settings: Settings, progress: Progress
+    target: Target,
+    out: Path,
+    tokenizer: SentencePieceTokenizer,
+    settings: Settings,
+    engine: Engine,
+    progress: Progress,
 ) -> None:
     source = target.source
     assert source is not None
@@ -220,8 +234,9 @@ def _build_cache(
         "source_config": source.config(),
         "streaming": source.streaming,
         "max_bad_rows": settings.max_bad_rows,
-        "num_threads": settings.workers,
+        "num_threads": settings.threads,
         "overwrite": settings.overwrite or _is_stub(out),
+        "engine": engine if isinstance(source, Sliceable) else SERIAL,
         "read_share": source.read_share,
         "progress": progress,
         **target.limits,
@@ -229,9 +244,9 @@ def _build_cache(
     if isinstance(source, TextSource):
         # Rows of the hub come shuffled by the source; documents of a folder are few enough to need no buffer.
         options |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
-        build_pretrain_cache(source.iterate(), str(out), **options)
+        build_pretrain_cache(source, str(out), **options)
     else:
-        build_sft_cache(source.iterate(), str(out), **options)
+        build_sft_cache(source, str(out), **options)
 
 
 def _is_stub(out: Path) -> bool:

@@ -145,6 +145,8 @@ STORAGE_REMEDIES = {
     errno.EPERM: "check the permissions or choose another place",
     errno.EEXIST: "a part of the path is a file: choose another place",
     errno.ENOTDIR: "a part of the path is a file: choose another place",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ENOENT: "a part of the path is not there: check it",
 }
 
 

@@ -28,6 +28,10 @@ def export_command(
     ),
     shuffle: Annotated[int | None, typer.Option(help="A seed: rows in a random order.  [default: as they lie]")] = None,
     binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False,
+    pad_multiple: Annotated[
+        int | None, typer.Option(min=1, help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.")
+    ] = None,
+    pad_id: Annotated[int | None, typer.Option(min=0, help="The id to pad with: its tokenizer's eos.")] = None,
     shard_tokens: Annotated[int, typer.Option(min=1, help="About so many tokens in a file.")] = SHARD_TOKENS,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the format alone; may be repeated.", show_default=False)
@@ -41,6 +45,9 @@ def export_command(
     """
     from niels_gpt.export.run import export
 
+    options = dict(map(_parsed, option or ()))
+    padding = {"pad_multiple": pad_multiple, "pad_id": pad_id}
+    options |= {name: value for name, value in padding.items() if value is not None}
     with ShownProgress() as progress:
         manifest = export(
             source,
@@ -56,7 +63,7 @@ def export_command(
             shard_tokens=shard_tokens,
             overwrite=overwrite,
             progress=progress,
-            **dict(map(_parsed, option or ())),
+            **options,
         )
     if as_json:
         print_json({"out": str(directory)} | manifest)

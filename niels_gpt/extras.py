@@ -9,16 +9,17 @@ from typing import Final
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
 
-# The same as in pyproject's extras; a test compares them.
+# The same as in pyproject's extras, for libraries that are asked for where they are used; a test compares them.
 LEAST: Final = {
     "datasets": "3.0",
-    "gigatoken": "0.10",
+    "fsspec": "2024.6",
     "httpx": "0.27",
+    "huggingface_hub": "0.25",
     "lightning": "2.4",
     "pyarrow": "15",
     "ray": "2.40",
+    "s3fs": "2024.6",
     "tokenizers": "0.21",
-    "torch": "2.2",
     "transformers": "5",
 }
 

@@ -9,10 +9,11 @@ Sizes and checksums are computed while the bytes pass by, so they cost no second
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import shutil
-import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ import numpy.typing as npt
 
 from niels_gpt.checksums import COPY_BYTES, Checksums, FileRecord
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
+
+_ASIDE = ".niels.tmp"
 
 
 class HashedWriter:
@@ -76,41 +79,55 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     Raises:
         StorageError: the file system refused; `path` is then as it was before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    with storage_errors("writing", path):
-        aside.unlink(missing_ok=True)
-    writer = HashedWriter(aside)
-    try:
-        writer.write(data)
-        record = writer.close()
-        with storage_errors("renaming into place", path):
-            aside.replace(path)
-            sync_directory(path.parent)
-    finally:
-        writer.abandon()
-        aside.unlink(missing_ok=True)
-    return record
+    checksums = Checksums()
+    checksums.update(memoryview(data))
+    with atomic_file(path) as file:
+        file.write(data)
+    return checksums.record()
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file of any size, written aside in the block and renamed over `path` at its end; nothing after an error.
 
+    What a killed process left aside is removed by the next one that writes `path`.
+
     Raises:
         StorageError: the file system refused; `path` is then as it was before.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    with storage_errors("writing", path):
+        _remove_abandoned(path)
+        aside, file = _open_aside(path)
     try:
-        with storage_errors("writing", path):
-            with aside.open("wb+", buffering=COPY_BYTES) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+        with storage_errors("writing", path), file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
             aside.replace(path)
             sync_directory(path.parent)
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
+    """A new file beside `path`, locked for as long as it is open; its name is never used again."""
+    while True:
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_ASIDE}")
+        file = aside.open("xb+", buffering=COPY_BYTES)
+        with suppress(OSError):  # a file system without locks: nobody gets one there, so nobody removes it either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:  # else another process took it for abandoned before it was locked
+            return aside, file
+        file.close()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Delete what killed processes left of `path`; what a live one is writing is locked."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_ASIDE}"):
+        with suppress(OSError), left.open("rb") as file:  # locked, or gone by now, or not ours to remove
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def json_bytes(value: Any) -> bytes:

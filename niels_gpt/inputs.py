@@ -12,13 +12,14 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast, overload
 
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import InputError, MissingExtra, storage_errors
+from niels_gpt.errors import InputError, storage_errors
+from niels_gpt.extras import check_library
 from niels_gpt.remote import AnyFile, RemoteFile, remote_errors
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")
@@ -88,6 +89,8 @@ def _expand_one(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     if path.is_file():
         return [path]
     matches = sorted(Path(name) for name in glob.glob(given, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+    if path.exists():
+        return [the_file(path)]  # a pipe or device
     if matches in ([], [path]):  # glob also finds a dead link or a device by its own name
         raise InputError(f"{given}: no such file or directory; check the path (it is relative to {Path.cwd()})")
     return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
@@ -137,14 +140,19 @@ def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
     return [{"name": file.name, "bytes": record.bytes, "sha256": record.sha256} for file, record in records]
 
 
-def read_text(path: Path) -> str:
+def reading(path: AnyFile) -> AbstractContextManager[None]:
+    """What goes wrong inside with a file's disk or network is a `StorageError` that names it."""
+    return remote_errors("reading", str(path)) if isinstance(path, RemoteFile) else storage_errors("reading", path)
+
+
+def read_text(path: AnyFile) -> str:
     """A whole text file, decoded as UTF-8 without changing a character (line ends stay as they are).
 
     Raises:
         InputError: invalid UTF-8, naming line and byte offset.
     """
-    with storage_errors("reading", path):
-        data = path.read_bytes()
+    with reading(path), path.open("rb") as file:
+        data = file.read()
     return decode(data, str(path), first_line=1).removeprefix("\ufeff")
 
 
@@ -169,8 +177,7 @@ def open_bytes(path: AnyFile) -> Iterator[IO[bytes]]:
         StorageError: the disk or the network failed.
     """
     path = the_file(path)
-    errors = remote_errors("reading", str(path)) if isinstance(path, RemoteFile) else storage_errors("reading", path)
-    with errors:
+    with reading(path):
         try:
             with path.open("rb") as file, _unpacked(path, file) as plain:
                 yield plain
@@ -188,10 +195,9 @@ def _unpacked(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(file, "rb"))
     if path.suffix == ".zst":
-        try:
-            import pyarrow
-        except ModuleNotFoundError as error:
-            raise MissingExtra("pyarrow") from error
+        check_library("pyarrow")
+        import pyarrow
+
         return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"))
     return file
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from niels_gpt.checksums import file_record, find_damage
@@ -35,7 +35,7 @@ def read_manifest(path: Path) -> Manifest:
         data = path.read_bytes()
     try:
         manifest = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CacheError(
             f"{path}: not valid JSON ({error}); restore the file, or build again with --overwrite"
         ) from error
@@ -60,6 +60,14 @@ def check_objects(path: Path, manifest: Manifest, keys: Sequence[str]) -> None:
         kinds = {"bytes": int, "sha256": str, "crc32_blocks": str}
         if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in kinds.items()):
             raise CacheError(f"{path}: files: {name}: expected bytes, sha256 and crc32_blocks. {REPAIR}")
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Raise `CacheError` for a listed file that would lie outside the manifest's directory."""
+    for name in names:
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts:
+            raise CacheError(f"{path}: lists {name!r}, which is no file of this directory; do not trust this dataset")
 
 
 def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Sequence[str]) -> None:

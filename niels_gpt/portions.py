@@ -1,4 +1,4 @@
-"""The part of a build of chats that can be done anywhere, in any number of pieces: rows -> ids, lengths and weights.
+"""The part of a build that can be done anywhere, in any number of pieces: rows -> ids, lengths and weights.
 
 ::
 
@@ -11,7 +11,8 @@ the split and the files, depends on their order and stays in one process.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
@@ -32,14 +33,14 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Portion:
-    """Some conversations, ready to be divided among the splits and written.
+    """Some rows (conversations, documents), ready to be divided among the splits and written.
 
     Attributes:
-        ids: integers, all conversations one after the other, shape (n,).
-        lengths: ids of each conversation, int64.
-        weights: float32 or uint8 of shape (n,): 0 where nothing is trained.
-        groups: for each conversation what keeps it on one side of the split with its neighbours.
-        facts: for each a row of `episodes.parquet`; empty where none are kept.
+        ids: integers, all rows one after the other, shape (n,).
+        lengths: ids of each row, int64.
+        weights: float32 or uint8 of shape (n,): 0 where nothing is trained. Of shape (0,) for documents.
+        groups: for each row what keeps it on one side of the split with its neighbours.
+        facts: what else is known of each, such as its row of `episodes.parquet`; empty where nothing is kept.
     """
 
     ids: npt.NDArray[np.integer[Any]]
@@ -60,7 +61,7 @@ class Work(Protocol):
     def metadata(self) -> bool:
         """Portions carry facts."""
 
-    def portions(self, rows: Rows, rejections: Rejections) -> Iterator[Portion]:
+    def portions(self, rows: Iterable[Any], rejections: Rejections) -> Iterator[Portion]:
         """The usable rows in order; the others go to `rejections`, in order too."""
 
 
@@ -70,14 +71,16 @@ class Engine(Protocol):
     def portions(
         self,
         work: Work,
-        rows: Rows,
+        rows: Iterable[Any],
         rejections: Rejections,
         *,
         out: Path,
         recipe: Mapping[str, Any],
         progress: Progress,
-    ) -> Iterator[Portion]:
-        """The portions of all rows, in order.
+    ) -> Generator[Portion]:
+        """The portions of all rows, in order. Rows are rejected as the portions come, in the work's own order.
+
+        Once it is closed, nobody works any more.
 
         Args:
             out, recipe: what is built, for engines that keep finished pieces beside it.
@@ -89,6 +92,9 @@ class Engine(Protocol):
     def discard(self, out: Path) -> None:
         """`out` is complete: delete whatever was kept beside it."""
 
+    def keep(self, out: Path, progress: Progress) -> None:
+        """`out` was not finished: say what is kept for the next run, if anything."""
+
 
 class Serial:
     """The rows as they come, in this process; nothing is kept."""
@@ -96,15 +102,15 @@ class Serial:
     def portions(
         self,
         work: Work,
-        rows: Rows,
+        rows: Iterable[Any],
         rejections: Rejections,
         *,
         out: Path,
         recipe: Mapping[str, Any],
         progress: Progress,
-    ) -> Iterator[Portion]:
+    ) -> Generator[Portion]:
         """See `Engine`."""
-        return work.portions(rows, rejections)
+        yield from work.portions(rows, rejections)
 
     def read_share(self) -> float | None:
         """See `Engine`."""
@@ -112,6 +118,20 @@ class Serial:
 
     def discard(self, out: Path) -> None:
         """See `Engine`."""
+
+    def keep(self, out: Path, progress: Progress) -> None:
+        """See `Engine`."""
+
+
+@contextmanager
+def finishing(engine: Engine, out: Path, progress: Progress) -> Iterator[None]:
+    """Around a build: what its engine keeps beside `out` goes when that is complete, and stays after an error."""
+    try:
+        yield
+    except BaseException:  # an interrupt too must not lose what is built
+        engine.keep(out, progress)
+        raise
+    engine.discard(out)
 
 
 SERIAL: Final = Serial()

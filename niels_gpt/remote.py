@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from niels_gpt.errors import STORAGE_REMEDIES, MissingExtra, NielsError, StorageError
+from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError
+from niels_gpt.extras import check_library
 
 READ_BYTES = 8 << 20
 
@@ -67,21 +68,24 @@ def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, which keeps no listings, and the path in it.
 
     Raises:
-        MissingExtra: fsspec or the library for this kind of URL is not installed. StorageError: a URL of no known kind.
+        MissingExtra: fsspec or the library for this kind of URL is not installed.
+        UsageError: a URL of no known kind, or one that names no place. StorageError: the store cannot be reached.
     """
-    try:
-        from fsspec.core import split_protocol, url_to_fs
-    except ModuleNotFoundError as error:
-        raise MissingExtra("fsspec") from error
-    local = split_protocol(url)[0] in (None, "file", "local")
+    check_library("fsspec")
+    from fsspec.core import split_protocol, url_to_fs
+
+    if not url.rpartition("://")[2].strip("/"):
+        raise UsageError(f"{url!r} names no place; expected a URL as s3://bucket/name, or a path")
+    protocol = split_protocol(url)[0]
+    if protocol in ("s3", "s3a"):
+        check_library("s3fs")
+    local = protocol in (None, "file", "local")
     options = {"auto_mkdir": True} if local else {"use_listings_cache": False}
     with remote_errors("opening", url):
         try:
             fs, path = url_to_fs(url, **options)
-        except ImportError as error:
-            if url.startswith(("s3://", "s3a://")):
-                raise MissingExtra("s3fs") from error
-            raise
+        except ValueError as error:
+            raise UsageError(f"{url}: {_short(error)}; expected a URL as s3://bucket/name, or a path") from error
     return fs, str(path).rstrip("/")
 
 
@@ -90,7 +94,7 @@ def size_at(fs: Any, path: str) -> int | None:
     with remote_errors("asking for", path):
         try:
             info = fs.info(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return int(info["size"]) if info["type"] == "file" else None
 
@@ -100,7 +104,7 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
     """Turn whatever a file system's library raises into a `StorageError` with a way out: each has errors of its own."""
     try:
         yield
-    except (NielsError, FileNotFoundError):
+    except NielsError:
         raise
     except Exception as error:
         raise StorageError(f"{url}: {doing} failed: {_short(error)}; {_remedy(error)}") from error
@@ -111,6 +115,8 @@ def _short(error: Exception) -> str:
 
 
 def _remedy(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "check the address; a bucket must have been created before"
     if isinstance(error, PermissionError) or "redentials" in str(error):
         return "check the credentials and what they allow"
     if isinstance(error, OSError) and error.errno in STORAGE_REMEDIES:

@@ -16,7 +16,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, NielsError
+from niels_gpt.errors import EXTRA_OF_LIBRARY, STORAGE_REMEDIES, MissingExtra, NielsError
 from niels_gpt.progress import Progress
 
 PLAIN_SECONDS = 5.0
@@ -55,7 +55,8 @@ def run(command: Callable[[], Any]) -> None:
         sys.exit(130)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _print_error(f"{where}{error.strerror or error}")
+        remedy = STORAGE_REMEDIES.get(error.errno or 0)
+        _print_error(f"{where}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))
         sys.exit(3)
 
 

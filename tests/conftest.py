@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,20 +44,6 @@ class FakeTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         words = {token: word for word, token in self._ids.items()}
         return " ".join(words[token] for token in ids)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def remembered(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a module's own functions remember leaves with it: real vocabularies take hundreds of megabytes each."""
-    yield
-    from tests.assets import encoder_at
-
-    own = [held for held in vars(request.module).values() if getattr(held, "__module__", "") == request.module.__name__]
-    full = [held for held in [*own, encoder_at] if hasattr(held, "cache_info") and held.cache_info().currsize]
-    for held in full:
-        held.cache_clear()
-    if full:
-        gc.collect()
 
 
 @pytest.fixture

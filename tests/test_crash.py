@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 
 from niels_gpt.cache.mmap import verify_cache
+from tests.conftest import REPOSITORY
 from tests.test_cache_determinism import digests
 
 SCRIPT = """
-import json, os, signal, sys
+import json, os, sys
 from pathlib import Path
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.files import HashedWriter
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
+from tests.killing import count_and_kill
 
 tokenizer = load_tokenizer(sys.argv[1])
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 
 
 def build(kind, out, overwrite):
@@ -41,22 +41,6 @@ def build(kind, out, overwrite):
         build_pretrain_cache(TextFiles([notes_dir()]).iterate(), out, tokenizer=tokenizer, max_train_tokens=1 << 40,
                              max_val_tokens=1 << 40, val_frac=0.1, shard_bytes=8192, seed=1, shuffle_buffer=9,
                              num_threads=1, overwrite=overwrite)
-
-
-def count_and_kill(out, point):
-    steps = 0
-
-    def step():
-        nonlocal steps
-        steps += 1
-        if steps == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    below = str(Path(out).parent)
-    sys.addaudithook(lambda event, given: step() if event in EVENTS and below in str(given[0]) else None)
-    write = HashedWriter.write
-    HashedWriter.write = lambda self, data: (step(), write(self, data), step())
-    return lambda: steps
 
 
 for line in sys.stdin:
@@ -77,7 +61,11 @@ class Killer:
 
     def __init__(self, tokenizer_dir: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tokenizer_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SCRIPT, str(tokenizer_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
         )
 
     def build(self, kind: str, out: Path, *, point: int = 0, overwrite: bool = False) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import tomllib
 
@@ -19,7 +20,13 @@ def test_the_least_versions_are_those_of_the_extras() -> None:
         assert f"{name}>={least}" in told[EXTRA_OF_LIBRARY[name]]
 
 
-@pytest.mark.parametrize("name", ["transformers", "lightning", "ray"])
+def test_each_library_of_the_list_is_asked_for_somewhere() -> None:
+    asked = re.compile(r'check_library\("(\w+)"\)')
+    files = (REPOSITORY / "niels_gpt").rglob("*.py")
+    assert {name for file in files for name in asked.findall(file.read_text())} == extras.LEAST.keys()
+
+
+@pytest.mark.parametrize("name", extras.LEAST)
 def test_a_library_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match=rf"pip install 'niels-gpt\[{EXTRA_OF_LIBRARY[name]}\]'") as caught:

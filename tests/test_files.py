@@ -137,6 +137,50 @@ def test_write_atomic_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monke
     assert tree(tmp_path) == {"file": "old"}
 
 
+WRITE_SLOWLY = """
+import sys, time
+from pathlib import Path
+from niels_gpt.files import atomic_file
+with atomic_file(Path(sys.argv[1])) as file:
+    file.write(b"slow")
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_path: Path) -> None:
+    path, mine = tmp_path / "file[1].json", tmp_path / ".file[1].json.mine.tmp"
+    mine.write_text("a person's own")
+    killed, live = (
+        subprocess.Popen(
+            [sys.executable, "-c", WRITE_SLOWLY, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    )
+    for process in (killed, live):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+    killed.kill()
+    killed.communicate()
+    assert len(list(tmp_path.iterdir())) == 3
+    write_atomic(path, b"new")
+    assert len(list(tmp_path.iterdir())) == 3  # the live one's, the new file and `mine`
+    live.communicate(timeout=30)
+    assert live.returncode == 0
+    assert tree(tmp_path) == {path.name: "slow", mine.name: "a person's own"}
+
+
+def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
+    """Each looks for abandoned files while the others have just opened theirs."""
+    path, writers = tmp_path / "file", 4
+    script = "import sys; from pathlib import Path; from niels_gpt.files import write_atomic\n"
+    script += "for n in range(300): write_atomic(Path(sys.argv[1]), sys.argv[2].encode() * 1000)"
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(path), str(n)]) for n in range(writers)]
+    assert [process.wait(timeout=120) for process in processes] == [0] * writers
+    assert path.read_text() in {str(n) * 1000 for n in range(writers)}
+    assert tree(tmp_path) == {"file": path.read_text()}
+
+
 def test_json_is_written_as_people_read_it() -> None:
     assert json_bytes({"b": 1, "a": "naïve"}) == '{\n  "b": 1,\n  "a": "naïve"\n}\n'.encode()
 

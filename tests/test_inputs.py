@@ -63,7 +63,7 @@ def test_expand_takes_absolute_patterns(library: Path) -> None:
         ("empty", "empty: no file below this directory ends in .txt, .md; nothing to read"),
         ("dead.txt", "dead.txt: no such file or directory"),
         ("dea*", "dead.txt: no such file or directory"),
-        ("pipe", "pipe: no such file or directory"),
+        ("pipe", "pipe: a pipe or device; expected a regular file"),
     ],
 )
 def test_expand_refuses(library: Path, given: str, expected: str) -> None:

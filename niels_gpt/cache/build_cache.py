@@ -3,22 +3,21 @@
 A build is a pure function of the rows, the tokenizer, the options and the seed. It works on batches of about a
 million characters, so memory does not grow with the input::
 
-    rows -> usable rows -> (shuffle buffer) -> batches -> ids -> train or val -> files aside -> meta.json -> rename
+    rows -> usable rows -> batches -> ids -> train or val (-> shuffle buffer) -> files aside -> meta.json -> rename
 
 Nothing carries the cache's name before everything is written and flushed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from niels_gpt.builds import Build, CacheTokenizer, already_built, check_ids, recipe
+from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
 from niels_gpt.cache.formats import (
     MAX_MESSAGE_BYTES,
     SPLITS,
@@ -27,23 +26,20 @@ from niels_gpt.cache.formats import (
     ExampleWriter,
     ShardWriter,
 )
+from niels_gpt.documents import DocumentWork, DrawnDocument, Rooms, drawn, joined
 from niels_gpt.encoders import Encoder, SentinelEncoder, encoder_of
 from niels_gpt.errors import DataError, MessageError, UsageError
-from niels_gpt.format.rows import batches, usable_documents
+from niels_gpt.format.rows import batches
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
-from niels_gpt.portions import SERIAL, CacheWork, Engine
+from niels_gpt.portions import SERIAL, CacheWork, Engine, finishing
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.splits import ValidationSplit, shuffled
-from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentinel_ids
 
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
-
-Row = TypeVar("Row")
-Bools = npt.NDArray[np.bool_]
 
 
 def build_pretrain_cache(
@@ -65,6 +61,7 @@ def build_pretrain_cache(
     max_bad_rows: int = 0,
     num_threads: int | None = None,
     overwrite: bool = False,
+    engine: Engine = SERIAL,
     read_share: Callable[[], float | None] = lambda: None,
     progress: Progress = SILENT,
 ) -> None:
@@ -87,6 +84,7 @@ def build_pretrain_cache(
         max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
         num_threads: for encoding; the result does not depend on it.
         overwrite: replace an earlier cache at `out_dir`.
+        engine: runs the work, see `scale`; the bytes do not depend on it.
         read_share: how much of the input has been read, 0 to 1, to tell the time left.
 
     Raises:
@@ -114,31 +112,42 @@ def build_pretrain_cache(
     )
     out = Path(out_dir)
     if not overwrite and already_built(out, meta, progress):
+        engine.discard(out)
         return
-    with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
+    with finishing(engine, out, progress), Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {
             name: build.add(ShardWriter(build.path / name, TOKEN_DTYPES[meta["token_dtype"]], shard_bytes))
             for name in SPLITS
         }
-        rooms = _Rooms({"train": max_train_tokens, "val": max_val_tokens})
-        documents: Iterable[_Drawn[str]] = _drawn_documents(usable_documents(texts, build.rejections), split)
-        if shuffle_buffer is not None:  # after the split, so that a group stays together
-            documents = shuffled(documents, shuffle_buffer, seed)
+        rooms = Rooms({"train": max_train_tokens, "val": max_val_tokens})
         budget = max_train_tokens + max_val_tokens
         progress.begin(out.name, total=budget if budget < UNLIMITED_TOKENS else None, unit="tokens")
-        for batch in batches(documents, lambda document: len(document.row)):
-            ids, lengths = _encode_documents(tokenizer, _rows(batch), separate_documents, num_threads)
-            for name, chosen in rooms.assign(_in_val(batch), lengths).items():
-                writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
-            progress.advance(len(ids))
-            if budget >= UNLIMITED_TOKENS:
-                _expect(progress, sum(writer.tokens for writer in writers.values()), read_share())
-            if rooms.full:
-                break
+        work = DocumentWork(tokenizer, separate_documents, num_threads)
+        portions = engine.portions(work, texts, build.rejections, out=out, recipe=meta, progress=progress)
+        with closing(portions):  # a full budget is met before the last of them
+            for batch in batches(_ordered(drawn(portions, split), shuffle_buffer, seed), _characters):
+                ids, lengths, in_val = joined(batch)
+                for name, chosen in rooms.assign(in_val, lengths).items():
+                    writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
+                progress.advance(len(ids))
+                if budget >= UNLIMITED_TOKENS:
+                    share = read_share() or engine.read_share()
+                    _expect(progress, sum(writer.tokens for writer in writers.values()), share)
+                if rooms.full:
+                    break
         build.close_writers()
         totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
         _refuse_empty(out, sum(totals.values()), "text", build)
         build.finish(totals, {n: {"documents": rooms.documents[n], "tokens": w.tokens} for n, w in writers.items()})
+
+
+def _ordered(documents: Iterable[DrawnDocument], buffer: int | None, seed: int) -> Iterable[DrawnDocument]:
+    """Shuffled, if wanted: after the split, so that a group stays together."""
+    return documents if buffer is None else shuffled(documents, buffer, seed)
+
+
+def _characters(document: DrawnDocument) -> int:
+    return document.characters
 
 
 def build_sft_cache(
@@ -176,9 +185,8 @@ def build_sft_cache(
         seed: of the split.
         default_system_text: the system turn of conversations that have none.
         max_message_bytes: a longer message makes its row unusable.
-        engine: runs the work, see `scale`; the bytes do not depend on it.
-        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, read_share: as for
-            `build_pretrain_cache`.
+        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, engine, read_share:
+            as for `build_pretrain_cache`.
 
     Raises:
         UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
@@ -204,7 +212,7 @@ def build_sft_cache(
     if not overwrite and already_built(out, meta, progress):
         engine.discard(out)
         return
-    with Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
+    with finishing(engine, out, progress), Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
         writers = {
             name: build.add(
                 ExampleWriter(build.path, name, TOKEN_DTYPES[meta["token_dtype"]], masked="mask_dtype" in meta)
@@ -232,7 +240,6 @@ def build_sft_cache(
             for name, writer in writers.items()
         }
         build.finish(totals, splits)
-    engine.discard(out)
 
 
 def _sft_encoder(
@@ -257,27 +264,6 @@ def _sft_options(encoder: Encoder) -> dict[str, Any]:
     if isinstance(encoder, SentinelEncoder):
         return {name: told[name] for name in ("default_system_text", "max_message_bytes")}
     return {"mask_dtype": "uint8", **{name: held for name, held in told.items() if name != "tokenizer_sha256"}}
-
-
-@dataclass(frozen=True)
-class _Drawn(Generic[Row]):
-    """A row and the side of the split that it was drawn for."""
-
-    row: Row
-    val: bool
-
-
-def _drawn_documents(documents: Iterable[Document], split: ValidationSplit) -> Iterator[_Drawn[str]]:
-    for document in documents:
-        yield _Drawn(document.text, document.split == "val" if document.split else split.draw(document.group))
-
-
-def _rows(batch: Sequence[_Drawn[Row]]) -> list[Row]:
-    return [drawn.row for drawn in batch]
-
-
-def _in_val(batch: Sequence[_Drawn[Any]]) -> Bools:
-    return np.fromiter((drawn.val for drawn in batch), dtype=np.bool_, count=len(batch))
 
 
 def _expect(progress: Progress, tokens: int, share: float | None) -> None:
@@ -314,57 +300,3 @@ def _refuse_empty(out: Path, rows: int, what: str, build: Build) -> None:
     if not rows:
         dropped = dict(build.rejections.dropped) or "none"
         raise DataError(f"{out}: the input holds no {what}, so nothing was written; rows left out: {dropped}")
-
-
-def _encode_documents(
-    tokenizer: CacheTokenizer, texts: Sequence[str], separate: bool, num_threads: int | None
-) -> tuple[Ids, Lengths]:
-    """The documents' ids one after the other, each followed by an end-of-turn id if `separate`."""
-    ids, lengths = encode_ordinary(tokenizer, texts, num_threads=num_threads)
-    if separate:
-        ids = np.insert(ids, np.cumsum(lengths), sentinel_ids(tokenizer)["eot"])
-        lengths = lengths + 1
-    check_ids(ids, tokenizer.vocab_size)
-    return ids, lengths
-
-
-class _Rooms:
-    """How many tokens each split may still take, and which documents therefore go where.
-
-    Attributes:
-        documents: how many went to each split so far.
-    """
-
-    def __init__(self, budgets: dict[str, int]) -> None:
-        self._left = dict(budgets)
-        self.documents = dict.fromkeys(budgets, 0)
-
-    @property
-    def full(self) -> bool:
-        """Nothing more fits anywhere."""
-        return not any(self._left.values())
-
-    def assign(self, in_val: Bools, lengths: Lengths) -> dict[str, Bools]:
-        """Which documents go to each split: the one drawn while it has room, else the other while that has.
-
-        A document belongs to a split if it begins within the split's room; with room 5, lengths 3 3 3 give two.
-        """
-        val = in_val & self._begin_inside(in_val, lengths, "val")
-        train = ~val & self._begin_inside(~val, lengths, "train")
-        val |= ~train
-        val &= self._begin_inside(val, lengths, "val")
-        chosen = {"train": train, "val": val}
-        for split, documents in chosen.items():
-            self.documents[split] += int(documents.sum())
-        return chosen
-
-    def _begin_inside(self, chosen: Bools, lengths: Lengths, split: str) -> Bools:
-        taken = np.where(chosen, lengths, 0)
-        inside: Bools = np.cumsum(taken) - taken < self._left[split]
-        return inside
-
-    def cut(self, split: str, ids: Ids) -> Ids:
-        """The ids that fit; they are taken off the split's room."""
-        kept = ids[: self._left[split]]
-        self._left[split] -= len(kept)
-        return kept

@@ -21,7 +21,6 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
-from niels_gpt.remote import located
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.scale.options import (
     UNIT_BYTES,
@@ -32,7 +31,7 @@ from niels_gpt.scale.options import (
     Workers,
     open_engine,
 )
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import chat_files, read_as
 from niels_gpt.sources.fineweb_edu import SHUFFLE_BUFFER
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
@@ -49,6 +48,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+ChatInputs = Annotated[
+    list[str],
+    typer.Argument(
+        help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or URLs. Several are read in this order."
+    ),
+]
 Tokenizer = Annotated[Path, typer.Option(help="A spm.model, or the directory that holds one.")]
 Out = Annotated[Path, typer.Option(help="The directory to create.")]
 Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]
@@ -62,7 +67,7 @@ CacheDir = Annotated[Path, typer.Argument(help="A cache: the directory that hold
 
 @app.command("build-sft")
 def build_sft(
-    file: Annotated[str, typer.Argument(help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")],
+    files: ChatInputs,
     out: Out,
     tokenizer: Annotated[
         Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
@@ -99,16 +104,17 @@ def build_sft(
 
     Example: niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats
     A model's own format: --tokenizer ~/models/Qwen3-8B --renderer qwen3 (what is trained is then kept in *_mask.bin).
+    Several files: niels-gpt cache build-sft a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out cache/sft/all
     """
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
-    source = ChatFile(located(file), form)
+    source = chat_files(files, form)
     chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     encoder = rendering.renderer(tokenizer) if rendering.wanted(tokenizer) else load_tokenizer(tokenizer)
     with ShownProgress() as progress:
         config = source.config()
-        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
+        progress.note(read_as(source, config))
         build_sft_cache(
             source,
             str(out),
@@ -132,7 +138,9 @@ def build_sft(
 
 @app.command("build-pretrain")
 def build_pretrain(
-    inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],
+    inputs: Annotated[
+        list[str], typer.Argument(help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs.")
+    ],
     out: Out,
     tokenizer: Tokenizer = Path(DEFAULT_TOKENIZER_PATH),
     max_train_tokens: Annotated[int, typer.Option(help="Budget of train, in tokens.")] = MAX_TRAIN_TOKENS,
@@ -149,6 +157,11 @@ def build_pretrain(
     token_dtype: TokenDtype = "uint16",
     max_bad_rows: MaxBadRows = 0,
     threads: Threads = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    unit_bytes: UnitBytes = UNIT_BYTES,
+    unit_timeout: UnitTimeout = None,
+    ray_address: RayAddress = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -159,9 +172,10 @@ def build_pretrain(
     from niels_gpt.cache.build_cache import build_pretrain_cache
 
     source = TextFiles(inputs)
+    chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     with ShownProgress() as progress:
         build_pretrain_cache(
-            source.iterate(),
+            source,
             str(out),
             tokenizer=load_tokenizer(tokenizer),
             max_train_tokens=max_train_tokens,
@@ -177,6 +191,7 @@ def build_pretrain(
             max_bad_rows=max_bad_rows,
             num_threads=threads,
             overwrite=overwrite,
+            engine=chosen,
             progress=progress,
         )
     _report(out, as_json, tokenizer)
@@ -203,12 +218,19 @@ def build_all_command(
     with_gutenberg: Annotated[bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Build this source only; may be repeated.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Leave this source out; may be repeated.")] = None,
-    workers: Threads = None,
+    threads: Threads = None,
+    workers: Workers = None,
+    engine: EngineName = "local",
+    unit_bytes: UnitBytes = UNIT_BYTES,
+    unit_timeout: UnitTimeout = None,
+    ray_address: RayAddress = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Document 001's caches: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
+
+    Notes and parquet files are built in units (docs/scale.md); what only the library can stream, in this process.
 
     Example: niels-gpt cache build-all --cache-dir cache --seed 42 --roam-dir ~/notes
     """
@@ -229,7 +251,7 @@ def build_all_command(
         max_messages=max_messages,
         max_bad_rows=max_bad_rows,
         with_gutenberg=with_gutenberg,
-        workers=workers,
+        threads=threads,
         overwrite=overwrite,
         only=tuple(only or ()),
         skip=tuple(skip or ()),
@@ -242,8 +264,11 @@ def build_all_command(
             plan = key_values("plan", [(str(cache_dir / place), source) for _, place, source in rows])
             out().print(plan)
         return
+    chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     with ShownProgress() as progress:
-        outcomes = build_all(settings, progress=progress, finished=lambda outcome: progress.note(_line(outcome)))
+        outcomes = build_all(
+            settings, engine=chosen, progress=progress, finished=lambda outcome: progress.note(_line(outcome))
+        )
     if as_json:
         print_json([outcome.to_json() for outcome in outcomes])
     else:

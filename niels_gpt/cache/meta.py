@@ -88,7 +88,8 @@ def open_meta(folder: Path) -> Meta:
         CacheError: no cache, a foreign or newer format, not built, or a file that is missing or of another size.
     """
     if not folder.is_dir():
-        raise CacheError(f"{folder}: no such directory; expected a cache directory with {META_NAME} in it")
+        found = "a file" if folder.exists() else "no such directory"
+        raise CacheError(f"{folder}: {found}; expected a cache directory with {META_NAME} in it")
     path = folder / META_NAME
     meta = read_meta(str(path))
     if meta.get("built") is False:
@@ -102,6 +103,10 @@ def open_meta(folder: Path) -> Meta:
     if meta["token_dtype"] not in TOKEN_DTYPES:
         raise CacheError(f"{path}: token_dtype {meta['token_dtype']!r}; expected one of {', '.join(TOKEN_DTYPES)}")
     check_objects(path, meta, ("splits", "totals", "special_token_ids", "files"))
+    numbers = {"vocab_size": meta["vocab_size"], **meta["special_token_ids"]}
+    for name, value in numbers.items():
+        if not isinstance(value, int):
+            raise CacheError(f"{path}: {name} is {value!r}; expected a whole number. {REPAIR}")
     _check_counts(path, meta)
     check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
     return meta

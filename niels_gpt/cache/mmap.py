@@ -142,9 +142,9 @@ class RowReader:
 
     def read(self, starts: npt.NDArray[np.integer[Any]], n: int) -> npt.NDArray[Any]:
         """`n` values from each start, a new array of shape (len(starts), n); `n` at most the width, starts inside."""
-        whole = starts < len(self._windows)
-        if whole.all():
+        if starts.size and starts.max() < len(self._windows):
             return self._windows[starts, :n]  # one copy per row
+        whole = starts < len(self._windows)
         rows = np.empty((len(starts), n), dtype=self._values.dtype)
         rows[whole] = self._windows[starts[whole], :n]
         # Too near the file's end for a run of the full width: value by value, slower and seldom.

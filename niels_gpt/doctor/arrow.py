@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.errors import InputError
+from niels_gpt.extras import check_library
 
 
 def packed(batch: Any) -> bytes:
@@ -34,11 +35,10 @@ def parquet_file(file: Path) -> Any:
     Raises:
         InputError: it is broken. MissingExtra: pyarrow is not installed.
     """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
+    check_library("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         return pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
@@ -62,10 +62,9 @@ def parquet_batches(file: Path, rows: int) -> Iterator[Any]:
 
 def arrow_batches(file: Path, rows: int) -> Iterator[Any]:
     """The batches of an Arrow file as `datasets` writes it (a stream), in slices of rows."""
-    try:
-        import pyarrow as pa
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
+    check_library("pyarrow")
+    import pyarrow as pa
+
     try:
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
             for batch in reader:

@@ -18,7 +18,7 @@ from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_ROWS, Slice, Stored, of_batches, of_lines, of_records
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.inputs import Record, Rejected, expand, read_jsonl
+from niels_gpt.inputs import Record, Rejected, expand, read_jsonl, the_file
 from niels_gpt.seeds import order
 from niels_gpt.sources.dialects import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
@@ -141,6 +141,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         return _with_kind(_of_directory(path, split), form)
     if path.is_file():
         return _with_kind(Opened(str(path), _form(path), "chats", (path,)), form)
+    if path.exists():
+        the_file(path)  # a pipe or device
     name = str(source)
     if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)

@@ -15,7 +15,7 @@ from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, masks, rule_of, tokenizers
 from niels_gpt.doctor.summaries import details_of, summary_of
 from niels_gpt.doctor.tally import Tally
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 
@@ -88,6 +88,8 @@ def diagnose(
     for part in examined(work, opened.slices(sample, seed), workers):
         tally.merge(part)
         progress.advance(part.sums["rows"])
+    if not tally.sums["rows"]:
+        raise InputError(f"{opened.name}: no row in it, so there is nothing to say of it; check the path")
     progress.begin("concluding")
     kit.conclude(tally, opened, sampled=sample is not None)
     told = {"kind": opened.kind, "name": opened.name, "form": opened.form, **kit.told}

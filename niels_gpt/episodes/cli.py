@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from niels_gpt.cache.cli import Json, MaxBadRows, Seed, Threads
+from niels_gpt.cache.cli import ChatInputs, Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
-from niels_gpt.episodes.format import SPLITS, open_manifest
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.tables import counts_table, lengths_table, origin
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
-from niels_gpt.remote import located
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.scale.options import (
     UNIT_BYTES,
@@ -24,13 +23,12 @@ from niels_gpt.scale.options import (
     Workers,
     open_engine,
 )
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import chat_files, read_as
 from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
     from niels_gpt.encoders import Encoder
-    from niels_gpt.episodes.summary import SplitSummary
 
 app = typer.Typer(
     name="episodes",
@@ -45,7 +43,7 @@ Dataset = Annotated[Path, typer.Argument(help="The directory that holds train/ a
 
 @app.command()
 def build(
-    file: Annotated[str, typer.Argument(help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")],
+    files: ChatInputs,
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
     tokenizer: Annotated[
         Path, typer.Option(help="A spm.model or its directory; or a Hugging Face directory or hub name.")
@@ -87,15 +85,16 @@ def build(
     """Conversations -> tokens.bin, mask.bin and episodes.idx. `train` and `weight` of a message are kept in the mask.
 
     Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
+    Several files: niels-gpt episodes build a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out episodes/all
     """
     from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
 
-    source = ChatFile(located(file), form)
+    source = chat_files(files, form)
     chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
     rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     with ShownProgress() as progress:
         config = source.config()
-        progress.note(f"{file}: read as {config['dialect'] or 'messages'} (override with --format)")
+        progress.note(read_as(source, config))
         build_episodes(
             source,
             directory,
@@ -116,7 +115,7 @@ def build(
     if as_json:
         print_json({"dataset": str(directory), "splits": manifest["splits"], "dropped": manifest["dropped"]})
         return
-    out().print(_counts(manifest))
+    out().print(counts_table(manifest))
     out().print(
         Text(
             f"{directory} is complete. Look at it: niels-gpt episodes show {directory} 0 --tokenizer {tokenizer}",
@@ -161,7 +160,7 @@ def pack(
     if as_json:
         print_json({"dataset": str(directory), "splits": manifest["splits"]})
         return
-    out().print(_counts(manifest))
+    out().print(counts_table(manifest))
     out().print(Text(f"{directory} is complete: read it with block_size {block_size}, without packing", style="green"))
 
 
@@ -184,8 +183,8 @@ def info(
     if as_json:
         print_json({"manifest": manifest, "block_size": block_size, "splits": {s.split: s.to_json() for s in splits}})
         return
-    out().print(key_values(str(dataset), _origin(manifest)))
-    out().print(_lengths(splits, block_size))
+    out().print(key_values(str(dataset), origin(manifest)))
+    out().print(lengths_table(splits, block_size))
 
 
 @app.command()
@@ -289,56 +288,6 @@ def _encoder(
         max_message_bytes=max_message_bytes,
         num_threads=threads,
     )
-
-
-def _counts(manifest: dict[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("split", "episodes", "tokens", "trained tokens", "loss share"):
-        table.add_column(name, justify="left" if name == "split" else "right")
-    for split in SPLITS:
-        row = manifest["splits"][split]
-        share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
-        table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
-    for reason, number in manifest["dropped"].items():
-        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
-    return table
-
-
-def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
-    if manifest is None:
-        return [("manifest", "none: written by another program, so nothing is known of its tokenizer")]
-    size = sum(record["bytes"] for record in manifest["files"].values())
-    vocabulary = "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"
-    return [
-        ("dataset", str(manifest.get("dataset_name") or "(given by a program)")),
-        ("tokenizer", f"{str(manifest.get('tokenizer_sha256'))[:12]}, {vocabulary}"),
-        ("template", str(manifest.get("template_sha256") or manifest.get("encoder"))[:12]),
-        ("mask", str(manifest["mask_dtype"])),
-        ("on disk", f"{len(manifest['files'])} files, {size:,} bytes"),
-    ]
-
-
-def _lengths(splits: list[SplitSummary], block_size: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("")
-    for split in splits:
-        table.add_column(split.split, justify="right")
-    for name, values in (
-        ("episodes", [f"{s.episodes:,}" for s in splits]),
-        ("tokens", [f"{s.tokens:,}" for s in splits]),
-        ("mask", [s.mask for s in splits]),
-        ("shortest", [f"{s.shortest:,}" for s in splits]),
-        ("median", [f"{s.median:,}" for s in splits]),
-        ("95 of 100 up to", [f"{s.percentile_95:,}" for s in splits]),
-        ("longest", [f"{s.longest:,}" for s in splits]),
-        (f"longer than {block_size + 1:,}", [f"{s.too_long:,}" for s in splits]),
-        ("one a row: rows", [f"{s.episodes:,}" for s in splits]),
-        ("one a row: filled", [f"{s.filled:.1%}" for s in splits]),
-        ("packed: rows", [f"{s.packed_rows:,}" for s in splits]),
-        ("packed: filled", [f"{s.packed_filled:.1%}" for s in splits]),
-    ):
-        table.add_row(name, *values)
-    return table
 
 
 if __name__ == "__main__":

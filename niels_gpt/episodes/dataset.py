@@ -143,8 +143,8 @@ class EpisodeSplit:
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """Shard, start and length of episodes (their numbers, not positions), each int64 of the same shape."""
         if len(self.shards) == 1:
-            found = self.shards[0].records[episodes].astype(np.int64)
-            return np.zeros_like(found[..., 0]), found[..., 0], found[..., 1]
+            found = self.shards[0].records[episodes].view(np.int64)  # checked when opened: all are below 2**63
+            return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
         shard = np.searchsorted(self._first, episodes, side="right") - 1
         records = np.empty((*episodes.shape, 2), dtype=np.int64)
         for hit in np.unique(shard).tolist():

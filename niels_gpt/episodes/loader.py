@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from niels_gpt.cache.meta import tokenizer_sha256
 from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.cursor import Cursor
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
-from niels_gpt.episodes.opening import Sampling, open_feed, open_split
+from niels_gpt.episodes.opening import Dirs, Sampling, check_tokenizer, named_datasets, open_feed, open_split
 from niels_gpt.episodes.ranks import ranks
-from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.settings import HashableTokenizer, chosen_pad_id, flag, known_vocab_size, resolve
+from niels_gpt.episodes.settings import chosen_pad_id, flag, known_vocab_size, resolve
 from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
-from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 
 _log = logging.getLogger("niels_gpt.episodes")
 
-Dirs = str | Path | Sequence[str | Path] | Mapping[str | Path, float] | Mapping[str, float]
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -109,7 +106,7 @@ class GPTEpisodeDataLoader:
         self.packing, self.device, self._global_counts = packing, settings.device, global_counts
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
-        self._names, self._dirs, mixture = _datasets(dataset_dir)
+        self._names, self._dirs, mixture = named_datasets(dataset_dir)
         if mixture is not None:
             if weight_by is not None or weights is not None:
                 raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
@@ -130,12 +127,10 @@ class GPTEpisodeDataLoader:
         self.rank, self.world_size = ranks(rank, world_size)
         self._splits = {name: self._open(name) for name in SPLITS}
         for split in self._splits.values():
-            _check_tokenizer(split, tokenizer)
+            check_tokenizer(split, tokenizer)
         self.vocab_size = known_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
         self.pad_token_id = chosen_pad_id(settings.pad_token_id, tokenizer, self.vocab_size)
-        self._feeds: dict[str, EpisodeFeed] = {}
-        self._places = {name: Place() for name in SPLITS}
-        self._announced: dict[str, int | None] = dict.fromkeys(SPLITS)
+        self._cursors: dict[str, Cursor] = {}
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
@@ -161,17 +156,11 @@ class GPTEpisodeDataLoader:
 
     def next_batch(self, split: str = "train") -> EpisodeBatch:
         """The next batch with all that is known of it; `get_batch` gives its first three tensors."""
-        feed, place = self.feed(split), self._places[split]
-        epoch = feed.starting_place(place).epoch
-        if self._announced[split] != epoch:
-            self._announced[split] = epoch
-            feed.log_epoch(epoch)
-        batch, self._places[split] = feed.batch(place)
-        return batch.to(self.device)
+        return self._cursor(split).next_batch()
 
     def evaluation_batches(self, split: str = "val") -> Iterator[EpisodeBatch]:
         """Every row once, in order, none dropped; the same each time. Does not move `get_batch` on."""
-        return self._steps(self.feed(split).in_order(), Place())
+        return self._cursor(split).in_order()
 
     def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[EpisodeBatch]:
         """One epoch of training from its start; does not move `get_batch` on.
@@ -179,20 +168,14 @@ class GPTEpisodeDataLoader:
         Raises:
             UsageError: batch_sampling_mode is "random", which has no epochs.
         """
-        return self._steps(self.feed(split), Place(epoch, 0))
-
-    def _steps(self, feed: EpisodeFeed, place: Place) -> Iterator[EpisodeBatch]:
-        for _ in range(feed.steps_per_epoch()):
-            batch, place = feed.batch(place)
-            yield batch.to(self.device)
+        return self._cursor(split).epoch(epoch)
 
     def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch:
         """An endless iterator whose batches are made by a background thread, from where `get_batch` stands.
 
         `state_dict` of both counts what was handed out, never what waits. Close it, or use it in `with`.
         """
-        feed, follow = self.feed(split), self._follower(split)
-        return Prefetch(feed, self._places[split], depth=depth, device=self.device, handed_out=follow)
+        return self._cursor(split).prefetch(depth)
 
     def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers:
         """Batches from worker processes, from where `get_batch` stands; a pass gives `epochs`, or what is left of them.
@@ -202,21 +185,11 @@ class GPTEpisodeDataLoader:
         Args:
             options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
         """
-        feed, follow = self.feed(split), self._follower(split)
-        return EpisodeWorkers(feed, self._places[split], epochs=epochs, handed_out=follow, **options)
-
-    def _follower(self, split: str) -> Callable[[dict[str, Any]], None]:
-        """What keeps this loader where another door has come to."""
-        feed = self.feed(split)
-
-        def follow(state: dict[str, Any]) -> None:
-            self._places[split] = feed.place(state)
-
-        return follow
+        return self._cursor(split).workers(epochs, **options)
 
     def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable:
         """The batches from where `get_batch` stands, for `torch.utils.data.DataLoader(..., batch_size=None)`."""
-        return EpisodeIterable(self.feed(split), self._places[split], epochs=epochs)
+        return self._cursor(split).iterable(epochs)
 
     def steps_per_epoch(self, split: str = "train") -> int:
         """How many batches an epoch has, on every rank; see `EpisodeFeed.steps_per_epoch`."""
@@ -232,7 +205,7 @@ class GPTEpisodeDataLoader:
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """Where a split stands: version, fingerprint, seed, epoch and position (rows of the epoch, over all ranks)."""
-        return self.feed(split).state(self._places[split])
+        return self._cursor(split).state()
 
     def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
         """Go on where a state was taken, here or on another number of ranks or batch size. O(1).
@@ -240,12 +213,11 @@ class GPTEpisodeDataLoader:
         Raises:
             Mismatch: the state is of another dataset, packing, order or seed. UsageError: it is no state.
         """
-        self._places[split] = self.feed(split).place(state)
-        self._announced[split] = None
+        self._cursor(split).move(self.feed(split).place(state))
 
     def rows_read(self, split: str = "train") -> int:
         """How many rows were read over all ranks, since row 0 of epoch 0; rows that drop_last left out count too."""
-        return self.feed(split).rows_before(self._places[split])
+        return self._cursor(split).rows_read
 
     def seek(self, row: int, split: str = "train") -> None:
         """Go to any row of the endless order, over all ranks: the inverse of `rows_read`. O(1), nothing is replayed.
@@ -255,8 +227,7 @@ class GPTEpisodeDataLoader:
         Raises:
             UsageError: below 0 or above 2**62.
         """
-        self._places[split] = self.feed(split).place_of(row)
-        self._announced[split] = None
+        self._cursor(split).move(self.feed(split).place_of(row))
 
     def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
         """Count every episode's trained tokens once, and keep the numbers in `counts/` of the first dataset.
@@ -271,15 +242,19 @@ class GPTEpisodeDataLoader:
 
     def feed(self, split: str) -> EpisodeFeed:
         """The split's batches as a pure function of the place."""
+        return self._cursor(split).feed
+
+    def _cursor(self, split: str) -> Cursor:
+        """Where a split stands; opened when it is first asked for."""
         if split not in self._splits:
             raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
-        if split not in self._feeds:
+        if split not in self._cursors:
             opened = self._splits[split]
             if not opened.shards:
                 place = ", ".join(str(dataset / split) for dataset in opened.datasets)
                 raise CacheError(f"{place}: no tokens.bin with an episodes.idx; this dataset has no {split} split")
-            self._feeds[split] = self._make_feed(split, opened)
-        return self._feeds[split]
+            self._cursors[split] = Cursor(self._make_feed(split, opened), self.device)
+        return self._cursors[split]
 
     def _make_feed(self, name: str, split: EpisodeSplit) -> EpisodeFeed:
         settings, sampling = self.config, self._sampling
@@ -343,30 +318,4 @@ class GPTEpisodeDataLoader:
                 split.too_long,
                 split.n_tokens,
                 flag(split.has_mask and self.config.use_loss_mask is not False),
-            )
-
-
-def _datasets(given: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:
-    """Names, directories, and the proportions of a mixture."""
-    if given is None:
-        raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
-    names = [str(given)] if isinstance(given, str | Path) else [str(name) for name in given]
-    if not names:
-        raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
-    if len(set(names)) < len(names):
-        raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
-    mixture = {str(name): share for name, share in given.items()} if isinstance(given, Mapping) else None
-    return names, [Path(name) for name in names], mixture
-
-
-def _check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
-    """Raise `Mismatch` if a dataset records another tokenizer than the one given."""
-    if not isinstance(tokenizer, HashableTokenizer):
-        return
-    for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
-        recorded = manifest.get("tokenizer_sha256") if manifest else None
-        if recorded is not None and recorded != tokenizer_sha256(tokenizer):
-            raise Mismatch(
-                f"{dataset}: built with tokenizer {recorded[:12]} but opened with {tokenizer_sha256(tokenizer)[:12]}; "
-                "open it with the tokenizer it was built with, or build it again"
             )

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
 from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
-from niels_gpt.errors import CacheError, MissingExtra, UsageError, storage_errors
+from niels_gpt.errors import CacheError, UsageError, storage_errors
+from niels_gpt.extras import check_library
 
 if TYPE_CHECKING:
     import pyarrow.parquet
@@ -112,10 +113,9 @@ def _read(path: Path, column: str) -> pyarrow.ChunkedArray:
 
 
 def _open(path: Path) -> pyarrow.parquet.ParquetFile:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
+    check_library("pyarrow")
+    import pyarrow.parquet
+
     with storage_errors("reading", path):
         try:
             return pyarrow.parquet.ParquetFile(path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from niels_gpt.cache.meta import tokenizer_sha256
 from niels_gpt.episodes import metadata
 from niels_gpt.episodes.counts import kept_counts
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -17,8 +19,11 @@ from niels_gpt.episodes.members import Members
 from niels_gpt.episodes.mixture import EPOCH_ENDS, by_repeats, by_temperature, rows_until, shares
 from niels_gpt.episodes.plans import KeptPlan, group_rows, packing_plan
 from niels_gpt.episodes.schedule import EveryRow, RandomRows, Schedule, WeightedRows, running_shares
-from niels_gpt.errors import CacheError, UsageError, did_you_mean
+from niels_gpt.episodes.settings import HashableTokenizer
+from niels_gpt.errors import CacheError, Mismatch, UsageError, did_you_mean
 from niels_gpt.seeds import MAX_LENGTH
+
+Dirs = str | Path | Sequence[str | Path] | Mapping[str | Path, float] | Mapping[str, float]
 
 WEIGHT_COLUMNS = ("type", "source", "dataset", "weight")
 
@@ -74,6 +79,32 @@ class Sampling:
     def by_group(self) -> bool:
         """Rows are drawn group by group."""
         return self.weight_by in ("type", "source", "dataset")
+
+
+def named_datasets(given: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:
+    """Names, directories, and the proportions of a mixture."""
+    if given is None:
+        raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+    names = [str(given)] if isinstance(given, str | Path) else [str(name) for name in given]
+    if not names:
+        raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
+    if len(set(names)) < len(names):
+        raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
+    mixture = {str(name): share for name, share in given.items()} if isinstance(given, Mapping) else None
+    return names, [Path(name) for name in names], mixture
+
+
+def check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
+    """Raise `Mismatch` if a dataset records another tokenizer than the one given."""
+    if not isinstance(tokenizer, HashableTokenizer):
+        return
+    for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
+        recorded = manifest.get("tokenizer_sha256") if manifest else None
+        if recorded is not None and recorded != tokenizer_sha256(tokenizer):
+            raise Mismatch(
+                f"{dataset}: built with tokenizer {recorded[:12]} but opened with {tokenizer_sha256(tokenizer)[:12]}; "
+                "open it with the tokenizer it was built with, or build it again"
+            )
 
 
 def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: str, width: int) -> EpisodeSplit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,23 +10,22 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
 from niels_gpt.episodes.format import MASK_NAME
-from niels_gpt.episodes.gather import Array, Bools, Column, Int64s, Pieces
+from niels_gpt.episodes.gather import Array, Column, Int64s, Pieces
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The texts of some rows, int64 of shape (texts,): in which row, from which column, how many tokens."""
+    """Where the texts of some rows begin.
 
-    row: Int64s
-    column: Int64s
-    length: Int64s
+    Attributes:
+        places: int64 of shape (texts,), ascending: places in the flattened rows.
+        width: tokens in a row.
+    """
 
-    def between(self, first: int, stop: int) -> Texts:
-        """The texts of rows `first` to `stop` - 1, which become rows 0, 1, ..."""
-        a, b = self.row.searchsorted([first, stop])
-        return Texts(self.row[a:b] - first, self.column[a:b], self.length[a:b])
+    places: Int64s
+    width: int
 
 
 class PieceReader:
@@ -63,13 +62,13 @@ class PieceReader:
         """Episodes may hold several texts."""
         return self._segments is not None
 
-    def ids(self, pieces: Pieces, own: Bools, pad_id: int) -> npt.NDArray[np.uint32]:
+    def ids(self, pieces: Pieces, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), padded.
 
         Raises:
             CacheError: an id outside the vocabulary (file, record and token named).
         """
-        ids = self._tokens.rows(pieces, own, pad_id)
+        ids = self._tokens.rows(pieces, pad_id)
         limit = self._vocab_size
         if limit is not None and ids.max() >= limit:
             row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
@@ -80,44 +79,46 @@ class PieceReader:
             )
         return ids
 
-    def texts(self, pieces: Pieces, own: Bools) -> Texts:
-        """The pieces, cut further where the dataset's segment ids change.
+    def texts(self, pieces: Pieces) -> Texts:
+        """Where the pieces begin, and where the dataset's segment ids change inside one.
 
         ::
 
-            pieces      a a a b b         segment ids  0 0 1 1 1        texts  a a | a | b b
+            pieces      a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
+        begins = pieces.row * self._width + pieces.column
         if self._segments is None:
-            return Texts(pieces.row, pieces.column, pieces.length)
-        segments = self._segments.rows(pieces, own, 0)
-        begins = np.zeros(own.shape, dtype=np.bool_)
-        begins[:, 1:] = (segments[:, 1:] != segments[:, :-1]) & own[:, 1:]
-        begins[pieces.row, pieces.column] = True
-        row, column = np.nonzero(begins)
-        last = np.append(row[1:] != row[:-1], True)
-        ends = np.where(last, pieces.used[row], np.append(column[1:], 0))
-        return Texts(row, column, ends - column)
+            return Texts(begins, self._width)
+        segments = self._segments.unfilled(pieces).reshape(-1)
+        changes = np.empty(segments.shape, dtype=np.bool_)
+        np.not_equal(segments[1:], segments[:-1], out=changes[1:])
+        changes[begins] = True
+        places = changes.nonzero()[0]
+        if not pieces.full:  # what was read behind a row's pieces has changes too
+            row = places // self._width
+            places = places[places - row * self._width < pieces.used[row]]
+        return Texts(places, self._width)
 
-    def weights(self, pieces: Pieces, own: Bools, texts: Texts) -> Array:
+    def weights(self, pieces: Pieces, texts: Texts) -> Array:
         """The mask: 0 on padding and on the first token of every text. uint8 or float32, shape (B, width).
 
         Raises:
             CacheError: a value that is no weight (file, record and token named).
         """
         if self._masks is None:
-            weights: Array = own.astype(np.uint8)
+            weights: Array = pieces.own.astype(np.uint8)
         elif self._by_turn and pieces.cut.any():
             weights = self._weights_by_turn(self._masks, pieces)
         else:
-            weights = self._masks.rows(pieces, own, 0)[:, : self._width]
+            weights = self._masks.rows(pieces, 0)
         self._check_weights(weights, pieces)
-        weights[texts.row, texts.column] = 0
+        weights.reshape(-1)[texts.places] = 0
         return weights
 
     def _weights_by_turn(self, masks: Column, pieces: Pieces) -> Array:
         """As the dataset says, but nothing on a turn that the row's end cuts; one token more is read to see that."""
-        longer = replace(pieces, length=pieces.length + pieces.cut)
-        wide = masks.rows(longer, longer.own(self._width + 1), 0)
+        longer = pieces.going_on()
+        wide = masks.rows(longer, 0)
         weights = wide[:, : self._width].copy()
         rows = pieces.row[pieces.cut]  # an episode that is cut fills its row, so the row is its own
         weights[rows] = without_cut_turn(wide[rows], self._width)

@@ -23,7 +23,8 @@ from niels_gpt.episodes.format import (
     TOKENS_NAME,
     shard_name,
 )
-from niels_gpt.errors import MissingExtra, UsageError, storage_errors
+from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.extras import check_library
 from niels_gpt.files import HashedWriter
 
 ROW_GROUP_ROWS = 1 << 13
@@ -221,11 +222,10 @@ class _MetadataFile:
     """`episodes.parquet` under construction, in row groups of one size, whatever the portions are."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ModuleNotFoundError as error:
-            raise MissingExtra("pyarrow") from error
+        check_library("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
         self._path = path
         self._schema = pyarrow.schema(
             [("type", pyarrow.string()), ("source", pyarrow.string()), ("weight", pyarrow.float64())]

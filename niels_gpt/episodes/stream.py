@@ -126,12 +126,11 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         pieces = windows.draw(first, first + B)
-        own = pieces.own(windows.width)
-        x, y = inputs_and_targets(windows.tokens.rows(pieces, own, 0), self.config.device)
+        x, y = inputs_and_targets(windows.tokens.rows(pieces, 0), self.config.device)
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
             return x, y
-        mask = windows.masks.rows(pieces, own, 0)[:, 1:].astype(np.float32, order="C")
+        mask = windows.masks.rows(pieces, 0)[:, 1:].astype(np.float32, order="C")
         return x, y, to_device(torch.from_numpy(mask), self.config.device)
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
@@ -214,7 +213,8 @@ class _Windows:
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         n = len(numbers)
         return Pieces(
-            B=n,
+            n,
+            self.width,
             row=np.arange(n),
             episode=numbers,
             shard=shard,

@@ -13,7 +13,7 @@ from niels_gpt.encoders import Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.errors import DataError
-from niels_gpt.portions import SERIAL, Engine, EpisodeWork, Portion
+from niels_gpt.portions import SERIAL, Engine, EpisodeWork, Portion, finishing
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.splits import ValidationSplit
 
@@ -79,7 +79,8 @@ def build_episodes(
     if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
         engine.discard(out)
         return
-    with Build(out, recipe, max_bad_rows=max_bad_rows, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
+    build = Build(out, recipe, max_bad_rows=max_bad_rows, overwrite=overwrite, manifest=MANIFEST_NAME)
+    with finishing(engine, out, progress), build:
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         progress.begin(out.name, unit="tokens")
@@ -97,7 +98,6 @@ def build_episodes(
             dropped = dict(build.rejections.dropped) or "none"
             raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
         build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
-    engine.discard(out)
 
 
 def _write(portion: Portion, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:

@@ -5,7 +5,7 @@
     run.py        export(): one directory, whole or absent          fitting.py  rows that are too long
     registry.py   all formats by name                               formats.py  what a format is
     hf.py ...     one file per format
-    arranging.py  which rows, in which order, packed how
+    arranging.py  which rows, in which order, packed how          padding.py  texts padded to a multiple
     opening.py    a directory as its splits                         source.py   one split as rows
     episodes.py, caches.py   what is read                           rows.py     rows of ids, weights and texts
 """

@@ -11,6 +11,7 @@ import numpy as np
 from niels_gpt.errors import UsageError
 from niels_gpt.export.caches import Stream
 from niels_gpt.export.fitting import cut
+from niels_gpt.export.padding import padded_inputs
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Examples, portions_of
 from niels_gpt.format.fitting import check_policy
@@ -29,6 +30,8 @@ class Arrangement:
         max_length: the most tokens of a row.
         too_long: what becomes of longer ones; see `format.fitting.check_policy`.
         packing: several whole rows in one of at most `max_length` tokens, by best-fit decreasing.
+        pad_multiple: the texts will be padded to a multiple of so many inputs (`padding.py`); `max_length` then counts
+            the inputs of a row.
         shuffle: a seed: rows come in a random order of their own; `None` keeps the source's order, and with packing
             that of the plan, which begins with the longest.
     """
@@ -38,6 +41,7 @@ class Arrangement:
     too_long: str = "error"
     packing: bool = False
     shuffle: int | None = None
+    pad_multiple: int = 1
 
     def __post_init__(self) -> None:
         check_policy(self.too_long)
@@ -46,6 +50,13 @@ class Arrangement:
                 raise UsageError(f"{name} is {value}; expected at least 1")
         if self.packing and self.max_length is None:
             raise UsageError("packing without max_length; say how many tokens a row holds (--max-length 4096)")
+        if not isinstance(self.pad_multiple, int) or self.pad_multiple < 1:
+            raise UsageError(f"pad_multiple is {self.pad_multiple!r}; expected a whole number from 1 on, as 2 * CP")
+        if self.max_length is not None and self.max_length % self.pad_multiple:
+            raise UsageError(
+                f"max_length is {self.max_length}, no multiple of pad_multiple ({self.pad_multiple}); take "
+                f"{-(-self.max_length // self.pad_multiple) * self.pad_multiple}"
+            )
 
     def to_json(self) -> dict[str, object]:
         """What the manifest records."""
@@ -65,6 +76,11 @@ def arranged(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
                 "conversations. Leave them out"
             )
         return limited(source.portions(), how.limit)
+    if how.pad_multiple > 1 and source.facts.several_texts:
+        raise UsageError(
+            f"{source.facts.path}: its rows hold several texts already, which padding would make too long; export the "
+            "episodes as they were before `episodes pack`, with packing"
+        )
     numbers = None if how.max_length is None else _fitting(source, how.max_length, how.too_long)
     portions = _packed(source, numbers, how) if how.packing else _one_by_one(source, numbers, how)
     return limited(portions, how.limit)
@@ -108,7 +124,7 @@ def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Itera
     width = how.max_length
     given = np.arange(source.n) if numbers is None else numbers
     lengths = np.minimum(_lengths(source, given), width)
-    plan = pack(lengths, width)
+    plan = pack(lengths if how.pad_multiple == 1 else padded_inputs(lengths, how.pad_multiple), width)
     sequence = np.arange(plan.rows) if how.shuffle is None else order(how.shuffle, 0, plan.rows)[:]
     sizes = np.add.reduceat(lengths[plan.items], plan.offsets[:-1]) if plan.rows else np.empty(0, np.int64)
     for first in range(0, plan.rows, LENGTHS_AT_ONCE):

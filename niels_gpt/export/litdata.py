@@ -20,7 +20,7 @@ import numpy as np
 from niels_gpt.export.filesets import FileSet
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row
+from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
 
 INDEX_NAME = "index.json"
@@ -98,13 +98,7 @@ class LightningChunks:
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     del settings
-    one = next(iter(splits.values()))
-    return [
-        "litdata.StreamingDataset('DIRECTORY/train') gives dicts of numpy arrays: tokens, mask"
-        + (" (float32 weights)." if one.has_weights else " (0 and 1)."),
-        "The mask is aligned with the tokens, not with the labels: shift both, or set labels to -100 where it is 0.",
-        "Where rows hold several texts, seq_lengths tells their lengths; attention must not cross them.",
-    ]
+    return use_of_samples("litdata.StreamingDataset('DIRECTORY/train')", splits)
 
 
 LITDATA = Format(

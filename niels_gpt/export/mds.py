@@ -22,7 +22,7 @@ import numpy.typing as npt
 from niels_gpt.export.filesets import FileSet
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row
+from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
 
 INDEX_NAME = "index.json"
@@ -105,13 +105,7 @@ def _shapes(lengths: Int64s) -> Column:
 
 def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     del settings
-    one = next(iter(splits.values()))
-    return [
-        "StreamingDataset(local='DIRECTORY/train', batch_size=...) gives dicts of numpy arrays: tokens, mask"
-        + (" (float32 weights)." if one.has_weights else " (0 and 1)."),
-        "The mask is aligned with the tokens, not with the labels: shift both, or set labels to -100 where it is 0.",
-        "Where rows hold several texts, seq_lengths tells their lengths; attention must not cross them.",
-    ]
+    return use_of_samples("StreamingDataset(local='DIRECTORY/train', batch_size=...)", splits)
 
 
 MDS = Format(

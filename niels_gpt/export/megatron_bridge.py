@@ -11,17 +11,23 @@ with texts a b c and d e, of which c and e are trained::
     input_ids      a b c d e        seq_start_id  0 3
     our mask       . . # . #
     loss_mask      . # . # .        the last entry of a text is never used
+
+With `pad_multiple` every text is padded for context parallelism; see `padding.py`. Megatron-Bridge finds the end of a
+text by its last token that is not its tokenizer's eos, so that is what `pad_id` must be.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.checksums import FileRecord
+from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
+from niels_gpt.export.padding import padded
 from niels_gpt.export.parquet import ParquetFile
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Facts
@@ -34,13 +40,16 @@ class PackedRows:
     """Writes one split."""
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
-        del settings
+        self._multiple, self._pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
+        _check_pad_id(self._multiple, self._pad_id, facts)
         self.files: dict[str, FileRecord] = {}
         columns = {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"}
         self._file = ParquetFile(folder / f"{FILE_NAMES[facts.split]}.idx.parquet", columns)
 
     def write(self, rows: Rows) -> None:
         """Append rows."""
+        if self._multiple > 1:
+            rows = padded(rows, self._multiple, self._pad_id)
         self._file.write(
             {
                 "input_ids": (rows.signed_ids(), rows.lengths),
@@ -57,6 +66,19 @@ class PackedRows:
     def abandon(self) -> None:
         """Let go of an unfinished file; harmless after `close`."""
         self._file.abandon()
+
+
+def _check_pad_id(multiple: int, pad_id: Any, facts: Facts) -> None:
+    if multiple == 1 and pad_id is None:
+        return
+    if multiple == 1:
+        raise UsageError("pad_id without pad_multiple; say to what multiple texts are padded (--pad-multiple 2*CP)")
+    most = (facts.vocab_size or 2**31) - 1
+    if not isinstance(pad_id, int) or not 0 <= pad_id <= most:
+        raise UsageError(
+            f"pad_id is {pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, which "
+            "tells padding by it (--pad-id)"
+        )
 
 
 def label_aligned(rows: Rows) -> npt.NDArray[np.int8]:
@@ -82,11 +104,24 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
         "Megatron-Bridge takes the loss away wherever the input token is its tokenizer's eos. What follows an "
         "end-of-turn is normally not trained, so this changes nothing; it does where pad, eos and a trained token in "
         "mid-turn are one id.",
-        "Context parallelism: texts are not padded to multiples of 2 * CP, so use a context-parallel size of 1.",
+        _parallelism(settings.options["pad_multiple"], settings.options["pad_id"]),
     ]
     if not settings.packing:
         lines.append("Rows are not packed; pass --packing --max-length to fill them.")
     return lines
+
+
+def _parallelism(multiple: int, pad_id: int | None) -> str:
+    if multiple == 1:
+        return (
+            "Context parallelism: texts are not padded to multiples of 2 * CP, so use a context-parallel size of 1, or "
+            "pass --pad-multiple."
+        )
+    return (
+        f"Context parallelism: the inputs of every text are padded to a multiple of {multiple} with the id {pad_id}, "
+        f"which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; 2 * CP must divide it, and with sequence "
+        "parallelism CP * TP too. Take calculate_per_token_loss=True and average_in_collective=False."
+    )
 
 
 MEGATRON_BRIDGE = Format(
@@ -95,4 +130,5 @@ MEGATRON_BRIDGE = Format(
     open=PackedRows,
     use=_use,
     mask="binary",
+    options={"pad_multiple": 1, "pad_id": None},
 )

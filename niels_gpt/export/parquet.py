@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.checksums import FileRecord, file_record
-from niels_gpt.errors import MissingExtra, storage_errors
+from niels_gpt.errors import storage_errors
 from niels_gpt.export.rows import Int64s
+from niels_gpt.extras import check_library
 
 Lists = tuple[npt.NDArray[Any], Int64s]
 
@@ -27,11 +28,10 @@ class ParquetFile:
     """
 
     def __init__(self, path: Path, columns: dict[str, str]) -> None:
-        try:
-            import pyarrow
-            import pyarrow.parquet
-        except ModuleNotFoundError as error:
-            raise MissingExtra("pyarrow") from error
+        check_library("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
         self.path = path
         self._arrow = pyarrow
         kinds = {name: pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(kind))) for name, kind in columns.items()}

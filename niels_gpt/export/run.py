@@ -67,8 +67,8 @@ def export(
         MissingExtra: a library is not installed. StorageError: the disk refused; `out` is then as it was.
     """
     chosen = format_named(to)
-    how = Arrangement(limit, max_length, too_long, packing, shuffle)
     settings = Settings(packing, max_length, shard_tokens, _options(chosen, options))
+    how = Arrangement(limit, max_length, too_long, packing, shuffle, settings.options.get("pad_multiple", 1))
     _check_settings(chosen, settings)
     place = Path(source)
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}

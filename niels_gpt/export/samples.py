@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Int64s
+from niels_gpt.export.source import Facts
 
 MOST_BYTES = 2**32 - 1
 SHARD_BYTES = 1 << 26
@@ -44,6 +45,16 @@ def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
         parts.append([flat[a:b] for a, b in zip((ends - column.sizes).tolist(), ends.tolist(), strict=True)])
     data = b"".join(piece for row in zip(*parts, strict=True) for piece in row)
     return data, np.sum([column.sizes for column in columns], axis=0, dtype=np.int64)
+
+
+def use_of_samples(opened: str, splits: dict[str, Facts]) -> list[str]:
+    """What readers of samples must be told; `opened` is how theirs is called."""
+    kept = "float32 weights" if next(iter(splits.values())).has_weights else "0 and 1"
+    return [
+        f"{opened} gives dicts of numpy arrays: tokens, mask ({kept}).",
+        "The mask is aligned with the tokens, not with the labels: shift both, or set labels to -100 where it is 0.",
+        "Where rows hold several texts, seq_lengths tells their lengths; attention must not cross them.",
+    ]
 
 
 def per_row(table: npt.NDArray[Any]) -> Column:

@@ -40,14 +40,18 @@ def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
 
 
 def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """`x` and `y`, int64 and contiguous, shape (B, T), from rows of any integer type, shape (B, T + 1).
+    """`x` and `y`, int64 and contiguous, shape (B, T), from rows of any integer type, shape (B, T + 1)."""
+    x, y = (torch.from_numpy(values) for values in shifted(rows))
+    return to_device(x, device), to_device(y, device)
+
+
+def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same as arrays.
 
     One core widens as quickly as it copies. Torch would share the work among threads, a few dozen microseconds quicker
     on an idle machine, but milliseconds slower where it must wait for a core that others use.
     """
-    x = torch.from_numpy(rows[:, :-1].astype(np.int64, order="C"))
-    y = torch.from_numpy(rows[:, 1:].astype(np.int64, order="C"))
-    return to_device(x, device), to_device(y, device)
+    return rows[:, :-1].astype(np.int64, order="C"), rows[:, 1:].astype(np.int64, order="C")
 
 
 def padded_inputs_and_targets(

@@ -17,13 +17,9 @@ BATCH_ROWS = 4096
 Row = TypeVar("Row")
 
 
-def usable_documents(texts: Iterable[str | Document | Rejected], rejections: Rejections) -> Iterator[Document]:
-    """The documents that can be encoded. Bad ones go to `rejections`, empty ones are counted there and left out.
-
-    Raises:
-        DataError: too many bad rows, see `Rejections`.
-    """
-    return rejections.usable(_judged_document(number, given) for number, given in enumerate(texts))
+def judged_documents(texts: Iterable[str | Document | Rejected]) -> Iterator[Document | Rejected]:
+    """The documents that can be encoded, in order; in place of the others, empty ones among them, why they cannot."""
+    return (_judged_document(number, given) for number, given in enumerate(texts))
 
 
 def _judged_document(number: int, given: str | Document | Rejected) -> Document | Rejected:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Int64s, Rows, rows_of
+from niels_gpt.extras import check_library
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, require
 
@@ -28,11 +29,10 @@ def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
 
 
 def _parquet(path: Path) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
+    check_library("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         return pyarrow.parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:

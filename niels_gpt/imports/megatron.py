@@ -22,13 +22,14 @@ HEADER_BYTES = 34
 
 def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
     del asked
+    given = path
     if path.is_dir():
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
     else:  # a prefix, as Megatron takes it
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
-    for split, files in require(path, found, ".idx file").items():
+    for split, files in require(path if found else given, found, ".idx file").items():
         masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
         has_mask = all(mask.is_file() for mask in masks)
         splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask))

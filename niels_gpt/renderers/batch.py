@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
 from niels_gpt.renderers.script import Script
-from niels_gpt.tokenizer.pieces import Ids, Positions
+from niels_gpt.renderers.shapes import Shaped, Shapes, outline_of
+from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.processors import ProcessedImage
+
+
+BLOCK = 512  # conversations: what is read, written and encoded together should lie in the processor's cache
 
 
 def render_batch(
@@ -24,12 +30,14 @@ def render_batch(
     write: Callable[[list[Message], Any], tuple[Script, str]],
     conversations: Sequence[Sequence[Message]],
     tools: Sequence[Any] | None,
+    shapes: Shapes | None = None,
 ) -> RenderedBatch:
     """Many conversations at once.
 
     Args:
         write: a conversation and its tools as a script, and how complete its attribution is.
         tools: of each conversation; default none.
+        shapes: what `write` is known to write for conversations of plain texts.
 
     Raises:
         MessageError: of the first conversation that cannot be rendered, with its index in front.
@@ -38,13 +46,48 @@ def render_batch(
     offered = [None] * len(conversations) if tools is None else tools
     if len(offered) != len(conversations):
         raise UsageError(f"{len(offered)} tools for {len(conversations)} conversations; expected one each, or None")
+    numbers = range(len(conversations))
+    blocks = [numbers[at : at + BLOCK] for at in range(0, len(numbers), BLOCK)] or [numbers]
+    return end_to_end([_block(encoder, write, conversations, offered, own, shapes) for own in blocks])
+
+
+def _block(
+    encoder: PieceEncoder,
+    write: Callable[[list[Message], Any], tuple[Script, str]],
+    conversations: Sequence[Sequence[Message]],
+    tools: Sequence[Any],
+    numbers: range,
+    shapes: Shapes | None,
+) -> RenderedBatch:
+    """The conversations with these numbers: those whose shapes are known filled in, the others written."""
+    if shapes is None:
+        return _written(encoder, write, conversations, tools, numbers)
+    shaped = {at: own for at in numbers if (own := shapes.of(conversations[at], tools[at])) is not None}
+    filled = encoded_shapes(encoder, list(shaped.values()))
+    if filled is None:
+        return _written(encoder, write, conversations, tools, numbers)
+    if len(shaped) == len(numbers):
+        return filled
+    others = [at for at in numbers if at not in shaped]
+    written = _written(encoder, write, conversations, tools, others)
+    return interleaved([filled, written], [[at - numbers.start for at in own] for own in (shaped, others)])
+
+
+def _written(
+    encoder: PieceEncoder,
+    write: Callable[[list[Message], Any], tuple[Script, str]],
+    conversations: Sequence[Sequence[Message]],
+    tools: Sequence[Any],
+    numbers: Sequence[int],
+) -> RenderedBatch:
+    """The conversations with these numbers, each written by the grammar."""
     scripts: list[Script] = []
     given: list[list[Message]] = []
     attribution: list[str] = []
-    for number, (messages, own) in enumerate(zip(conversations, offered, strict=True)):
+    for number in numbers:
         try:
-            normal = normalise(messages)
-            out, told = write(normal, own)
+            normal = normalise(conversations[number])
+            out, told = write(normal, tools[number])
             out.media()
         except MessageError as error:
             raise MessageError(error.reason, f"conversation {number}: {error}") from error
@@ -52,6 +95,79 @@ def render_batch(
         given.append(normal)
         attribution.append(told)
     return encoded_batch(encoder, scripts, given, attribution)
+
+
+def encoded_shapes(encoder: PieceEncoder, shaped: Sequence[Shaped]) -> RenderedBatch | None:
+    """Conversations with shapes as ids; `None`: there are none, or one of them holds what must be looked at closely."""
+    known = outline_of(shaped) if shaped else None
+    if known is None or not isinstance(encoder, Encoder) or encoder.flat is None:
+        return None
+    outline, facts = known
+    made = encoder.flat.encode_outline(outline)
+    if made is None:
+        return None
+    ids, counts, lengths = made
+    messages = [own.messages for own in shaped]
+    return RenderedBatch(ids, lengths, facts, counts, outline.pieces, messages, ["full"] * len(shaped))
+
+
+def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:
+    """One batch of several, one behind the other."""
+    if len(batches) == 1:
+        return batches[0]
+    some = any(batch.media for batch in batches)
+    return RenderedBatch(
+        ids=np.concatenate([batch.ids for batch in batches]),
+        lengths=np.concatenate([batch.lengths for batch in batches]),
+        facts=np.concatenate([batch.facts for batch in batches]),
+        counts=np.concatenate([batch.counts for batch in batches]),
+        pieces=np.concatenate([batch.pieces for batch in batches]),
+        messages=list(chain.from_iterable(batch.messages for batch in batches)),
+        attribution=list(chain.from_iterable(batch.attribution for batch in batches)),
+        media=[held for batch in batches for held in batch.media or [None] * len(batch)] if some else (),
+    )
+
+
+def interleaved(batches: Sequence[RenderedBatch], numbers: Sequence[Sequence[int]]) -> RenderedBatch:
+    """One batch of several, whose conversations have these numbers in it, which ascend in each."""
+    total = sum(map(len, batches))
+    lengths, pieces = np.empty(total, np.int64), np.empty(total, np.int64)
+    for batch, own in zip(batches, numbers, strict=True):
+        lengths[own], pieces[own] = batch.lengths, batch.pieces
+    media = [batch.media or [None] * len(batch) for batch in batches]
+    return RenderedBatch(
+        ids=_merged([batch.ids for batch in batches], [batch.lengths for batch in batches], numbers),
+        lengths=lengths,
+        facts=_merged([batch.facts for batch in batches], [batch.pieces for batch in batches], numbers),
+        counts=_merged([batch.counts for batch in batches], [batch.pieces for batch in batches], numbers),
+        pieces=pieces,
+        messages=_placed([batch.messages for batch in batches], numbers),
+        attribution=_placed([batch.attribution for batch in batches], numbers),
+        media=_placed(media, numbers) if any(batch.media for batch in batches) else (),
+    )
+
+
+def _merged(
+    arrays: Sequence[npt.NDArray[Any]], sizes: Sequence[Positions], numbers: Sequence[Sequence[int]]
+) -> npt.NDArray[Any]:
+    """Rows of these sizes, laid end to end in each array, in the order of their numbers.
+
+    ::
+
+        a a b | c c c      sizes  2 1 | 3      numbers  0 2 | 1      becomes  a a c c c b
+    """
+    edges = [edges_of(size).tolist() for size in sizes]
+    rows = [[array[a:b] for a, b in pairwise(ends)] for array, ends in zip(arrays, edges, strict=True)]
+    return np.concatenate(_placed(rows, numbers))
+
+
+def _placed(parts: Sequence[Sequence[Any]], numbers: Sequence[Sequence[int]]) -> list[Any]:
+    """What stands in several lists as one list, each thing at its number."""
+    placed: list[Any] = [None] * sum(map(len, parts))
+    for part, own in zip(parts, numbers, strict=True):
+        for at, held in zip(own, part, strict=True):
+            placed[at] = held
+    return placed
 
 
 def encoded_batch(

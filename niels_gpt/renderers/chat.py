@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import marshal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, check_text, reasoning_of
+
+if TYPE_CHECKING:
+    from niels_gpt.renderers.tools import Tools
 
 _write = json.JSONEncoder(ensure_ascii=False).encode
 TEXT_PARTS = ("text", "input_text", "output_text")
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none)."""
 
     name: str
@@ -73,7 +73,7 @@ class Chat:
         prompted: the generation prompt follows the last message.
     """
 
-    def __init__(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> None:
+    def __init__(self, messages: Sequence[Message], tools: Tools | None) -> None:
         self.messages = messages
         self.roles = [message["role"] for message in messages]
         self.tools = tools
@@ -195,23 +195,6 @@ def to_json(value: Any, where: str = "a tool") -> str:
     return text
 
 
-def tool_json(tool: Mapping[str, Any], where: str = "a tool") -> str:
-    """`to_json` of a tool, which many conversations offer in turn: remembered by its value.
-
-    Raises:
-        MessageError: as `to_json`.
-    """
-    try:
-        return _remembered(marshal.dumps(cast("Any", tool), 2))
-    except ValueError:  # not plain data, nested very deeply, or a MessageError, which is to say where
-        return to_json(tool, where)
-
-
-@lru_cache(maxsize=1024)
-def _remembered(tool: bytes) -> str:
-    return to_json(marshal.loads(tool))
-
-
 def check_roles(
     messages: Sequence[Message], roles: Collection[str], *, format_name: str, after_call: bool = False
 ) -> None:
@@ -261,36 +244,3 @@ def _check_answer(message: Message, index: int, asked: set[str] | None) -> None:
             "tool_without_call",
             f"message {index}: tool_call_id is {given!r}; expected one of the calls before it: {sorted(asked)}",
         )
-
-
-def tools_of(tools: Any) -> list[dict[str, Any]] | None:
-    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
-
-    Raises:
-        MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
-    """
-    if not tools:
-        return None
-    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
-        found = type(tools).__name__
-        raise MessageError(
-            "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
-        )
-    return [_tool(tool, index) for index, tool in enumerate(tools)]
-
-
-def _tool(tool: Any, index: int) -> dict[str, Any]:
-    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
-        tool = {"type": "function", "function": dict(tool)}
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise MessageError(
-            "wrong_tools",
-            f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
-            "'description', 'parameters'}}",
-        )
-    try:
-        tool_json(tool, f"tools[{index}]")
-    except MessageError as error:
-        raise MessageError("wrong_tools", str(error)) from error
-    return dict(tool)

@@ -47,6 +47,7 @@ class ChatMLRenderer(ChatMLTurns):
     """
 
     name = "chatml"
+    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
 

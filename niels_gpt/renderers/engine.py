@@ -10,21 +10,25 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.batch import encoded_batch, render_batch
+from niels_gpt.renderers.batch import encoded_batch, encoded_shapes, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.calls import Block, CallForm, calls_in, schemas_of
-from niels_gpt.renderers.chat import Chat, check_roles, tools_of
+from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
+from niels_gpt.renderers.chat import Chat, check_roles
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
 from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.refusals import refuse_controls
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.shapes import Shapes
 from niels_gpt.renderers.thinking import should_preserve_past_thinking, thought
+from niels_gpt.renderers.tools import tools_of
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -46,6 +50,9 @@ class Family(ABC):
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
         call_glue: what stands between a content and the first call.
+        looks_for: spellings that a grammar looks for in contents, be it to write them otherwise. Conversations of plain
+            texts without any are written alike where their roles are; the engine then writes them once (`shapes.py`).
+            `None`: this is not known, and every conversation is written by itself. Each class says it for itself.
         ends_turns: an assistant's turn ends in a stop of its own. Where it does not, the next turn's opener ends it.
         version: counts up when a grammar's ids or facts change.
 
@@ -63,6 +70,7 @@ class Family(ABC):
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
     call_glue: ClassVar[str] = ""
+    looks_for: ClassVar[tuple[str, ...] | None] = None
     ends_turns: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
@@ -163,9 +171,19 @@ class Family(ABC):
         Raises:
             MessageError: naming message and field. UsageError: `tools` are not in the shape of the OpenAI chat format.
         """
+        if not add_generation_prompt:
+            known = self._filled(messages, tools)
+            if known is not None:
+                return known
         given = normalise(messages)
         out = self._written(self._chat(given, tools), add_generation_prompt)
         return self._rendered(out, given)
+
+    def _filled(self, messages: Sequence[Message], tools: Any) -> RenderedTokens | None:
+        """A conversation whose shape is known."""
+        own = None if self._shapes is None else self._shapes.of(messages, tools)
+        batch = None if own is None else encoded_shapes(self.encoder, [own])
+        return None if batch is None else next(iter(batch))
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
@@ -178,7 +196,16 @@ class Family(ABC):
         Raises:
             MessageError: of the first conversation that cannot be rendered, with its index in front.
         """
-        return render_batch(self.encoder, self._script, conversations, tools)
+        return render_batch(self.encoder, self._script, conversations, tools, self._shapes)
+
+    @cached_property
+    def _shapes(self) -> Shapes | None:
+        own = vars(type(self)).get("looks_for")  # a subclass may look for more than its parent
+        if own is None or self.config.special_tokens_in_content != "text":
+            return None
+        if not isinstance(self.encoder, Encoder) or self.encoder.flat is None:
+            return None
+        return Shapes(self._script, self.encoder, own, self.calls)
 
     def _script(self, messages: list[Message], tools: Any) -> tuple[Script, str]:
         return self._written(self._chat(messages, tools), False), "full"
@@ -314,31 +341,4 @@ class Family(ABC):
             raise TokenizerError(
                 f"{self.encoder.name}: the tokenizer has no {missing[0]!r}, which {self.name} writes; expected a "
                 "tokenizer of that family. Name another renderer, or 'template' for the tokenizer's own chat template"
-            )
-
-
-def outside(said: Completion, start: int, blocks: Sequence[Block]) -> str:
-    """The text of a completion that is in no block; what is nothing but white space between or behind them is not."""
-    if not blocks:
-        return said.told(start)
-    rest = zip((block.stop for block in blocks), [*(block.start for block in blocks[1:]), None], strict=True)
-    between = [said.told(lo, hi) for lo, hi in rest]
-    return "".join([said.told(start, blocks[0].start), *(text for text in between if text.strip())])
-
-
-def refuse_controls(out: Script, controls: Mapping[str, int]) -> None:
-    """Refuse bodies that spell a control token (`special_tokens_in_content="error"`).
-
-    Raises:
-        MessageError: naming the message and the token.
-    """
-    for piece in out.pieces():
-        found = (
-            next((text for text in controls if text in piece.text), None) if piece.body and not piece.scaffold else None
-        )
-        if found is not None:
-            raise MessageError(
-                "control_token_in_content",
-                f"message {piece.msg} spells the control token {found!r}; expected none. Remove it, or render with "
-                "special_tokens_in_content='text', which keeps it as ordinary text",
             )

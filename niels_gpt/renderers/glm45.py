@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from niels_gpt.renderers.calls import Pairs
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import GLM45RendererConfig
 from niels_gpt.renderers.glm5 import GLM5Renderer
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tags import Pairs
 
 _HOW_TO_CALL = (
     "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
@@ -20,6 +20,7 @@ class GLM45Renderer(GLM5Renderer):
     """GLM-4.5-Air. Every turn has a think block, an empty one where it has no reasoning."""
 
     name = "glm-4.5"
+    looks_for = ("</think>", "/nothink")
     config_class = GLM45RendererConfig
     calls = Pairs(glue=("\n", "\n", "\n"))
     call_glue = "\n"

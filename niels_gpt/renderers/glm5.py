@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from niels_gpt.renderers.calls import Pairs
-from niels_gpt.renderers.chat import Chat, to_json, tool_json
+from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.configs import FamilyConfig, GLM5RendererConfig, GLM51RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tags import Pairs
 from niels_gpt.renderers.thinking import split_thinking
+from niels_gpt.renderers.tools import Tools
 
 _TOOLS = (
     "<|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -27,6 +27,7 @@ class GLM5Renderer(Family):
     """GLM-5 and GLM-4.7-Flash. The next turn's opener ends a turn."""
 
     name = "glm-5"
+    looks_for: ClassVar[tuple[str, ...] | None] = ("</think>",)
     how_to_call: ClassVar[str] = _HOW_TO_CALL
     glue: ClassVar[str] = ""  # what stands behind openers and around results
     config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
@@ -40,13 +41,13 @@ class GLM5Renderer(Family):
         out.frame("[gMASK]<sop>")
         if chat.tools:
             out.frame(_TOOLS)
-            out.label("".join(self.declared(tool) for tool in chat.tools), -1)
+            out.label(chat.tools.written(self.declared), -1)
             out.frame(self.how_to_call)
         return 0
 
-    def declared(self, tool: Mapping[str, Any]) -> str:
-        """A tool as the model reads it."""
-        return tool_json(tool) + "\n"
+    def declared(self, tools: Tools) -> str:
+        """The tools as the model reads them, each on a line."""
+        return "".join(text + "\n" for text in tools.texts)
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A system message."""
@@ -119,14 +120,15 @@ class GLM51Renderer(GLM5Renderer):
     """GLM-5.1: reasoning as it is, an empty block where a turn has none, bare tool declarations."""
 
     name = "glm-5.1"
+    looks_for = ("</think>",)
     config_class = GLM51RendererConfig
 
-    def declared(self, tool: Mapping[str, Any]) -> str:
-        """The function alone; deferred ones are not declared."""
-        function = tool["function"]
-        if function.get("defer_loading"):
-            return ""
-        return to_json({key: value for key, value in function.items() if key not in ("defer_loading", "strict")}) + "\n"
+    def declared(self, tools: Tools) -> str:
+        """The functions alone; deferred ones are not declared."""
+        functions = (tool["function"] for tool in tools if not tool["function"].get("defer_loading"))
+        hidden = ("defer_loading", "strict")
+        told = ({key: value for key, value in function.items() if key not in hidden} for function in functions)
+        return "".join(to_json(function) + "\n" for function in told)
 
     def split(self, chat: Chat, index: int) -> tuple[str | None, str]:
         """See `GLM5Renderer`."""

@@ -8,7 +8,7 @@ from typing import Any
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.calls import schemas_of
-from niels_gpt.renderers.chat import Chat, to_json, tools_of
+from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import GptOssRendererConfig
 from niels_gpt.renderers.engine import Family
@@ -18,12 +18,14 @@ from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_late_system, refuse_many_calls
 from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import Tools, tools_of
 
 
 class GptOssRenderer(Family):
     """gpt-oss 20b and 120b. One call a turn, with reasoning or a text before it; the date is an option, no clock."""
 
     name = "gpt-oss"
+    looks_for = ()
     config_class = GptOssRendererConfig
     roles = ("system", "user", "assistant", "tool", "developer")
     stops = ("<|return|>", "<|call|>")
@@ -46,7 +48,7 @@ class GptOssRenderer(Family):
             out.turn("# Instructions\n\n", instructions, "\n\n", owner)
         if chat.tools:
             out.frame("# Tools\n\n", owner)
-            out.label(namespace("functions", chat.tools), owner)
+            out.label(chat.tools.written(_functions), owner)
         out.frame(END, owner)
         return int(given)
 
@@ -146,6 +148,10 @@ class GptOssRenderer(Family):
             name = calls[-1].name
             given = [{"name": name, **message} if message["role"] == "tool" else message for message in given]
         return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, given, tools=tools)
+
+
+def _functions(tools: Tools) -> str:
+    return namespace("functions", tools)
 
 
 def _joined(texts: Iterable[str]) -> str:

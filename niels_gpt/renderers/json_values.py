@@ -1,9 +1,10 @@
-"""JSON in completions: strict values, and what a call that is one JSON object says."""
+"""JSON in completions: strict values, what a call that is one JSON object says, bare values and their types."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from niels_gpt.renderers.chat import to_json
@@ -63,3 +64,38 @@ def named(held: Any, key: str = "arguments") -> tuple[str | None, dict[str, Any]
     if not isinstance(name, str) or not name:
         return None, kept, Status.MISSING_NAME
     return name, kept, Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
+
+
+def typed_value(text: str, schema: Any) -> tuple[Any, bool]:
+    """A bare value in the type that its JSON schema names, and whether it fits; without a schema, JSON or else text."""
+    types = _types(schema)
+    if types == {"string"}:
+        return text, True
+    try:
+        value = loaded(text)
+    except ValueError:
+        return text, not types or "string" in types
+    if "string" in types and _type_of(value) not in types:
+        return text, True
+    return value, True
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types that a schema allows; none if it does not say, or is no schema."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type")
+    found = {kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str)}
+    for branches in (schema.get("anyOf"), schema.get("oneOf")):
+        for branch in branches if isinstance(branches, list) else ():
+            found |= _types(branch)
+    if not found and isinstance(schema.get("enum"), list):
+        found = {_type_of(value) for value in schema["enum"]}
+    return found | ({"integer"} if "number" in found else set())
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names = {str: "string", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
+    return names.get(type(value), "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.calls import Block, Schemas
@@ -94,6 +93,7 @@ class KimiK2Renderer(Family):
     """Kimi K2 Instruct. Reasoning has no place in the format and is not written, as in its template."""
 
     name = "kimi-k2"
+    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
@@ -103,7 +103,7 @@ class KimiK2Renderer(Family):
         """The tools, then an invented system message where there is none."""
         if chat.tools:
             out.frame("<|im_system|>tool_declare<|im_middle|>")
-            out.label(sorted_json(chat.tools), -1)
+            out.label(chat.tools.written(sorted_json), -1)
             out.frame("<|im_end|>")
         if chat.roles[0] != "system":
             out.frame(_DEFAULT_SYSTEM)
@@ -140,7 +140,7 @@ class KimiK2Renderer(Family):
         if calls:
             out.marks(_SECTION, index)
             for number, call in enumerate(calls, chat.calls_before(index)):
-                own = call if call.id else replace(call, id=f"functions.{call.name}:{number}")
+                own = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
                 self.calls.write(own, out, index)
             out.marks(_END_SECTION, index)
         out.marks("<|im_end|>", index)

@@ -8,6 +8,7 @@ from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import KimiK25RendererConfig
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer, sorted_json
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import Tools
 from niels_gpt.renderers.typescript import declare_tools
 from niels_gpt.renderers.vision import TakesImages
 
@@ -16,6 +17,7 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
     """Kimi K2.5 and K2.6. Every turn has a block; reasoning is kept behind the last answer that calls nothing."""
 
     name = "kimi-k2.5"
+    looks_for = ()
     config_class = KimiK25RendererConfig
     # The template leaves a newline behind each image.
     image_words = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
@@ -30,7 +32,7 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
         """The tools in TypeScript, where they have one."""
         if chat.tools:
             out.frame("<|im_system|>tool_declare<|im_middle|>")
-            out.label(declare_tools(chat.tools) or sorted_json(chat.tools), -1)
+            out.label(chat.tools.written(_declared), -1)
             out.frame("<|im_end|>")
         return 0
 
@@ -48,3 +50,8 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
     def prompt(self, chat: Chat, out: Script) -> None:
         """The assistant's header."""
         out.frame("<|im_assistant|>assistant<|im_middle|>" + self.prefill())
+
+
+def _declared(tools: Tools) -> str:
+    """In TypeScript, where their schemas have one."""
+    return declare_tools(tools) or sorted_json(tools)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from niels_gpt.renderers.calls import Pairs
-from niels_gpt.renderers.chat import Chat, tool_json
+from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import LagunaXS2RendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tags import Pairs
 from niels_gpt.renderers.thinking import split_thinking
 
 _DEFAULT_SYSTEM = (
@@ -37,6 +37,7 @@ class LagunaXS2Renderer(Family):
     """Laguna XS.2. Reasoning stays in history."""
 
     name = "laguna-xs.2"
+    looks_for = ("</think>", "</assistant>")
     config_class = LagunaXS2RendererConfig
     stops = (_STOP, "〈|EOS|〉")
     controls = ("〈|EOS|〉", "<assistant>")
@@ -60,7 +61,7 @@ class LagunaXS2Renderer(Family):
             out.frame(text)
         if chat.tools:
             out.frame(_TOOLS)
-            out.label("".join(tool_json(tool) + "\n" for tool in chat.tools), -1)
+            out.label("".join(text + "\n" for text in chat.tools.texts), -1)
             how = _HOW_TO_THINK if self.config.enable_thinking else _HOW_TO_CALL
             out.frame(f"</available_tools>\n\n{how}{_EXAMPLE}")
         out.frame("\n</system>\n")

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
-from niels_gpt.errors import MissingExtra
+from niels_gpt.extras import check_library
 
 _LOG: Final = logging.getLogger(__name__)
 Key = tuple[str, str]  # a server's root and a model
@@ -18,10 +18,9 @@ Key = tuple[str, str]  # a server's root and a model
 
 def optional_httpx() -> Any:
     """The library; `Any` because it is optional."""
-    try:
-        import httpx
-    except ImportError as error:
-        raise MissingExtra("httpx") from error
+    check_library("httpx")
+    import httpx
+
     return httpx
 
 

@@ -15,6 +15,7 @@ from niels_gpt.renderers.configs import FamilyConfig, Llama3RendererConfig, Llam
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.refusals import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import Tools
 
 _BEGIN, _END = "<|begin_of_text|>", "<|eot_id|>"
 _DIALECT = LlamaJSON()
@@ -41,10 +42,15 @@ def _indented(tool: str) -> str:
     return json.dumps(json.loads(tool), ensure_ascii=False, indent=4)
 
 
+def _declared(tools: Tools) -> str:
+    return "".join(_indented(text) + "\n\n" for text in tools.texts)
+
+
 class Llama3Renderer(Family):
     """Llama 3.1, 3.2 and 3.3. One call a turn, without a text beside it; contents without white space at their ends."""
 
     name = "llama-3"
+    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = Llama3RendererConfig
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
@@ -60,7 +66,7 @@ class Llama3Renderer(Family):
         out.frame("\n\n", owner)
         if chat.tools and not self.config.tools_in_user_message:
             out.frame(_FOR_SYSTEM, owner)
-            out.label(self._declared(chat), owner)
+            out.label(chat.tools.written(_declared), owner)
         if given:
             out.body(chat.text(0).strip(), 0)
         out.frame(_END, owner)
@@ -73,13 +79,10 @@ class Llama3Renderer(Family):
                 "begin with a user, drop the tools, or render with tools_in_user_message=False",
             )
         out.frame(_header("user") + _FOR_USER, given)
-        out.label(self._declared(chat), given)
+        out.label(chat.tools.written(_declared), given)
         out.body(chat.text(given).strip(), given)
         out.frame(_END, given)
         return given + 1
-
-    def _declared(self, chat: Chat) -> str:
-        return "".join(_indented(to_json(tool)) + "\n\n" for tool in chat.tools or ())
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
         """A later system message."""
@@ -122,6 +125,7 @@ class Llama30Renderer(Llama3Renderer):
     """Llama 3 as it first came: no tools, no system block of its own."""
 
     name = "llama-3.0"
+    looks_for = ()
     config_class = Llama30RendererConfig
     roles = ("system", "user", "assistant")
     calls = None

@@ -96,7 +96,9 @@ class LossOn:
         flat = list(chain.from_iterable(chats))
         sizes = np.fromiter(map(len, chats), np.int64, len(chats)) + 1
         first = np.cumsum(sizes) - sizes
-        rows = np.delete(np.arange(len(flat) + len(chats)), first)
+        is_message = np.ones(len(flat) + len(chats), np.bool_)
+        is_message[first] = False
+        rows = np.flatnonzero(is_message)
         own = _weights_of(flat, chats)
         if self.preset == "all_tokens":
             worth = np.ones((len(flat) + len(chats), 3), np.float32)
@@ -104,17 +106,13 @@ class LossOn:
             return worth, first
         worth = np.zeros((len(flat) + len(chats), 3), np.float32)
         spoken = np.zeros(len(worth), np.float32)
-        spoken[rows] = own * self._counting(flat, chats)
-        speaks = np.fromiter((message["role"] == "assistant" for message in flat), np.bool_, len(flat))
+        speaks = np.array([message["role"] == "assistant" for message in flat], np.bool_)
+        whole = self.preset == "all_assistant_turns"
+        spoken[rows] = own * (speaks if whole else list(chain.from_iterable(map(self.messages, chats))))
         worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])
         if self.bodies_of_roles or self.bodies_of_tools:
             worth[rows, 2] = own * list(chain.from_iterable(map(self._bodies, chats)))
         return worth, first
-
-    def _counting(self, flat: list[Message], chats: Sequence[Sequence[Message]]) -> list[bool]:
-        if self.preset == "all_assistant_turns":
-            return [message["role"] == "assistant" for message in flat]
-        return list(chain.from_iterable(map(self.messages, chats)))
 
     def _bodies(self, messages: Sequence[Message]) -> list[bool]:
         names = extract_message_tool_names(messages) if self.bodies_of_tools else [None] * len(messages)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.calls import Block, Schemas, typed_value
-from niels_gpt.renderers.chat import Call, Chat, to_json, tool_json
+from niels_gpt.renderers.calls import Block, Schemas, text_or_json, write_arguments
+from niels_gpt.renderers.chat import Call, Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import MiniMaxM2RendererConfig
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.json_values import typed_value
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.sections import Section
+from niels_gpt.renderers.tools import Tools
 
 _SECTION = Section("<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', "</invoke>")
 _NAME = re.compile(r'<invoke name="(.*?)">')
@@ -43,14 +46,12 @@ class MiniMaxSection:
         """See `CallForm`."""
         out.marks(_SECTION.call, msg)
         out.says(call.name, msg)
-        before = '">\n'
-        for key, value in call.items.items():
-            out.marks(before + '<parameter name="', msg)
-            out.says(key, msg)
-            out.marks('">', msg)
-            out.says(value if isinstance(value, str) else to_json(value, f"{call.where}.arguments"), msg)
-            before = "</parameter>\n"
-        out.marks(f"{before}{_SECTION.end_call}\n", msg)
+        around = ('">\n', '<parameter name="', '">', "</parameter>\n")
+        out.marks(f"{write_arguments(self, call, out, msg, around)}{_SECTION.end_call}\n", msg)
+
+    def bare(self, value: Any, where: str) -> str:
+        """See `BareForm`."""
+        return text_or_json(value, where)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""
@@ -86,6 +87,7 @@ class MiniMaxM2Renderer(Family):
     """MiniMax M2.5. The generation prompt opens a think block; a turn without reasoning has none in history."""
 
     name = "minimax-m2"
+    looks_for = ("</think>",)
     config_class = MiniMaxM2RendererConfig
     stops = ("[e~[",)
     controls = ("]~!b[", "]~b]")
@@ -106,8 +108,7 @@ class MiniMaxM2Renderer(Family):
             self._circumstances(chat, out)
         if chat.tools:
             out.frame(_TOOLS, owner)
-            declared = (f"<tool>{tool_json(tool['function'])}</tool>\n" for tool in chat.tools)
-            out.label("".join(declared), owner)
+            out.label(chat.tools.written(_declared), owner)
             out.frame(_HOW_TO_CALL, owner)
         out.frame("[e~[\n", owner)
         return int(given)
@@ -174,3 +175,7 @@ class MiniMaxM2Renderer(Family):
     def tidy(self, content: str) -> str:
         """Without the newlines behind the block."""
         return content.lstrip("\n")
+
+
+def _declared(tools: Tools) -> str:
+    return "".join(f"<tool>{to_json(tool['function'])}</tool>\n" for tool in tools)

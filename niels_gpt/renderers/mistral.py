@@ -17,6 +17,7 @@ from niels_gpt.renderers.refusals import (
     refuse_text_beside_calls,
 )
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import Tools
 
 _ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -25,6 +26,7 @@ class MistralRenderer(Family):
     """Mistral Nemo. A turn is a text or a list of calls, whose ids have nine letters or digits."""
 
     name = "mistral"
+    looks_for = ()
     config_class = MistralRendererConfig
     stops = ("</s>",)
     controls = (
@@ -51,7 +53,7 @@ class MistralRenderer(Family):
         last = index == chat.last("user")
         if last and chat.tools:
             out.frame("[AVAILABLE_TOOLS]", index)
-            out.label("[" + ", ".join(_declared(tool["function"]) for tool in chat.tools) + "]", index)
+            out.label(chat.tools.written(_all_declared), index)
             out.frame("[/AVAILABLE_TOOLS]", index)
         out.frame("[INST]", index)
         if last and chat.roles[0] == "system":
@@ -92,6 +94,10 @@ class MistralRenderer(Family):
     def read_thinking(self, said: Completion) -> tuple[str, int]:
         """The format has no reasoning; think tags are text."""
         return "", 0
+
+
+def _all_declared(tools: Tools) -> str:
+    return "[" + ", ".join(_declared(tool["function"]) for tool in tools) + "]"
 
 
 def _declared(function: dict[str, object]) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
+from niels_gpt.renderers.calls import CallForm
 from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.chatml import ChatMLTurns
 from niels_gpt.renderers.configs import FamilyConfig, Nemotron3RendererConfig, Nemotron3UltraRendererConfig
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
+from niels_gpt.renderers.tools import Tools
 
 _EMPTY = "<think></think>"
 
@@ -23,6 +25,7 @@ class Nemotron3Renderer(ChatMLTurns):
     """
 
     name = "nemotron-3"
+    looks_for = ("<think>", "</think>")
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
@@ -40,7 +43,7 @@ class Nemotron3Renderer(ChatMLTurns):
             out.body(text, 0)
         if chat.tools:
             out.frame(("\n\n" if text else "") + TAGS_DECLARED, owner)
-            out.label("".join(declared(tool["function"]) for tool in chat.tools), owner)
+            out.label(chat.tools.written(_all_declared), owner)
             out.frame(TAGS_EXPLAINED, owner)
         out.frame("<|im_end|>\n", owner)
         return int(given)
@@ -125,6 +128,7 @@ class Nemotron3UltraRenderer(Nemotron3Renderer):
     """Nemotron 3 Ultra: nothing between a block and its content."""
 
     name = "nemotron-3-ultra"
+    looks_for = ("<think>", "</think>")
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3UltraRendererConfig
     closing = "</think>"
     effort = "\n\n{reasoning effort: efficient}"
@@ -136,6 +140,10 @@ class Nemotron3UltraRenderer(Nemotron3Renderer):
     def before_calls(self, content: str) -> str:
         """As it is."""
         return content
+
+
+def _all_declared(tools: Tools) -> str:
+    return "".join(declared(tool["function"]) for tool in tools)
 
 
 def declared(function: Mapping[str, Any]) -> str:

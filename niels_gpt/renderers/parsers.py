@@ -7,14 +7,16 @@ from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.bare_json import LlamaJSON, MistralList
-from niels_gpt.renderers.calls import CallForm, FunctionTags, HermesJSON, Pairs, calls_in, schemas_of
-from niels_gpt.renderers.chat import tools_of
+from niels_gpt.renderers.calls import CallForm, calls_in, schemas_of
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.deepseek_v3 import FencedJSON
+from niels_gpt.renderers.hermes import HermesJSON
 from niels_gpt.renderers.kimi_k2 import KimiSection
 from niels_gpt.renderers.minimax_m2 import MiniMaxSection
 from niels_gpt.renderers.parsing import ParsedToolCall
+from niels_gpt.renderers.tags import FunctionTags, Pairs
 from niels_gpt.renderers.thinking import thought
+from niels_gpt.renderers.tools import tools_of
 from niels_gpt.tokenizer.opening import open_encoder
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from niels_gpt.renderers.calls import CallForm, HermesJSON
-from niels_gpt.renderers.chat import Call, Chat, tool_json
+from niels_gpt.renderers.calls import CallForm
+from niels_gpt.renderers.chat import Call, Chat
 from niels_gpt.renderers.chatml import ChatMLTurns
 from niels_gpt.renderers.configs import FamilyConfig, Qwen3RendererConfig
+from niels_gpt.renderers.hermes import HermesJSON
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.thinking import split_thinking
 
@@ -36,6 +37,7 @@ class Qwen3Renderer(ChatMLTurns):
     stops = ("<|im_end|>", "<|endoftext|>")
     calls: ClassVar[CallForm] = HermesJSON()
     call_glue = "\n"
+    looks_for: ClassVar[tuple[str, ...] | None] = ("</think>",)
     invented: ClassVar[str] = ""
 
     def begin(self, chat: Chat, out: Script) -> int:
@@ -52,9 +54,8 @@ class Qwen3Renderer(ChatMLTurns):
             out.frame("\n\n", 0)
         elif self.invented:
             out.frame(self.invented + "\n\n")
-        declared = "".join("\n" + tool_json(tool) for tool in chat.tools)
         out.frame(_TOOLS, owner)
-        out.label(declared, owner)
+        out.label("".join("\n" + text for text in chat.tools.texts), owner)
         out.frame(_HOW_TO_CALL, owner)
         return int(given)
 

@@ -6,14 +6,15 @@ import re
 from typing import Any, ClassVar
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.calls import TAGS_DECLARED, TAGS_EXPLAINED, CallForm, FunctionTags
-from niels_gpt.renderers.chat import Chat, tool_json
+from niels_gpt.renderers.calls import CallForm
+from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import FamilyConfig, Qwen35RendererConfig
 from niels_gpt.renderers.images import ImagePart
 from niels_gpt.renderers.processors import CACHE_MOST
 from niels_gpt.renderers.qwen3_vl import QwenImages
 from niels_gpt.renderers.refusals import refuse_late_system
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.renderers.thinking import split_thinking
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -25,6 +26,7 @@ class Qwen35Renderer(QwenImages):
     """Qwen3.5, all sizes."""
 
     name = "qwen3.5"
+    looks_for = ("</think>",)
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     calls: ClassVar[CallForm] = FunctionTags(python=True)
     call_glue = "\n\n"
@@ -61,7 +63,7 @@ class Qwen35Renderer(QwenImages):
         if chat.tools:
             owner = 0 if given else -1
             out.frame("<|im_start|>system\n" + TAGS_DECLARED, owner)
-            out.label("".join("\n" + tool_json(tool) for tool in chat.tools), owner)
+            out.label("".join("\n" + text for text in chat.tools.texts), owner)
             out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
         elif given:
             super().system(chat, 0, out)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from niels_gpt.renderers.calls import CallForm, FunctionTags
+from niels_gpt.renderers.calls import CallForm
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.configs import FamilyConfig, Qwen36RendererConfig
 from niels_gpt.renderers.qwen35 import Qwen35Renderer
+from niels_gpt.renderers.tags import FunctionTags
 
 
 class Qwen36Renderer(Qwen35Renderer):
     """Qwen3.6."""
 
     name = "qwen3.6"
+    looks_for = ("</think>",)
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig
     calls: ClassVar[CallForm] = FunctionTags()
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.chat import Chat
+from niels_gpt.renderers.script import Script
 
 
 def refuse_tools(chat: Chat, format_name: str) -> None:
@@ -109,3 +112,21 @@ def check_alternates(chat: Chat, index: int, format_name: str) -> None:
             f"message {index}: role is {role!r} behind {found}; expected users and assistants by turns, a user first, "
             f"in the {format_name} format",
         )
+
+
+def refuse_controls(out: Script, controls: Mapping[str, int]) -> None:
+    """Refuse bodies that spell a control token (`special_tokens_in_content="error"`).
+
+    Raises:
+        MessageError: naming the message and the token.
+    """
+    for piece in out.pieces():
+        found = (
+            next((text for text in controls if text in piece.text), None) if piece.body and not piece.scaffold else None
+        )
+        if found is not None:
+            raise MessageError(
+                "control_token_in_content",
+                f"message {piece.msg} spells the control token {found!r}; expected none. Remove it, or render with "
+                "special_tokens_in_content='text', which keeps it as ordinary text",
+            )

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from niels_gpt.errors import MissingExtra, TokenizerError, UsageError, did_you_mean
+from niels_gpt.errors import TokenizerError, UsageError, did_you_mean
+from niels_gpt.extras import check_library
 from niels_gpt.renderers.chatml import ChatMLRenderer
 from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, FamilyConfig, RendererConfig
 from niels_gpt.renderers.deepseek_v3 import DeepSeekV3Renderer
@@ -293,11 +294,10 @@ def _says_vision(file: Path) -> bool:
 def _takes_images_on_hub(name: str) -> bool:
     if name.count("/") != 1 or name.startswith(("/", ".")):
         return False  # an object without a name, or one that was made in this process
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError
-    except ImportError as error:
-        raise MissingExtra("huggingface_hub") from error
+    check_library("huggingface_hub")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
     try:
         return _says_vision(Path(hf_hub_download(name, "config.json")))
     except EntryNotFoundError:

@@ -191,7 +191,7 @@ class RenderedBatch:
         facts: int32 of shape (pieces,), of each piece `(msg << 3) | bits`.
         counts: int64 of shape (pieces,), the tokens of each piece.
         pieces: int64 of shape (conversations,), the pieces of each.
-        messages: the conversations as they were rendered, normalised.
+        messages: the conversations as they were rendered, normalised; those that need no normalising are the caller's.
         attribution: of each conversation, as in `RenderedTokens`.
         media: of each conversation its images, `None` for none; empty where no conversation has any.
     """
@@ -236,13 +236,14 @@ class RenderedBatch:
         rows = zip(self.messages, self.lengths.tolist(), self.attribution, media, strict=True)
         for messages, length, attribution, held in rows:
             start, stop = stop, stop + length
+            roles = [message["role"] for message in messages]
             yield RenderedTokens(
                 token_ids=self.ids[start:stop].tolist(),
                 message_indices=message_indices[start:stop].tolist(),
                 sampled_mask=sampled[start:stop].tolist(),
                 is_content=is_content[start:stop].tolist(),
-                message_roles=[message["role"] for message in messages],
-                message_tool_names=extract_message_tool_names(messages),
+                message_roles=roles,
+                message_tool_names=extract_message_tool_names(messages) if "tool" in roles else [None] * len(roles),
                 attribution=attribution,
                 multi_modal_data=held,
             )

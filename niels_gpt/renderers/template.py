@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.inputs import read_text
 from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_of
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
-from niels_gpt.renderers.chat import tool_json
 from niels_gpt.renderers.completion import Completion, shown
 from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
@@ -22,6 +22,7 @@ from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import tool_json
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, trace
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
 from niels_gpt.tokenizer.encoder import Encoder
@@ -304,12 +305,15 @@ def load_template(path: str | Path) -> str:
     """The text of a template file.
 
     Raises:
-        TemplateError: there is none.
+        TemplateError: there is none, or it is empty. InputError: it is no text.
     """
     file = Path(path)
     if not file.is_file():
         raise TemplateError(f"{file}: no such file; expected a Jinja chat template")
-    return file.read_text(encoding="utf-8")
+    text = read_text(file)
+    if not text.strip():
+        raise TemplateError(f"{file}: the file is empty; expected a Jinja chat template")
+    return text
 
 
 def _as_seen(message: Message, index: int) -> MessageDict:

@@ -33,6 +33,8 @@ def publish(
         print_json({"url": url, **asdict(done)})
         return
     line = f"{url}: {done.files} files, {done.uploaded} sent ({done.uploaded_bytes:,} bytes), {done.skipped} were there"
+    if done.resumed_bytes:
+        line += f"; {done.resumed_bytes:,} bytes had been sent before"
     out().print(Text(line, style="green"), soft_wrap=True)
 
 

@@ -11,12 +11,13 @@ where they are cut, the bytes are those of a build without units.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from niels_gpt.encoders import Rows
 from niels_gpt.errors import DataError, StorageError, UsageError
+from niels_gpt.inputs import Rejected
 from niels_gpt.portions import Portion, Work
 from niels_gpt.progress import Progress
 from niels_gpt.scale import kept
@@ -50,17 +51,18 @@ class UnitEngine:
         self._runner = runner
         self._slice_bytes = slice_bytes
         self._read: float | None = None
+        self._folder: Path | None = None
 
     def portions(
         self,
         work: Work,
-        rows: Rows,
+        rows: Iterable[Any],
         rejections: Rejections,
         *,
         out: Path,
         recipe: Mapping[str, Any],
         progress: Progress,
-    ) -> Iterator[Portion]:
+    ) -> Generator[Portion]:
         """See `Engine`; `rows` is a source that can be cut.
 
         Raises:
@@ -71,26 +73,18 @@ class UnitEngine:
                 f"{type(rows).__name__} cannot be cut into units; pass the source itself (ChatFile(path)), or no engine"
             )
         source = rows.settled()
-        folder = kept.prepare(out, recipe, self._slice_bytes, progress)
+        folder = self._folder = kept.prepare(out, recipe, self._slice_bytes, progress)
+        self._read = None
         tasks = (
             Task(number, part, folder, rejections.most) for number, part in enumerate(source.slices(self._slice_bytes))
         )
-        running, kept_rows = self._runner.run(work, source, tasks), 0
-        try:
+        kept_rows = 0
+        with closing(self._runner.run(work, source, tasks)) as running:
             for task in running:
                 unit = _checked(work, source, task, progress)
-                try:
-                    rejections.take(unit.rejected())
-                finally:
-                    if unit.stopped:  # `take` has raised; another run may allow more
-                        forget(unit.path)
-                yield from unit.portions()
+                yield from _handed_on(unit, rejections)
                 kept_rows += unit.rows
                 self._read = task.part.read
-        except BaseException:
-            running.close()  # nobody writes units any more
-            kept.keep_or_drop(out, folder, progress)
-            raise
         if not kept_rows:  # the build will fail, and nothing here is worth keeping
             forget(kept.units_path(out))
 
@@ -100,7 +94,26 @@ class UnitEngine:
 
     def discard(self, out: Path) -> None:
         """See `Engine`."""
+        self._folder = None
         kept.discard(out)
+
+    def keep(self, out: Path, progress: Progress) -> None:
+        """See `Engine`; nothing if this engine had not begun, as where another process is building."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            kept.keep_or_drop(out, folder, progress)
+
+
+def _handed_on(unit: Unit, rejections: Rejections) -> Generator[Portion]:
+    try:
+        for part in unit.contents():
+            if isinstance(part, Rejected):
+                rejections.take([part])
+            else:
+                yield part
+    finally:
+        if unit.stopped:  # `take` has raised, or nobody wants more; another run may allow more bad rows
+            forget(unit.path)
 
 
 def _checked(work: Work, source: Sliceable, task: Task, progress: Progress) -> Unit:

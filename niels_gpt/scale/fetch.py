@@ -22,7 +22,7 @@ from typing import Any
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.files import HashedWriter, write_atomic
-from niels_gpt.manifests import Manifest, read_manifest
+from niels_gpt.manifests import Manifest, check_keys, check_names, check_objects, read_manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
 from niels_gpt.scale.publish import MANIFEST_NAMES
@@ -71,7 +71,7 @@ class ReadCache:
         with storage_errors("creating the directory", place):
             place.mkdir(exist_ok=True)
         write_atomic(place / f".{name}.wanted", data)
-        files = read_manifest(place / f".{name}.wanted")["files"]
+        files = _files_of(place / f".{name}.wanted", Path(root) / name)
         self._make_room(sum(record["bytes"] for record in files.values()), place)
         for file, record in files.items():
             _download(fs, f"{root}/{file}", place / file, record, self._progress)
@@ -107,6 +107,15 @@ def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
     raise CacheError(f"{url}: neither {' nor '.join(MANIFEST_NAMES)} there, so this is no finished dataset; publish it")
 
 
+def _files_of(manifest: Path, where: Path) -> Manifest:
+    """What a manifest from elsewhere lists; nothing in it is trusted."""
+    found = read_manifest(manifest)
+    check_keys(where, found, ["files"], "manifest")
+    check_objects(where, found, ["files"])
+    check_names(where, found["files"])
+    return dict(found["files"])
+
+
 def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progress) -> None:
     if file.is_file() and file_record(file).sha256 == record["sha256"]:
         return  # fetched by a run that was cut off
@@ -117,7 +126,7 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
         aside.unlink(missing_ok=True)
     writer = HashedWriter(aside)
     try:
-        with remote_errors("reading", path), fs.open(path, "rb", cache_type="none") as source:
+        with remote_errors("reading", path), _opened(fs, path) as source:
             while chunk := source.read(READ_BYTES):
                 writer.write(chunk)
                 progress.advance(len(chunk))
@@ -125,11 +134,16 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
             raise StorageError(f"{path}: not what its manifest says (sha256 differs); publish it again")
         with storage_errors("renaming into place", file):
             aside.replace(file)
-    except FileNotFoundError as error:
-        raise CacheError(f"{path}: missing although its manifest lists it; publish it again") from error
     finally:
         writer.abandon()
         aside.unlink(missing_ok=True)
+
+
+def _opened(fs: Any, path: str) -> Any:
+    try:
+        return fs.open(path, "rb", cache_type="none")
+    except FileNotFoundError as error:
+        raise CacheError(f"{path}: missing although its manifest lists it; publish it again") from error
 
 
 def _last_use(entry: Path) -> int:

@@ -26,7 +26,7 @@ from niels_gpt.progress import Progress
 from niels_gpt.scale.units import ATTEMPTS, forget
 
 RECIPE_NAME: Final = "recipe.json"
-UNITS_VERSION: Final = 1
+UNITS_VERSION: Final = 2
 
 
 def units_path(out: Path) -> Path:

@@ -22,7 +22,7 @@ UnitBytes = Annotated[
     int, typer.Option(min=1, help="Bytes of input in a unit: what is built at once, and lost at most by a crash.")
 ]
 UnitTimeout = Annotated[
-    float | None, typer.Option(help="Seconds after which a unit's worker counts as hung (Ray).  [default: never]")
+    float | None, typer.Option(help="Seconds after which a unit's worker counts as hung.  [default: never]")
 ]
 RayAddress = Annotated[
     str | None, typer.Option(help="The cluster.  [default: $RAY_ADDRESS, else one is started on this machine]")
@@ -42,7 +42,6 @@ def open_engine(
         from niels_gpt.scale.rays import RayRunner
 
         return UnitEngine(RayRunner(ray_address, workers=workers, timeout=unit_timeout), slice_bytes=unit_bytes)
-    for option, given in (("--unit-timeout", unit_timeout), ("--ray-address", ray_address)):
-        if given is not None:
-            raise UsageError(f"{option} is for Ray; add --engine ray, or leave it out")
-    return UnitEngine(LocalRunner(workers or 1), slice_bytes=unit_bytes)
+    if ray_address is not None:
+        raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
+    return UnitEngine(LocalRunner(workers or 1, timeout=unit_timeout), slice_bytes=unit_bytes)

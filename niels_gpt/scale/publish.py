@@ -1,12 +1,11 @@
 """A finished cache or episodes dataset -> a URL: each file checked after it has arrived, the manifest last.
 
 A reader that finds the manifest finds everything. An upload that was cut off goes on: what is there under its name with
-the right checksum is left as it is.
+the right checksum is left as it is, and on S3 so are the parts of a file that arrived (`parts.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import Any
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
-from niels_gpt.errors import CacheError, DataError, Mismatch, StorageError, storage_errors
+from niels_gpt.errors import CacheError, Mismatch, StorageError
 from niels_gpt.manifests import Manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
 from niels_gpt.scale.locks import publishing_lock
+from niels_gpt.scale.parts import PartUploads
+from niels_gpt.scale.uploads import PART_BYTES, Outgoing, Renames, Streams, Uploader
 
-PART_BYTES = 64 << 20  # of a multipart upload; S3 takes 10 000 parts, so files up to 640 GB
 MANIFEST_NAMES = (META_NAME, MANIFEST_NAME)
 
 
@@ -32,13 +32,15 @@ class Published:
     Attributes:
         files: how many the dataset has, its manifest included.
         uploaded, skipped: how many were sent, and how many were there already.
-        uploaded_bytes: of the files that were sent.
+        uploaded_bytes: of the files that were sent, what this run sent.
+        resumed_bytes: of the same files, what an earlier run had sent before it was cut off.
     """
 
     files: int
     uploaded: int
     skipped: int
-    uploaded_bytes: int
+    uploaded_bytes: int = 0
+    resumed_bytes: int = 0
 
 
 def publish(
@@ -56,7 +58,7 @@ def publish(
         url: the directory to create, `s3://bucket/episodes/chats`.
         overwrite: replace another dataset there; it is gone as soon as this begins.
         break_lock: another machine's publisher is surely dead.
-        part_bytes: size of a part of a multipart upload.
+        part_bytes: size of a part of a multipart upload; files over 10 000 times this have larger ones.
 
     Raises:
         CacheError: `folder` is not a finished dataset, or damaged. Mismatch: another dataset is at `url`.
@@ -69,18 +71,27 @@ def publish(
     fs, root = file_system(url)
     if is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
         progress.note(f"{url}: already published, nothing to do")
-        return Published(len(manifest["files"]) + 1, 0, len(manifest["files"]) + 1, 0)
+        there = len(manifest["files"]) + 1
+        return Published(files=there, uploaded=0, skipped=there)
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
+        uploader = _uploader(fs, part_bytes, progress)
         sent = [
-            _send(fs, folder / file, f"{root}/{file}", record, part_bytes, progress)
+            _send(fs, uploader, Outgoing(folder / file, record["bytes"], record["sha256"]), f"{root}/{file}", progress)
             for file, record in manifest["files"].items()
         ]
         with remote_errors("writing", f"{url}/{name}"):
             fs.pipe_file(f"{root}/{name}", data)
         if not is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
             raise StorageError(f"{url}/{name}: arrived damaged; run the same command again")
-    return Published(len(sent) + 1, sum(map(bool, sent)) + 1, sent.count(0), sum(sent) + len(data))
+    done = [each for each in sent if each is not None]
+    return Published(
+        files=len(sent) + 1,
+        uploaded=len(done) + 1,
+        skipped=sent.count(None),
+        uploaded_bytes=sum(each.now for each in done) + len(data),
+        resumed_bytes=sum(each.before for each in done),
+    )
 
 
 def find_manifest(folder: Path) -> tuple[str, Manifest]:
@@ -108,41 +119,32 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                 fs.rm_file(f"{root}/{name}")
 
 
-def _send(fs: Any, file: Path, path: str, record: dict[str, Any], part_bytes: int, progress: Progress) -> int:
-    """Bytes sent: 0 if the file is there already."""
-    progress.begin(file.name, total=record["bytes"], unit="bytes")
-    if is_there(fs, path, record["bytes"], record["sha256"]):
+def _uploader(fs: Any, part_bytes: int, progress: Progress) -> Uploader:
+    kinds = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "s3" in kinds:
+        return PartUploads(fs, part_bytes, progress)
+    return Renames(progress) if "file" in kinds else Streams(fs, part_bytes, progress)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What became of one file: bytes that this run sent, and that an earlier one had sent."""
+
+    now: int
+    before: int
+
+
+def _send(fs: Any, uploader: Uploader, out: Outgoing, path: str, progress: Progress) -> _Sent | None:
+    """Upload a file, unless it is there already (`None`)."""
+    progress.begin(out.file.name, total=out.size, unit="bytes")
+    if is_there(fs, path, out.size, out.sha256):
         progress.note(f"{path}: there already")
-        return 0
+        return None
     with remote_errors("writing", path):
-        _upload(fs, file, path, record["sha256"], part_bytes, progress.advance)
-    if not is_there(fs, path, record["bytes"], record["sha256"]):
+        before = uploader.send(out, path)
+    if not is_there(fs, path, out.size, out.sha256):
         raise StorageError(f"{path}: arrived damaged; run the same command again: it goes on with this file")
-    return max(1, int(record["bytes"]))
-
-
-def _upload(fs: Any, file: Path, path: str, wanted: str, part_bytes: int, advance: Callable[[int], None]) -> None:
-    """In parts; the file gets its name when all have arrived and were what the manifest says."""
-    seen = sha256()
-    target = fs.open(path, "wb", block_size=part_bytes, autocommit=False)
-    try:
-        for chunk in _chunks(file):
-            seen.update(chunk)
-            target.write(chunk)
-            advance(len(chunk))
-        if seen.hexdigest() != wanted:
-            raise DataError(f"{file}: not what was written (sha256 differs); see `verify`, and build it again")
-        target.close()
-        target.commit()
-    except BaseException:  # an interrupt too: closing it would leave a short file under the right name
-        target.discard()
-        raise
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with storage_errors("reading", file), file.open("rb") as source:
-        while chunk := source.read(READ_BYTES):
-            yield chunk
+    return _Sent(out.size - before, before)
 
 
 def is_there(fs: Any, path: str, size: int, wanted: str) -> bool:

@@ -20,10 +20,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import EngineError, NielsError, UsageError
+from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
 from niels_gpt.portions import Work
-from niels_gpt.scale.local import opened, parcel
+from niels_gpt.scale.local import check_timeout, parcel
+from niels_gpt.scale.pool import opened
 from niels_gpt.scale.units import Task, build_unit
 from niels_gpt.sources.slices import Sliceable
 
@@ -47,10 +48,9 @@ class RayRunner:
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
-        if timeout is not None and timeout <= 0:
-            raise UsageError(f"the timeout is {timeout}; expected seconds above 0, or None to wait for ever")
+        self._timeout = check_timeout(timeout)
         self._ray = _ray()
-        self._address, self._workers, self._timeout = address, workers, timeout
+        self._address, self._workers = address, workers
 
     def run(self, work: Work, source: Sliceable, tasks: Iterable[Task]) -> Generator[Task]:
         """See `engine.Runner`.
@@ -177,9 +177,8 @@ class _Queue:
     def _again(self, started: _Started, why: str) -> None:
         if started.task.attempt + 1 == MOST_ATTEMPTS:
             raise EngineError(
-                f"unit {started.task.number} {why}, {MOST_ATTEMPTS} times over ({started.task.part.kind} "
-                f"{started.task.part.start:,} to {started.task.part.stop:,}); see Ray's logs, or give it more time "
-                "(--unit-timeout) or less to do (--unit-bytes), then run the same command again"
+                f"unit {started.task.number} {why}, {MOST_ATTEMPTS} times over ({started.task.part}); see Ray's logs, "
+                "or give it more time (--unit-timeout) or less to do (--unit-bytes), then run the same command again"
             )
         started.task = started.task.again()
         started.ref, started.since = self._send(started.task), None

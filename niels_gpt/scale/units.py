@@ -2,7 +2,7 @@
 
 ::
 
-    unit_0000007/  ids.bin  lengths.bin  weights.bin  rejected.jsonl  facts.jsonl  unit.json
+    unit_0000007/  ids.bin  lengths.bin  weights.bin  [facts.jsonl  groups.jsonl  rejected.jsonl]  unit.json
 
 An attempt writes into `attempts/unit_0000007.0/<a name of its own>/` and renames that directory; the first rename wins
 and every later attempt finds the name taken and withdraws. So attempts never mix, whoever else is still writing.
@@ -11,11 +11,10 @@ and every later attempt finds the name taken and withdraws. So attempts never mi
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -29,11 +28,12 @@ from niels_gpt.errors import DataError, UsageError, storage_errors
 from niels_gpt.files import HashedWriter, json_bytes, sync_directory, write_atomic
 from niels_gpt.inputs import Rejected
 from niels_gpt.portions import Portion, Work
-from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rejections import REJECTED_NAME, Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
 
 MANIFEST_NAME: Final = "unit.json"
 FACTS_NAME: Final = "facts.jsonl"
+GROUPS_NAME: Final = "groups.jsonl"
 ATTEMPTS: Final = "attempts"
 ROWS_AT_ONCE = 4096
 TOKENS_AT_ONCE = 1 << 20
@@ -116,20 +116,8 @@ class _Enough(Exception):
     """More bad rows than the whole build may have."""
 
 
-class _UnitRejections(Rejections):
-    """Writes down every row that is left out, for the build to take in; only too many stop the unit."""
-
-    def _add(self, row: Rejected) -> None:
-        self._bad += not row.expected
-        if self._file is None:
-            self._file = HashedWriter(self._path)
-        self._file.write((json.dumps(asdict(row)) + "\n").encode())
-        if self._bad > self._limit:
-            raise _Enough
-
-
 class _UnitWriter:
-    """The arrays of a unit."""
+    """The arrays of a unit, and for each row its facts and group where there are any."""
 
     def __init__(self, folder: Path, *, whole: bool, facts: bool) -> None:
         self.tokens = self.rows = 0
@@ -138,11 +126,15 @@ class _UnitWriter:
             HashedWriter(folder / f"{name}.bin") for name in ("ids", "lengths", "weights")
         )
         self._facts = HashedWriter(folder / FACTS_NAME) if facts else None
-        self._writers = [self._ids, self._lengths, self._weights, *([self._facts] if self._facts else [])]
+        self._groups: HashedWriter | None = None
+        self._groups_path = folder / GROUPS_NAME
+
+    @property
+    def _writers(self) -> list[HashedWriter]:
+        every = (self._ids, self._lengths, self._weights, self._facts, self._groups)
+        return [writer for writer in every if writer is not None]
 
     def write(self, portion: Portion) -> None:
-        if any(group is not None for group in portion.groups):
-            raise UsageError("rows that belong together (groups) cannot be built in units")
         weights = portion.weights.astype(self._dtype)
         if (weights != portion.weights).any():
             raise UsageError('weights between 0 and 1 in a mask of 0 and 1; build with mask_dtype="float32"')
@@ -150,9 +142,17 @@ class _UnitWriter:
         self._lengths.write(portion.lengths.astype("<i8"))
         self._weights.write(weights)
         if self._facts is not None:
-            self._facts.write("".join(json.dumps(facts) + "\n" for facts in portion.facts).encode())
+            self._facts.write(_lines(portion.facts))
+        self._write_groups(portion.groups)
         self.tokens += len(portion.ids)
         self.rows += len(portion.lengths)
+
+    def _write_groups(self, groups: Sequence[str | None]) -> None:
+        if self._groups is None and any(group is not None for group in groups):
+            self._groups = HashedWriter(self._groups_path)
+            self._groups.write(_lines([None] * self.rows))
+        if self._groups is not None:
+            self._groups.write(_lines(groups))
 
     def close(self) -> dict[str, Any]:
         return {writer.path.name: writer.close().to_json() for writer in self._writers}
@@ -162,9 +162,31 @@ class _UnitWriter:
             writer.abandon()
 
 
+def _lines(values: Iterable[Any]) -> bytes:
+    return "".join(json.dumps(value) + "\n" for value in values).encode()
+
+
+class _UnitRejections(Rejections):
+    """Writes down every row that is left out, and how many rows come before it, for the build to take in there; only
+    too many stop the unit.
+    """
+
+    def __init__(self, folder: Path, max_bad_rows: int, writer: _UnitWriter) -> None:
+        super().__init__(folder, max_bad_rows)
+        self._writer = writer
+
+    def _add(self, row: Rejected) -> None:
+        self._bad += not row.expected
+        if self._file is None:
+            self._file = HashedWriter(self._path)
+        self._file.write(_lines([[self._writer.rows, asdict(row)]]))
+        if self._bad > self._limit:
+            raise _Enough
+
+
 def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
-    rejections = _UnitRejections(folder, task.most_bad_rows)
     writer = _UnitWriter(folder, whole=work.whole, facts=work.metadata)
+    rejections = _UnitRejections(folder, task.most_bad_rows, writer)
     stopped = False
     try:
         try:
@@ -211,31 +233,52 @@ class Unit:
         self.tokens: int = manifest["tokens"]
         self.stopped: bool = manifest["stopped"]
         self._weights_dtype = "u1" if manifest["whole"] else "<f4"
-        self._has_facts = FACTS_NAME in manifest["files"]
 
-    def rejected(self) -> Iterator[Rejected]:
-        """The rows that were left out, in order."""
-        path = self.path / "rejected.jsonl"
-        if path.is_file():
-            with path.open("rb") as lines:
-                for line in lines:
-                    yield Rejected(**json.loads(line))
+    def contents(self) -> Iterator[Portion | Rejected]:
+        """Portions of about a million tokens, mapped from the disk, and in their places the rows that were left out."""
+        with ExitStack() as files:
+            rows, taken = _Rows(self.path, self._weights_dtype, files), 0
+            for before, rejected in _objects(self.path / REJECTED_NAME, files):
+                yield from rows.take(before - taken)
+                taken = before
+                yield Rejected(**rejected)
+            yield from rows.take(self.rows - taken)
 
-    def portions(self) -> Iterator[Portion]:
-        """What it holds, in portions of about a million tokens, mapped from the disk."""
-        if not self.rows:
-            return
-        ids, weights = self._mapped("ids", "<u4"), self._mapped("weights", self._weights_dtype)
-        lengths, at = self._mapped("lengths", "<i8"), 0
-        with (self.path / FACTS_NAME if self._has_facts else Path(os.devnull)).open("rb") as facts:
-            for part in _parts(lengths):
-                end = at + int(part.sum())
-                own = [json.loads(line) for line in islice(facts, len(part))]
-                yield Portion(ids[at:end], part, weights[at:end], [None] * len(part), own)
-                at = end
 
-    def _mapped(self, name: str, dtype: str) -> npt.NDArray[Any]:
-        return np.memmap(self.path / f"{name}.bin", dtype=dtype, mode="r")
+class _Rows:
+    """Reads the rows of a unit from the first to the last."""
+
+    def __init__(self, folder: Path, weights_dtype: str, files: ExitStack) -> None:
+        self._ids, self._weights, self._lengths = (
+            _mapped(folder / f"{name}.bin", dtype)
+            for name, dtype in (("ids", "<u4"), ("weights", weights_dtype), ("lengths", "<i8"))
+        )
+        self._facts = _objects(folder / FACTS_NAME, files)
+        self._groups = _objects(folder / GROUPS_NAME, files)
+        self._row = self._token = 0
+
+    def take(self, n: int) -> Iterator[Portion]:
+        """The next `n` rows."""
+        for lengths in _parts(self._lengths[self._row : self._row + n]):
+            end = self._token + int(lengths.sum())
+            facts = list(islice(self._facts, len(lengths)))
+            groups = list(islice(self._groups, len(lengths))) or [None] * len(lengths)
+            token, self._token = self._token, end
+            yield Portion(self._ids[token:end], lengths, self._weights[token:end], groups, facts)
+        self._row += n
+
+
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    if path.stat().st_size == 0:  # cannot be mapped
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _objects(path: Path, files: ExitStack) -> Iterator[Any]:
+    """The lines of a JSON-lines file, none if it is not there."""
+    if not path.is_file():
+        return iter(())
+    return map(json.loads, files.enter_context(path.open("rb")))
 
 
 def _manifest(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from niels_gpt.remote import AnyFile, located
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.dialects import DIALECTS, detect, to_messages, tools_of
 from niels_gpt.sources.records import read_records
-from niels_gpt.sources.slices import Slice, read_slice, slices
+from niels_gpt.sources.slices import Slice, read_slice, slices, slices_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ChatFile(ChatSource):
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""
-        return slices(self.path, slice_bytes)
+        return slices_of([self.path], slice_bytes, lambda path: slices(path, slice_bytes))
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""

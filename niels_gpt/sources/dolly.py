@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,21 +9,20 @@ from niels_gpt.errors import MessageError
 from niels_gpt.inputs import Rejected
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.hub import HubDataset, HubSource
+from niels_gpt.sources.hub import HubDataset, StoredRows
 
 REPO = "databricks/databricks-dolly-15k"
 
 
 @dataclass(frozen=True)
-class Dolly(HubSource, ChatSource):
+class Dolly(StoredRows, ChatSource):
     """Conversations of dolly-15k: user = instruction, with `context:` behind a blank line where there is one."""
 
     dataset: HubDataset = field(default_factory=lambda: HubDataset(REPO))
 
-    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """The conversations, from row `start` on; `category` is in the metadata."""
-        for number, row in enumerate(self.dataset.rows("train", start=start), start=start):
-            yield conversation(row, f"{self.dataset} row {number}")
+    def row(self, row: dict[str, Any], where: str) -> Conversation | Rejected:
+        """A conversation; `category` is in the metadata."""
+        return conversation(row, where)
 
 
 def conversation(row: dict[str, Any], where: str) -> Conversation | Rejected:

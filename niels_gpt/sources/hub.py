@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import gc
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from niels_gpt.errors import MissingExtra, SourceError
-from niels_gpt.inputs import Document, Rejected
+from niels_gpt.errors import SourceError
+from niels_gpt.extras import check_library
+from niels_gpt.inputs import Document, Record, Rejected
+from niels_gpt.remote import RemoteFile, located
 from niels_gpt.sources.base import ReadCount
+from niels_gpt.sources.records import open_parquet
+from niels_gpt.sources.slices import Slice, read_slice, slices
 
 TIMEOUT_SECONDS = 30.0
 THREAD_SECONDS = 0.25
@@ -39,10 +44,9 @@ class HubDataset:
     @cached_property
     def sha(self) -> str:
         """The commit that `revision` stands for now; asked for once."""
-        try:
-            from huggingface_hub import HfApi
-        except ModuleNotFoundError as error:
-            raise MissingExtra("huggingface_hub") from error
+        check_library("huggingface_hub")
+        from huggingface_hub import HfApi
+
         with _named(self):
             # Without a timeout this waits for ever on a hub that accepts and does not answer.
             info = HfApi().dataset_info(self.repo, revision=self.revision, expand=["sha"], timeout=TIMEOUT_SECONDS)
@@ -58,10 +62,9 @@ class HubDataset:
             shuffle: `(seed, buffer size)` for the library's shuffle buffer, or `None` for the stored order.
             start: rows to skip, counted after shuffling.
         """
-        try:
-            from datasets import load_dataset
-        except ModuleNotFoundError as error:
-            raise MissingExtra("datasets") from error
+        check_library("datasets")
+        from datasets import load_dataset
+
         with _named(self):
             stream = load_dataset(self.repo, self.config, split=split, revision=self.sha, streaming=True)
             if shuffle is not None:
@@ -71,6 +74,15 @@ class HubDataset:
             for row in _closing(iter(stream.skip(start) if start else stream)):
                 self.count.done += 1
                 yield row
+
+    def files(self, split: str) -> list[RemoteFile]:
+        """The files that hold a split, in the order in which their rows are streamed, of exactly this commit."""
+        check_library("datasets")
+        from datasets import load_dataset_builder
+
+        with _named(self):
+            found = load_dataset_builder(self.repo, self.config, revision=self.sha).config.data_files or {}
+            return [RemoteFile(str(file)) for file in found.get(split, ())]
 
     def describe(self) -> dict[str, Any]:
         """What caches record: repository, configuration and the exact commit."""
@@ -121,6 +133,55 @@ class HubSource:
     def read_share(self) -> float | None:
         """Of the rows that the data set's card counts."""
         return self.dataset.count.share()
+
+
+class StoredRows(HubSource, ABC):
+    """A source each of whose rows stands for itself, in the stored order: parquet files of it are read in slices.
+
+    Files of other formats only the library can read, from their beginning: such a data set is one slice.
+    """
+
+    @abstractmethod
+    def row(self, row: dict[str, Any], where: str) -> Any:
+        """What a row of the data set is: a document or a conversation, or why it is none."""
+
+    def iterate(self, *, start: int = 0) -> Iterator[Any]:
+        """The rows of `train`, from row `start` on."""
+        for number, row in enumerate(self.dataset.rows("train", start=start), start=start):
+            yield self.row(row, self._where(number))
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`; `before` counts the rows of the files before, too."""
+        files = self.dataset.files("train")
+        if not files or any(file.suffix != ".parquet" for file in files):
+            yield Slice("whole", 0, 0, 0, 1.0)
+            return
+        before = 0
+        with _named(self.dataset):
+            for number, file in enumerate(files):
+                for part in slices(file, slice_bytes):
+                    read = (number + part.read) / len(files)
+                    yield replace(part, before=before + part.before, read=read, path=str(file))
+                with open_parquet(file) as opened:
+                    before += opened.metadata.num_rows
+
+    def read(self, part: Slice) -> Iterator[Any]:
+        """See `Sliceable`."""
+        if part.kind == "whole":
+            yield from self.iterate()
+            return
+        with _named(self.dataset):
+            for number, record in enumerate(read_slice(located(part.path), part), start=part.before):
+                assert isinstance(record, Record)  # parquet has no broken rows
+                yield self.row(record.value, self._where(number))
+
+    def settled(self) -> Self:
+        """See `Sliceable`: the commit is asked for here, not by every worker."""
+        _ = self.dataset.sha
+        return self
+
+    def _where(self, number: int) -> str:
+        return f"{self.dataset} row {number}"
 
 
 @contextmanager

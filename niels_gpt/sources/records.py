@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.errors import InputError
+from niels_gpt.extras import check_library
 from niels_gpt.inputs import MAX_LINE_BYTES, Record, Rejected, open_bytes, read_jsonl, the_file
 from niels_gpt.remote import AnyFile
 
@@ -103,11 +104,10 @@ def open_parquet(path: AnyFile) -> Iterator[Any]:
     Raises:
         InputError: missing, a directory, empty or broken. MissingExtra: no pyarrow.
     """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise MissingExtra("pyarrow") from error
+    check_library("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
     try:
         with the_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
             yield file

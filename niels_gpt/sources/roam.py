@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from niels_gpt.errors import InputError
 from niels_gpt.inputs import Document, Rejected, expand, fingerprint, read_text
 from niels_gpt.sources.base import ReadCount, TextSource
+from niels_gpt.sources.slices import Slice, slices_of
 
 SUFFIXES = (".md", ".markdown")
 
@@ -26,10 +27,14 @@ class RoamNotes(TextSource):
     """One document a file: front matter stripped, links kept as their text, all else as written.
 
     Files go to train or val whole, because a file is a document and the split is by document.
+
+    Args:
+        listed: the notes, if they are known already.
     """
 
     folder: Path
     count: ReadCount = field(default_factory=ReadCount, compare=False, repr=False)
+    listed: tuple[Path, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -46,7 +51,7 @@ class RoamNotes(TextSource):
         Raises:
             InputError: the folder is missing or has no notes.
         """
-        return expand([self.folder], SUFFIXES)
+        return expand([self.folder], SUFFIXES) if self.listed is None else list(self.listed)
 
     def config(self) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
@@ -62,10 +67,26 @@ class RoamNotes(TextSource):
         self.count.total = len(files)
         for number, file in enumerate(islice(files, start, None), start=start + 1):
             self.count.done = number
-            try:
-                yield Document(str(file), clean(read_text(file)))
-            except InputError as error:
-                yield Rejected(str(file), "invalid_utf8", str(error))
+            yield _note(file)
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`: some notes each."""
+        return slices_of(self.files(), slice_bytes, lambda file: None)
+
+    def read(self, part: Slice) -> Iterator[Document | Rejected]:
+        """See `Sliceable`."""
+        return map(_note, self.files()[part.start : part.stop])
+
+    def settled(self) -> RoamNotes:
+        """See `Sliceable`: the folder is searched once."""
+        return replace(self, listed=tuple(self.files()))
+
+
+def _note(file: Path) -> Document | Rejected:
+    try:
+        return Document(str(file), clean(read_text(file)))
+    except InputError as error:
+        return Rejected(str(file), "invalid_utf8", str(error))
 
 
 def clean(text: str) -> str:

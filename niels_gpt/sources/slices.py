@@ -1,4 +1,4 @@
-"""A file of records cut into slices that can be read apart from each other.
+"""Files cut into slices that can be read apart from each other.
 
 The cut is a pure function of the file and the wanted size, and the slices in order are the file::
 
@@ -7,16 +7,17 @@ The cut is a pure function of the file and the wanted size, and the slices in or
     slices  |------ 0 to 16 -----||----- 16 to 32 ---|         the first line that begins at 10 or later begins a slice
 
 JSON lines are cut between lines, parquet between row groups. A packed file or a JSON array can only be read from its
-beginning and stays whole.
+beginning and stays whole. Of several files each is cut by itself; small ones that are read whole go together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from niels_gpt.inputs import Record, Rejected, open_bytes, read_jsonl, size_of, the_file
+from niels_gpt.inputs import Document, Record, Rejected, open_bytes, read_jsonl, size_of, the_file
 from niels_gpt.messages import Conversation
 from niels_gpt.remote import AnyFile
 from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
@@ -24,22 +25,29 @@ from niels_gpt.sources.records import is_array, open_parquet, parquet_records, r
 SLICE_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
 
+File = TypeVar("File", bound=AnyFile)
+
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a file.
+    """A part of a file, or some whole files.
 
     Attributes:
-        kind: what `start` and `stop` count: bytes of lines, row groups, or nothing.
+        kind: what `start` and `stop` count: bytes of lines or of text, row groups, files of the source, or nothing.
         before: lines (or rows) that stand before it, so that each row can be named by its number.
-        read: how much of the file has been read behind it, 0 to 1.
+        read: how much of the data has been read behind it, 0 to 1.
+        path: the file, or the first of the files.
     """
 
-    kind: Literal["lines", "row_groups", "whole"]
+    kind: Literal["lines", "text", "row_groups", "files", "whole"]
     start: int
     stop: int
     before: int
     read: float
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.start:,} to {self.stop:,} of {self.path}"
 
 
 @runtime_checkable
@@ -49,7 +57,7 @@ class Sliceable(Protocol):
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """The slices in order; a pure function of the data and the size."""
 
-    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
+    def read(self, part: Slice) -> Iterator[Conversation | Document | Rejected]:
         """The rows of one slice, as `iterate` gives them."""
 
     def settled(self) -> Sliceable:
@@ -69,6 +77,32 @@ def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
     else:
         the_file(path)
         yield Slice("whole", 0, 0, 0, 1.0)
+
+
+def slices_of(
+    files: Sequence[File], slice_bytes: int, cut: Callable[[File], Iterator[Slice] | None]
+) -> Iterator[Slice]:
+    """The slices of several files: no slice of one that is cut holds anything of another.
+
+    Args:
+        cut: the slices of a file, or `None` for one that is read whole. Such files that follow each other are taken
+            together: with 10 bytes, files of 4 8 3 bytes are 0 to 2 and 2 to 3.
+    """
+    ends = [0, *accumulate(size_of(file) for file in files)]
+    total, first = ends[-1] or 1, 0
+    for number, file in enumerate(files):
+        parts = cut(file)
+        if parts is None and ends[number + 1] - ends[first] < slice_bytes:
+            continue
+        stop = number + (parts is None)
+        if first < stop:
+            yield Slice("files", first, stop, 0, ends[stop] / total, str(files[first]))
+        for part in parts or ():
+            read = ends[number] + part.read * (ends[number + 1] - ends[number])
+            yield replace(part, read=read / total, path=str(file))
+        first = number + 1
+    if first < len(files):
+        yield Slice("files", first, len(files), 0, 1.0, str(files[first]))
 
 
 def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:

@@ -13,8 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from niels_gpt.errors import TokenizerError
-from niels_gpt.tokenizer.engines import NO_IDS
-from niels_gpt.tokenizer.pieces import Batches, Ids, LaidOut, Positions, edges_of, laid_out
+from niels_gpt.tokenizer.pieces import NO_IDS, Batches, Ids, LaidOut, Positions, edges_of, laid_out
 
 Hits = list[tuple[int, int, int]]  # begin, end, id: ascending, none overlapping
 

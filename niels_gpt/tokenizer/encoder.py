@@ -16,10 +16,12 @@ import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.description import read_description
-from niels_gpt.tokenizer.engines import NO_IDS, NO_POSITIONS, Body, EngineName, from_offsets, load_tokenizers
+from niels_gpt.tokenizer.engines import Body, EngineName, from_offsets, load_tokenizers
 from niels_gpt.tokenizer.flat import FlatEncoder
 from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
 from niels_gpt.tokenizer.pieces import (
+    NO_IDS,
+    NO_POSITIONS,
     ControlFinder,
     Ids,
     LaidOut,
@@ -79,9 +81,9 @@ class Encoder:
         if engine != self._asked:
             self.engine_reason = _OFFSETS_NEEDED
         self._whole_tokenizer: Any = None
-        self._flat = None
+        self.flat = None
         if self.engine == "gigatoken":
-            self._flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole())
+            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole())
         self._added_bytes: dict[int, bytes] | None = None
 
     @classmethod
@@ -164,8 +166,8 @@ class Encoder:
             `(ids, counts, lengths)`: the tokens of all strings, int32; how many tokens each piece owns, and how many
             each string has, int64.
         """
-        if self._flat is not None and pieces.size:
-            made = self._flat.encode(texts, scaffold, pieces)
+        if self.flat is not None and pieces.size:
+            made = self.flat.encode(texts, scaffold, pieces)
             if made is not None:
                 return made
         return self._encode_laid(laid_end_to_end(texts, scaffold, pieces))

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.errors import MissingExtra, TokenizerError
+from niels_gpt.errors import TokenizerError
+from niels_gpt.extras import check_library
 from niels_gpt.tokenizer.description import Description
-from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
+from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of
 
 EngineName = Literal["auto", "gigatoken", "tokenizers"]
 
@@ -30,8 +31,6 @@ PROBE = (
 _BATCH = 64
 MOST_SEEN = 512 * 1024 * 1024  # bytes, half a second's work in some ten seconds
 BETWEEN = b"\xff"  # never in UTF-8
-NO_POSITIONS: Positions = np.zeros(0, np.int64)
-NO_IDS: Ids = np.zeros(0, np.int32)
 
 
 class Body:
@@ -140,10 +139,9 @@ def load_tokenizers(data: bytes, name: str) -> Any:
     Raises:
         MissingExtra: `tokenizers` is not installed. TokenizerError: it cannot load them.
     """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise MissingExtra("tokenizers") from error
+    check_library("tokenizers")
+    from tokenizers import Tokenizer
+
     try:
         return Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises bare Exception

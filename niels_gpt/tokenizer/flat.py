@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import compress, pairwise
 from threading import Lock
 from typing import Any
@@ -22,6 +23,14 @@ from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
 _BATCH = 24  # strings; gigatoken's batches cost some 130 microseconds before the first
+
+
+def utf8_of(strings: Sequence[str]) -> list[bytes] | None:
+    """Strings as UTF-8; `None` where one holds half of a surrogate pair: the general way says which text it is."""
+    try:
+        return [string.encode() for string in strings]
+    except UnicodeEncodeError:
+        return None
 
 
 class Frames(dict[str, int]):
@@ -70,6 +79,44 @@ class Frames(dict[str, int]):
         return made
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What is known of strings before they are encoded: where pieces and control tokens stand in their bytes.
+
+    ::
+
+        strings    "<e>ab<e>"      three pieces of sizes 3 2 3
+        controls   piece 0 at byte 0 of it, piece 2 at byte 0 of it, both <e>
+
+    Attributes:
+        strings, data: each as text and as UTF-8.
+        pieces: int64 of shape (strings,), how many each has.
+        sizes: int64 of shape (pieces,), the bytes of each.
+        controls: int64 of shape (controls, 3), in order: the piece that holds it, the byte in that, the id.
+        ascii_only: there is nothing else.
+    """
+
+    strings: Sequence[str]
+    data: list[bytes]
+    pieces: Positions
+    sizes: Positions
+    controls: Positions
+    ascii_only: bool
+
+
+def is_ascii(strings: Sequence[str], data: Sequence[bytes]) -> bool:
+    """These strings, and the same as UTF-8, hold nothing but ASCII: one byte for each character."""
+    return sum(map(len, strings)) == sum(map(len, data))
+
+
+def bytes_of(texts: Sequence[str], *, ascii_only: bool) -> Positions:
+    """How many bytes of UTF-8 each text has: int64 of shape (texts,)."""
+    if ascii_only:
+        return np.fromiter(map(len, texts), np.int64, len(texts))
+    sizes = [len(text) if text.isascii() else len(text.encode()) for text in texts]
+    return np.array(sizes, np.int64)
+
+
 class FlatEncoder:
     """Strings of pieces through gigatoken in one go."""
 
@@ -98,7 +145,17 @@ class FlatEncoder:
     def encode(
         self, texts: Sequence[str], scaffold: Sequence[bool], pieces: Positions
     ) -> tuple[Ids, Positions, Positions] | None:
-        """See `Encoder.encode_flat`; `None` where this way does not lead to a proven result.
+        """See `Encoder.encode_flat`; `None` where this way does not lead to a proven result."""
+        strings = ["".join(texts[a:b]) for a, b in pairwise(edges_of(pieces).tolist())]
+        data = utf8_of(strings)
+        if data is None:
+            return None
+        ascii_only = is_ascii(strings, data)
+        sizes = bytes_of(texts, ascii_only=ascii_only)
+        return self.encode_outline(Outline(strings, data, pieces, sizes, self._controls(texts, scaffold), ascii_only))
+
+    def encode_outline(self, known: Outline) -> tuple[Ids, Positions, Positions] | None:
+        """The same for strings of which all but the ids is known.
 
         ::
 
@@ -106,56 +163,50 @@ class FlatEncoder:
             ids        <e> a b <e>      stand for 3 1 1 3 bytes          they start at      0 3 4 5
             controls   at 0 and 5, as the scaffold has them              tokens of pieces   1 2 1
         """
-        first = edges_of(pieces)
-        bounds = first.tolist()
-        try:
-            strings = ["".join(texts[a:b]) for a, b in pairwise(bounds)]
-            data = [string.encode() for string in strings]
-        except UnicodeEncodeError:  # the general way says which text it is
+        if self._form and not known.ascii_only and not all(map(self._is_normal, known.strings)):
             return None
-        if self._form and not all(s.isascii() or unicodedata.is_normalized(self._form, s) for s in strings):
-            return None
-        edges = edges_of(self._sizes(texts, strings, data))
+        edges = edges_of(known.sizes)
         with self._one_at_a_time:
-            ids, lengths = self._ids(data)
+            ids, lengths = self._ids(known.data)
         starts = edges_of(self._lengths.take(ids))
-        controls = np.flatnonzero(self._is_control.take(ids))
-        at, expected = self._expected(texts, scaffold, edges)
+        controls = self._is_control.take(ids).nonzero()[0]
+        piece, byte, expected = known.controls.T
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
-        if lengths.size != pieces.size or controls.size != at.size:
+        if lengths.size != known.pieces.size or controls.size != expected.size:
             return None
-        if (
-            (starts[edges_of(lengths)] != edges[first]).any()
-            or (ids[controls] != expected).any()
-            or (starts[controls] != at).any()
-        ):
+        # Bytes are compared quicker than numbers, which counts where there is one string alone.
+        if ids.take(controls).tobytes() != expected.astype(np.int32).tobytes():
+            return None
+        if starts.take(controls).tobytes() != (edges.take(piece) + byte).tobytes() or starts[-1] != edges[-1]:
+            return None
+        if lengths.size > 1 and (starts[edges_of(lengths)] != edges[edges_of(known.pieces)]).any():
             return None
         before = starts[:-1].searchsorted(edges)
         return ids, before[1:] - before[:-1], lengths
 
-    @staticmethod
-    def _sizes(texts: Sequence[str], strings: list[str], data: list[bytes]) -> Positions:
-        """The bytes of each piece."""
-        if sum(map(len, strings)) == sum(map(len, data)):  # all ASCII
-            return np.fromiter(map(len, texts), np.int64, len(texts))
-        return np.fromiter(map(len, map(str.encode, texts)), np.int64, len(texts))
+    def _is_normal(self, string: str) -> bool:
+        return string.isascii() or unicodedata.is_normalized(self._form, string)
 
-    def _expected(
-        self, texts: Sequence[str], scaffold: Sequence[bool], edges: Positions
-    ) -> tuple[Positions, npt.NDArray[np.int64]]:
-        """Byte and id of every control token that the scaffold has."""
+    def controls_in(self, text: str) -> list[tuple[int, int]]:
+        """`(byte, id)` of every control token that a scaffold text holds."""
+        return [(begin, token) for begin, _, token in self._finder.hits(text.encode())]
+
+    def _controls(self, texts: Sequence[str], scaffold: Sequence[bool]) -> Positions:
+        """Every control token that the scaffold has: piece, byte and id."""
         frames = self._frames
         if frames.characters > _CACHED_CHARACTERS:
             frames = self._frames = Frames(self._finder)
-        begin = edges[:-1][np.array(scaffold, np.bool_)]
-        counts, hits = frames.hits(
-            np.fromiter(map(frames.__getitem__, compress(texts, scaffold)), np.int64, begin.size)
-        )
-        return begin.repeat(counts) + hits[:, 0], hits[:, 1]
+        pieces = np.flatnonzero(np.array(scaffold, np.bool_))
+        numbers = np.fromiter(map(frames.__getitem__, compress(texts, scaffold)), np.int64, pieces.size)
+        counts, hits = frames.hits(numbers)
+        return np.column_stack((pieces.repeat(counts), hits))
 
     def _ids(self, data: list[bytes]) -> tuple[Ids, Positions]:
         """All ids, and how many each string has."""
         backend = self._gigatoken.after(sum(map(len, data)))
+        if len(data) == 1:
+            ids = backend.encode(data[0]).astype(np.int32)
+            return ids, np.array([ids.size], np.int64)
         if len(data) < _BATCH:
             encoded = list(map(backend.encode, data))
             lengths = np.fromiter(map(len, encoded), np.int64, len(data))

@@ -13,7 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from niels_gpt.errors import MissingExtra, SourceError, TokenizerError
+from niels_gpt.errors import SourceError, TokenizerError
+from niels_gpt.extras import check_library
 from niels_gpt.tokenizer.hf import CONFIG_NAME
 
 # The only names whose Python code is run, each at the one commit whose code is known.
@@ -64,10 +65,9 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
 
 def _downloaded(name: str, revision: str | None) -> Path:
     """The local directory with the tokenizer's files of one commit."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ModuleNotFoundError as error:
-        raise MissingExtra("transformers") from error
+    check_library("transformers")  # which brings the hub's library
+    from huggingface_hub import snapshot_download
+
     wanted = [*_FILES, "*.py"] if revision is not None else _FILES
     with _hub_errors(name):
         folder = snapshot_download(
@@ -114,10 +114,9 @@ def _hub_errors(name: str) -> Iterator[None]:
 
 
 def _loaded(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
-    try:
-        from transformers import AutoTokenizer
-    except ModuleNotFoundError as error:
-        raise MissingExtra("transformers") from error
+    check_library("transformers")
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted, **where)
     except Exception as error:  # tokenizers raises bare Exception, and trusted code may raise anything

@@ -15,6 +15,8 @@ from niels_gpt.tokenizer.description import Description
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Positions = np.zeros(0, np.int64)
+NO_IDS: Ids = np.zeros(0, np.int32)
 
 _CACHED_BYTES = 1024  # longer scaffold (tool schemas) is seldom seen twice
 _CACHED_TEXTS = 65_536

@@ -9,7 +9,7 @@ import torch.utils.data
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
-from niels_gpt.trainers.steps import EpochLoader
+from niels_gpt.trainers.steps import EpochLoader, check_ranks
 
 check_library("transformers")  # says which extra is missing, or too old
 import transformers  # noqa: E402
@@ -23,6 +23,9 @@ class EpisodeTrainer(transformers.Trainer):
     next batch is the one that would have come; the batch size and the number of ranks must be as they were, because
     the Trainer remembers steps. The loss is divided by the number of trained tokens of all accumulated batches, by the
     Trainer itself.
+
+    Raises:
+        UsageError: the loader is open for another rank; open it after `TrainingArguments`, which makes ranks known.
 
     Args:
         episodes: what to train on; its val split, if it has one, is evaluated on.
@@ -41,6 +44,7 @@ class EpisodeTrainer(transformers.Trainer):
     ) -> None:
         self.episodes, self._convert, self._workers = episodes, named(convention), workers or {}
         super().__init__(*args, **given)
+        check_ranks(episodes, self.args.process_index, self.args.world_size)
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """One epoch of the train split; the Trainer says which."""

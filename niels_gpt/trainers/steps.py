@@ -13,8 +13,22 @@ import torch.utils.data
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import UsageError
+
+
+def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> None:
+    """Is the loader open for the rank that its trainer has?
+
+    Raises:
+        UsageError: it is not, so that ranks would train on the same rows.
+    """
+    if (episodes.rank, episodes.world_size) != (rank, world_size):
+        raise UsageError(
+            f"the loader is open for rank {episodes.rank} of {episodes.world_size}, the trainer is rank {rank} of "
+            f"{world_size}; open it after the ranks are known, or give it rank={rank}, world_size={world_size}"
+        )
 
 
 class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import CacheError, Mismatch
 from tests.episodes.rows import LENGTHS, open_loader, write_dataset
 
@@ -63,8 +64,8 @@ def test_the_same_numbers_without_other_masks(tmp_path: Path, kind: str, mask: s
 def test_only_the_own_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make(tmp_path / "data", "uint8")
     open_loader(dataset, block_size=8).keep_counts()
-    loader = both(dataset)[1]
-    reader = loader.feed("train")._reader
+    feed = both(dataset)[1].feed("train")
+    reader = feed._reader
     real, seen = reader.weights, []
 
     def spy(pieces: Any, *more: Any) -> Any:
@@ -72,7 +73,7 @@ def test_only_the_own_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return real(pieces, *more)
 
     monkeypatch.setattr(reader, "weights", spy)
-    loader.next_batch()
+    feed.batch(Place())
     assert seen == [3]
 
 

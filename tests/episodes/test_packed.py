@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from niels_gpt.episodes.cli import app
@@ -15,7 +18,10 @@ from niels_gpt.episodes.packed import pack_episodes
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.seeds import order
+from tests.episodes.made import loader
 from tests.episodes.rows import LENGTHS, open_loader, write_dataset
+from tests.episodes.test_reference import POLICIES, Data, compare, datasets, fitted, kept_numbers, row_of
 
 NAMES = ("x", "y", "mask", "segment_ids", "position_ids", "cu_seqlens")
 
@@ -54,6 +60,49 @@ def test_the_batches_are_those_of_packing(tmp_path: Path, mask: str, shard_bytes
     assert_same_batches(tmp_path / "packed", source)
     assert_same_batches(tmp_path / "packed", source, epoch_shuffle=False)
     assert list(verify_dataset(tmp_path / "packed")) == []
+
+
+@given(
+    data=datasets(),
+    block_size=st.integers(1, 12),
+    batch_size=st.integers(1, 4),
+    policy=st.sampled_from(POLICIES),
+    shuffle=st.booleans(),
+    shard_bytes=st.sampled_from([None, 40]),
+)
+@settings(deadline=None, max_examples=100)
+def test_any_dataset_packed_on_disk(
+    tmp_path_factory: pytest.TempPathFactory,
+    data: Data,
+    block_size: int,
+    batch_size: int,
+    policy: str,
+    shuffle: bool,
+    shard_bytes: int | None,
+) -> None:
+    """Two epochs, row by row and token by token, from the plan's lists of items."""
+    episodes, width = data.episodes(), block_size + 1
+    kept = kept_numbers(episodes, 2, width, policy)
+    assume(kept)
+    folder = tmp_path_factory.mktemp("d")
+    data.write(folder / "source" / "train")
+    pack_episodes(folder / "source", folder / "packed", block_size=block_size, too_long=policy, shard_bytes=shard_bytes)
+    keywords = {"packing": True, "too_long": policy}
+    common = {"block_size": block_size, "batch_size": batch_size, "epoch_drop_last": False, "epoch_shuffle": shuffle}
+    plan = loader(folder / "source", keywords=keywords, **common).feed("train").plan
+    in_row = [plan.items[a:b].tolist() for a, b in pairwise(plan.offsets)]
+    opened = loader(folder / "packed", episode_min_tokens=1, **common)
+    for epoch in range(2):
+        numbers = list(order(1337, epoch, plan.rows) if shuffle else range(plan.rows))
+        for at in range(0, plan.rows, batch_size):
+            batch = opened.next_batch()
+            assert batch.episodes.tolist() == numbers[at : at + batch_size]
+            rows = [
+                [fitted(episodes[kept[item]], width, policy, turns=data.has_mask) for item in in_row[number]]
+                for number in numbers[at : at + batch_size]
+            ]
+            rows += [[]] * (batch_size - len(rows))
+            compare(batch, [row_of(row, width) for row in rows], texts=True)
 
 
 def test_rows_may_be_written_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,15 @@ def visit(browser: Any) -> Iterator[Callable[..., Watched]]:
         assert watched.problems == expected, watched.problems
 
 
+@contextmanager
+def visited(visit: Callable[..., Watched], explorer: Explorer, place: str) -> Iterator[Any]:
+    """A page of an explorer that runs as long. It is closed first: what it still loads would be refused."""
+    with serving(explorer) as address:
+        page = visit(f"{address}/{place}").page
+        yield page
+        page.close()
+
+
 def chat_file(path: Path, chats: list[Any]) -> Path:
     """A file of conversations; what is no list is written as it is."""
     lines = [json.dumps({"messages": chat}) if isinstance(chat, list) else str(chat) for chat in chats]

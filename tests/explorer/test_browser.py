@@ -14,7 +14,7 @@ from niels_gpt.explorer.findings import read_findings
 from niels_gpt.explorer.gallery import Gallery
 from niels_gpt.samples import chats_file
 from tests.assets import ASSETS, needs_assets
-from tests.explorer.conftest import Watched, chat_file, serving
+from tests.explorer.conftest import Watched, chat_file, serving, visited
 
 Visit = Callable[..., Watched]
 HOSTILE = (
@@ -302,8 +302,7 @@ def test_the_doctors_own_report_opens_at_its_token(visit: Visit, tmp_path: Path)
     assert finding is not None
     evidence = finding.evidence[0]
     gallery = Gallery([str(ASSETS / "qwen3-8b")])
-    with serving(Explorer(gallery, open_dataset(chats, gallery), read_findings(report))) as address:
-        page = visit(f"{address}/#findings").page
+    with visited(visit, Explorer(gallery, open_dataset(chats, gallery), read_findings(report)), "#findings") as page:
         found_there = page.locator(".finding", has_text="empty-think-trained")
         found_there.get_by_role("button", name="row 0", exact=True).click()
         page.wait_for_selector(".detail .t.marked")
@@ -337,8 +336,7 @@ def test_hundred_thousand_tokens(tokenizer_dir: Path, visit: Visit, tmp_path: Pa
         tmp_path / "long.jsonl", [[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": said}]]
     )
     gallery = Gallery([str(tokenizer_dir)])
-    with serving(Explorer(gallery, open_dataset(path, gallery))) as address:
-        page = visit(f"{address}/#dataset").page
+    with visited(visit, Explorer(gallery, open_dataset(path, gallery)), "#dataset") as page:
         page.locator("button.row").first.click()
         page.wait_for_selector(".detail .t.trained")
         total = int(text_of(page, '.detail [data-count="total"] dd').split()[0].replace(",", ""))
@@ -368,8 +366,7 @@ def test_million_rows(visit: Visit, tmp_path: Path) -> None:
         for start in range(0, 1_000_000, 1000):
             file.write(block % tuple(range(start, start + 1000)))
     gallery = Gallery()
-    with serving(Explorer(gallery, open_dataset(path, gallery))) as address:
-        page = visit(f"{address}/#dataset").page
+    with visited(visit, Explorer(gallery, open_dataset(path, gallery)), "#dataset") as page:
         page.locator(".facts", has_text="1,000,000 rows").wait_for()
         page.get_by_label("Go to row").fill("999999")
         page.get_by_role("button", name="Go", exact=True).click()
@@ -383,8 +380,7 @@ def test_million_rows(visit: Visit, tmp_path: Path) -> None:
 def test_a_real_tokenizer_and_its_own_template(visit: Visit) -> None:
     gallery = Gallery([str(ASSETS / "qwen3-8b")])
     gallery.encoder("qwen3-8b")  # takes seconds, more on a busy machine
-    with serving(Explorer(gallery)) as address:
-        page = visit(f"{address}/#drift").page
+    with visited(visit, Explorer(gallery), "#drift") as page:
         page.locator(".verdict", has_text="The same ids, and the same mask").wait_for()
         page.get_by_label("content of message 1").fill("你好 🙂 مرحبا")
         page.locator(".pair", has_text="مرحبا").or_(page.locator(".pair .t", has_text="م")).first.wait_for()

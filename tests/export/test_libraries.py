@@ -118,7 +118,7 @@ def test_datatrove_by_its_own_reader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_litdata_by_its_own_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weighted: bool) -> None:
-    litdata = pytest.importorskip("litdata", reason="litdata asks for torchvision, which does not fit a CPU torch here")
+    litdata = pytest.importorskip("litdata", reason="make installs it: pip install --no-deps litdata")
     monkeypatch.setattr("niels_gpt.export.source.PORTION_TOKENS", 100)
     rows = random_rows(60, weighted=weighted)
     source = episodes(tmp_path / "in", rows, mask_dtype="<f4" if weighted else "u1")
@@ -144,7 +144,7 @@ def ended(rows: list[Row], eos: int) -> list[Row]:
 
 def test_olmo_by_olmo_core(tmp_path: Path) -> None:
     """Fixed windows, and documents packed by OLMo-core: tokens and label mask stay together."""
-    data = pytest.importorskip("olmo_core.data", reason="ai2-olmo-core asks for other versions than the pins")
+    data = pytest.importorskip("olmo_core.data", reason="make installs it: pip install --no-deps ai2-olmo-core")
     eos = 299
     rows = ended(random_rows(60), eos)
     export(episodes(tmp_path / "in", rows), "olmo", tmp_path / "out")

@@ -274,9 +274,13 @@ def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) 
 
 @cache
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
-    """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`."""
+    """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`.
+
+    Those of one family share its encoder: gigatoken takes some twenty megabytes for each tokenizer, be it tiny.
+    """
     kind = FAMILIES[family]
-    return kind(folder_of(family, split=split), kind.config_class.model_validate(dict(options)))
+    source: Any = renderer_of(family, split=split).encoder if options else folder_of(family, split=split)
+    return kind(source, kind.config_class.model_validate(dict(options)))
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:

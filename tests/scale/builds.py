@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.cache.build_cache import build_sft_cache
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
 from niels_gpt.portions import SERIAL, Engine
-from niels_gpt.samples import chats_file
+from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.scale.engine import UnitEngine
 from niels_gpt.scale.local import LocalRunner
 from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.text_files import TextFiles
 
 BAD_EVERY = 41
 
@@ -31,9 +35,38 @@ def write_chats(path: Path, rows: int, *, bad: bool = True) -> Path:
     return path
 
 
-def build(kind: str, source: ChatFile, out: Path, tokenizer: Any, engine: Engine = SERIAL, **options: Any) -> None:
+def write_texts(folder: Path, rows: int) -> Path:
+    """A folder of notes, one of them not UTF-8, and documents in a JSON-lines and a parquet file, with bad ones."""
+    folder.mkdir()
+    notes = [path.read_text(encoding="utf-8") for path in sorted(notes_dir().rglob("*.md"))]
+    for number, note in enumerate(notes[:12]):
+        (folder / f"{number:02d}.md").write_text(note[:1500], encoding="utf-8")
+    (folder / "07.txt").write_bytes(b"not \xff UTF-8")
+    documents = [{"text": notes[n % len(notes)][n % 50 :][: 100 + 37 * n % 700], "n": n} for n in range(rows)]
+    with (folder / "20.jsonl").open("w", encoding="utf-8") as file:
+        for number, document in enumerate(documents):
+            file.write(json.dumps(document, ensure_ascii=number % 2 == 0) + "\n")
+            if number % BAD_EVERY == 5:
+                file.write('{"text": ""}\n{broken\n')
+    pq.write_table(pa.Table.from_pylist([*documents[: rows // 2], {"text": None, "n": 1}]), folder / "30.parquet")
+    return folder
+
+
+def source_of(kind: str, path: Path) -> ChatFile | TextFiles:
+    """What such a build reads from a file of chats, or a folder of texts."""
+    return TextFiles([path]) if kind == "pretrain" else ChatFile(path)
+
+
+def build(kind: str, source: Any, out: Path, tokenizer: Any, engine: Engine = SERIAL, **options: Any) -> None:
     """One of the kinds of builds, of whatever there are."""
-    given = {"source_name": source.name, "source_config": source.config(), "max_bad_rows": 1_000_000} | options
+    given = {"max_bad_rows": 1_000_000} | options
+    if "source_config" not in given:
+        given |= {"source_name": source.name, "source_config": source.config()}
+    if kind == "pretrain":
+        budgets: dict[str, Any] = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
+        more = {"shard_bytes": 20_000, "seed": 1, "shuffle_buffer": 20}
+        build_pretrain_cache(source, str(out), tokenizer=tokenizer, engine=engine, **budgets | more | given)
+        return
     if kind == "sft":
         build_sft_cache(source, str(out), tokenizer=tokenizer, val_frac=0.1, seed=1, engine=engine, **given)
         return

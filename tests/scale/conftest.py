@@ -1,14 +1,19 @@
-"""A Ray cluster of several raylets on this machine, once for all tests that need one."""
+"""What several tests of builds and uploads need: a Ray cluster, an S3 server, a dataset of several parts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from niels_gpt.episodes import EpisodeWriter
+from niels_gpt.files import json_bytes, write_atomic
 from tests.conftest import REPOSITORY
+from tests.scale.stores import s3_server
 
 STORE_BYTES = 80 << 20  # about the least that Ray takes: ids that passed through it would fill it
 
@@ -36,3 +41,27 @@ def cluster() -> Iterator[Any]:
         yield running
         ray.shutdown()
         running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A bucket of an S3 server of our own."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An episodes dataset whose tokens (16 000 000 bytes) are uploaded in four parts of 5 MiB."""
+    folder = tmp_path_factory.mktemp("large") / "large"
+    writer = EpisodeWriter(folder, "train")
+    for seed in range(4):
+        ids = np.random.default_rng(seed).integers(0, 2000, 1_000_000)
+        writer.write(ids, np.full(100, 10_000), ids % 2)
+    writer.close()
+    counts = {"train": writer.counts(), "val": {"episodes": 0, "tokens": 0, "trained_tokens": 0}}
+    facts = {"format_version": 1, "kind": "episodes", "token_dtype": "uint32", "mask_dtype": "uint8"}
+    files = {name: record.to_json() for name, record in writer.files.items()}
+    manifest = {**facts, "vocab_size": 2000, "splits": counts, "files": files}
+    write_atomic(folder / "episodes.json", json_bytes(manifest))
+    return folder

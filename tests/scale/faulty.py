@@ -7,36 +7,32 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.sources.chat_file import ChatFile
-from niels_gpt.sources.slices import Slice
+from niels_gpt.sources.slices import Slice, Sliceable
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A chat file that leaves a mark (the process and node that read) for each slice, and takes its time.
+    """A source that leaves a mark (the process and node that read) for each slice, and takes its time.
 
     Args:
         fault: what happens to the slices in `at`, the first time each is read: "kill", "hang", "stop", "late".
     """
 
-    file: ChatFile
+    file: Sliceable
     marks: Path
     seconds: float = 0.0
     fault: str = ""
     at: tuple[int, ...] = ()
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.file)
-
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         return self.file.slices(slice_bytes)
 
     def settled(self) -> Watched:
-        return self
+        return replace(self, file=self.file.settled())
 
     def read(self, part: Slice) -> Iterator[Any]:
         number = part.start  # names a slice as well as its number

@@ -16,11 +16,9 @@ BUCKET = "bucket"
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A moto server on loopback with one empty bucket; the environment names it to every client. Yields its URL."""
-    server_module = pytest.importorskip(
-        "moto.server", reason="needs moto and s3fs, whose botocore wants python-dateutil below 3: make test-s3"
-    )
-    pytest.importorskip("s3fs", reason="needs s3fs: make test-s3")
+    """A moto server on loopback with one bucket; the environment names it to every client. Yields its URL."""
+    server_module = pytest.importorskip("moto.server", reason="needs moto: pip install -c constraints.txt -e '.[dev]'")
+    s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install -c constraints.txt -e '.[dev]'")
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -33,7 +31,8 @@ def s3_server() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        fsspec.filesystem("s3").mkdir(BUCKET)
+        s3fs.S3FileSystem.clear_instance_cache()  # clients of an earlier server
+        fsspec.filesystem("s3").makedirs(BUCKET, exist_ok=True)  # a server remembers those of its process
         yield f"s3://{BUCKET}"
     server.stop()
 

@@ -257,6 +257,6 @@ def test_the_command_line(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) 
             assert done.returncode == 0, done.stderr
             results.append(digests(tmp_path / f"{kind[0]}-{name}"))
         assert results[0] == results[1]
-    refused = run_cli("cache", "build-sft", *common, "--out", "c", "--unit-timeout", 3, cwd=tmp_path)
+    refused = run_cli("cache", "build-sft", *common, "--out", "c", "--ray-address", "here", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "--unit-timeout is for Ray; add --engine ray" in refused.stderr
+    assert "--ray-address is for Ray; add --engine ray" in refused.stderr

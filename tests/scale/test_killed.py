@@ -23,37 +23,19 @@ from niels_gpt.scale.kept import units_path
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
-from tests.scale.builds import build, write_chats
+from tests.scale.builds import build, source_of, write_chats, write_texts
 from tests.test_cache_determinism import digests
 
 SLICE_BYTES = 12_000
 SCRIPT = """
-import json, os, signal, sys
+import json, os, sys
 from pathlib import Path
-from niels_gpt.files import HashedWriter
 from niels_gpt.scale import units as unit_files
-from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
-from tests.scale.builds import build, units
+from tests.killing import count_and_kill
+from tests.scale.builds import build, source_of, units
 
 tokenizer = load_tokenizer(sys.argv[1])
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
-
-
-def count_and_kill(out, point):
-    steps = 0
-
-    def step():
-        nonlocal steps
-        steps += 1
-        if steps == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    below = str(Path(out).parent)
-    sys.addaudithook(lambda event, given: step() if event in EVENTS and below in str(given[0]) else None)
-    write = HashedWriter.write
-    HashedWriter.write = lambda self, data: (step(), write(self, data), step())
-    return lambda: steps
 
 
 for line in sys.stdin:
@@ -64,7 +46,8 @@ for line in sys.stdin:
         write_unit = unit_files._write
         unit_files._write = lambda *given: (written.append(1), write_unit(*given))
         steps = count_and_kill(order["out"], order["point"])
-        build(order["kind"], ChatFile(order["file"]), Path(order["out"]), tokenizer, units(int(sys.argv[2])))
+        source = source_of(order["kind"], Path(order["file"]))
+        build(order["kind"], source, Path(order["out"]), tokenizer, units(int(sys.argv[2])))
         Path(order["report"]).write_text(json.dumps([steps(), len(written)]))
         os._exit(0)
     status = os.waitpid(child, 0)[1]
@@ -75,8 +58,8 @@ for line in sys.stdin:
 class Killer:
     """Builds on order, and kills on order."""
 
-    def __init__(self, tokenizer_dir: Path, file: Path, report: Path) -> None:
-        self._file, self._report = file, report
+    def __init__(self, tokenizer_dir: Path, files: dict[str, Path], report: Path) -> None:
+        self._files, self._report = files, report
         self._process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, str(tokenizer_dir), str(SLICE_BYTES)],
             stdin=subprocess.PIPE,
@@ -87,7 +70,7 @@ class Killer:
 
     def build(self, kind: str, out: Path, point: int = 0) -> tuple[int, int] | None:
         """Steps taken and units written, or `None` if the build was killed at its `point`-th step (0: never)."""
-        order: dict[str, Any] = {"kind": kind, "out": str(out), "point": point, "file": str(self._file)}
+        order: dict[str, Any] = {"kind": kind, "out": str(out), "point": point, "file": str(self._files[kind])}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(order | {"report": str(self._report)}), file=self._process.stdin, flush=True)
@@ -108,19 +91,25 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 200)
 
 
+@pytest.fixture(scope="module")
+def files(file: Path) -> dict[str, Path]:
+    """What each kind of build is made from."""
+    return {"sft": file, "episodes": file, "pretrain": write_texts(file.parent / "texts", 150)}
+
+
 @pytest.fixture
-def killer(tokenizer_dir: Path, file: Path, tmp_path: Path) -> Iterator[Killer]:
-    running = Killer(tokenizer_dir, file, tmp_path / "report")
+def killer(tokenizer_dir: Path, files: dict[str, Path], tmp_path: Path) -> Iterator[Killer]:
+    running = Killer(tokenizer_dir, files, tmp_path / "report")
     yield running
     running.close()
 
 
-@pytest.mark.parametrize("kind", ["sft", "episodes"])
+@pytest.mark.parametrize("kind", ["sft", "episodes", "pretrain"])
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_several_times(
-    killer: Killer, tmp_path: Path, file: Path, tokenizer: Any, kind: str, rounds: int
+    killer: Killer, tmp_path: Path, files: dict[str, Path], tokenizer: Any, kind: str, rounds: int
 ) -> None:
-    build(kind, ChatFile(file), tmp_path / "serial", tokenizer)
+    build(kind, source_of(kind, files[kind]), tmp_path / "serial", tokenizer)
     whole = digests(tmp_path / "serial")
     undisturbed = killer.build(kind, tmp_path / "undisturbed")
     assert undisturbed is not None

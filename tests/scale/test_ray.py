@@ -18,9 +18,10 @@ from niels_gpt.scale import rays
 from niels_gpt.scale.engine import UnitEngine
 from niels_gpt.scale.rays import RayRunner
 from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
-from tests.scale.builds import build, units, write_chats
+from tests.scale.builds import build, units, write_chats, write_texts
 from tests.scale.faulty import Watched
 from tests.test_cache_determinism import digests
 
@@ -69,6 +70,19 @@ def test_ray_writes_the_same_bytes(
     assert ray_build(watched, chats, tmp_path / "ray", tokenizer) == whole
     nodes = {mark.read_text().split()[1] for mark in (tmp_path / "marks").iterdir()}
     assert len(nodes) == 2, "both nodes have worked"
+
+
+def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """A pretraining cache, a worker of which is killed in the middle of a unit."""
+    texts = TextFiles([write_texts(tmp_path / "texts", 150)])
+    (tmp_path / "marks").mkdir()
+    build("pretrain", texts, tmp_path / "one", tokenizer)
+    cut = [part.start for part in texts.slices(SLICE_BYTES) if part.kind == "lines"][2]
+    watched = Watched(texts, tmp_path / "marks", fault="kill", at=(cut,))
+    known = {"source_name": texts.name, "source_config": texts.config()}
+    build("pretrain", watched, tmp_path / "ray", tokenizer, UnitEngine(RayRunner(), slice_bytes=SLICE_BYTES), **known)
+    assert digests(tmp_path / "ray") == digests(tmp_path / "one")
+    assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) == 2, "read again"
 
 
 def test_only_the_parcel_and_small_tasks_travel(

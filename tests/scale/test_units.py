@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.documents import DocumentWork
 from niels_gpt.encoders import SentinelEncoder
 from niels_gpt.errors import OutputExists
 from niels_gpt.files import StagedDirectory
-from niels_gpt.portions import EpisodeWork
+from niels_gpt.inputs import Document, Rejected
+from niels_gpt.portions import EpisodeWork, Portion
 from niels_gpt.scale.kept import units_path
 from niels_gpt.scale.units import ATTEMPTS, Task, Unit, build_unit
 from niels_gpt.sources.chat_file import ChatFile
@@ -75,6 +77,42 @@ def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) ->
     assert Unit(task.path).rows == 30
 
 
+@dataclass(frozen=True)
+class Grouped:
+    """Documents of which some belong together, and a bad row between them."""
+
+    groups: tuple[str | None, ...]
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        yield Slice("whole", 0, 0, 0, 1.0)
+
+    def settled(self) -> Grouped:
+        return self
+
+    def read(self, part: Slice) -> Iterator[Any]:
+        for number, group in enumerate(self.groups):
+            yield Document(f"row {number}", f"text {number}", group=group)
+            if number == 2:
+                yield Rejected("row 2b", "no_text", "row 2b: no text")
+
+
+def test_what_a_unit_holds_comes_back_in_its_order(tmp_path: Path) -> None:
+    """Groups that begin in the middle, and a rejected row between two documents."""
+    groups = (None, None, "a", "a", None, "b")
+    (tmp_path / "kept" / ATTEMPTS).mkdir(parents=True)
+    (part,) = Grouped(groups).slices(1)
+    task = Task(0, part, tmp_path / "kept", most_bad_rows=1)
+    build_unit(DocumentWork(FakeTokenizer(100_000), separate=True), Grouped(groups), task)
+    first, bad, second = Unit(task.path).contents()
+    assert isinstance(first, Portion)
+    assert isinstance(second, Portion)
+    assert bad == Rejected("row 2b", "no_text", "row 2b: no text")
+    assert [*first.groups, *second.groups] == list(groups)
+    assert [first.lengths.tolist(), second.lengths.tolist()] == [[3] * 3] * 2
+    assert [facts["characters"] for facts in (*first.facts, *second.facts)] == [6] * 6
+    assert len(first.weights) == len(second.weights) == 0
+
+
 def test_a_finished_unit_is_not_built_again(tmp_path: Path, chats: ChatFile) -> None:
     task = task_of(chats, tmp_path / "kept")
     work = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
@@ -90,6 +128,8 @@ def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: Sentence
     unit = units_path(out) / "recipe" / "unit_0000000"
     unit.mkdir(parents=True)
     with StagedDirectory(out, manifest="meta.json"):
+        engine = units(10_000)
+        build("sft", chats, tmp_path / "before", tokenizer, engine)  # the same engine has built something else
         with pytest.raises(OutputExists, match="another process is building here right now"):
-            build("sft", chats, out, tokenizer, units(10_000))
+            build("sft", chats, out, tokenizer, engine)
         assert unit.is_dir()

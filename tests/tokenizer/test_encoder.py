@@ -187,7 +187,7 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
 def test_the_quick_way_is_taken_and_left(kind: str, copies: int) -> None:
     """Where bodies are harmless, and not where one spells a control token, or a normalizer changes it."""
     pytest.importorskip("gigatoken")
-    quick = encoder(kind, "gigatoken")._flat
+    quick = encoder(kind, "gigatoken").flat
     assert quick is not None
     for text, taken in (("naïve 🤖 x", True), (f"a{END}", False), ("e\u0301", kind == "bytes")):
         texts, scaffold = [START + "user\n", text, END] * copies, [True, False, True] * copies
@@ -388,8 +388,8 @@ def test_gigatoken_is_made_anew_and_gives_the_same(monkeypatch: pytest.MonkeyPat
     made = encoder("bytes")
     pieces = [(["hello world", " again"], [False, False])] * 200
     expected = [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)]
-    before = made._flat._gigatoken._backend
+    before = made.flat._gigatoken._backend
     monkeypatch.setattr(engines, "MOST_SEEN", 100)
     for _ in range(2):
         assert [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)] == expected
-    assert made._flat._gigatoken._backend is not before
+    assert made.flat._gigatoken._backend is not before

@@ -34,8 +34,8 @@ def dataset(folder: Path, n: int = 90) -> Path:
     return episodes(folder, random_rows(n), random_rows(8, seed=1))
 
 
-def packed(folder: Path, **settings: Any) -> GPTEpisodeDataLoader:
+def packed(folder: Path, *, batch_size: int = 2, **given: Any) -> GPTEpisodeDataLoader:
     """A loader of packed rows of 48 inputs."""
-    keywords = {"packing": True, "epoch_seed": 7}
-    opened: GPTEpisodeDataLoader = loader(folder, keywords=keywords, block_size=48, batch_size=2, **settings)
+    keywords = {"packing": True, "epoch_seed": 7, **given}
+    opened: GPTEpisodeDataLoader = loader(folder, keywords=keywords, block_size=48, batch_size=batch_size)
     return opened

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
 
+from niels_gpt.errors import UsageError  # noqa: E402
 from niels_gpt.trainers.fields import fields  # noqa: E402
 from niels_gpt.trainers.hugging_face import EpisodeTrainer  # noqa: E402
 from niels_gpt.trainers.steps import StepBatches  # noqa: E402
@@ -115,3 +116,11 @@ def test_evaluation_sees_every_row_once(tmp_path: Path) -> None:
     wanted = [row for batch in opened.evaluation_batches() for row in fields(batch, "hf")["input_ids"].tolist()]
     assert rows == wanted
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_a_loader_of_other_ranks_is_refused(tmp_path: Path) -> None:
+    """It was opened before `TrainingArguments` made ranks known."""
+    opened = packed(dataset(tmp_path / "in", 30), rank=1, world_size=2)
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path / "run"), report_to=[], use_cpu=True)
+    with pytest.raises(UsageError, match=r"open for rank 1 of 2, the trainer is rank 0 of 1; open it after"):
+        EpisodeTrainer(model=tiny_llama(), args=arguments, episodes=opened)

@@ -12,6 +12,7 @@ lightning = pytest.importorskip("lightning", reason="pip install 'niels-gpt[ligh
 
 from lightning.pytorch.callbacks import ModelCheckpoint  # noqa: E402
 
+from niels_gpt.errors import UsageError  # noqa: E402
 from niels_gpt.trainers.lightning import EpisodeDataModule  # noqa: E402
 from tests.export.sources import VOCABULARY  # noqa: E402
 from tests.trainers.small import dataset, packed  # noqa: E402
@@ -72,3 +73,16 @@ def test_resuming_goes_on_with_the_next_batch(tmp_path: Path, stop: int) -> None
     for one, other in zip(rest.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert whole.validated > 0
+
+
+def test_a_loader_of_other_ranks_is_refused(tmp_path: Path) -> None:
+    """One that was opened before Lightning made ranks known would give every rank the same rows."""
+    folder = dataset(tmp_path / "in", 30)
+    trainer = lightning.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False)
+    with pytest.raises(UsageError, match=r"open for rank 0 of 2, the trainer is rank 0 of 1; open it after"):
+        trainer.fit(Small(), datamodule=EpisodeDataModule(packed(folder, rank=0, world_size=2)))
+    later = EpisodeDataModule(lambda: packed(folder))
+    with pytest.raises(UsageError, match=r"opened when Lightning calls setup\(\)"):
+        later.episodes  # noqa: B018
+    later.setup("fit")  # without a trainer too, as people do to look at a batch
+    assert next(iter(later.train_dataloader())).x.shape == (2, 48)

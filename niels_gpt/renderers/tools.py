@@ -1,0 +1,100 @@
+"""The tools that a conversation offers: checked, in one shape, and remembered, because many offer the same."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.chat import to_json
+
+_REMEMBERED = 1024
+
+
+class Tools(list[dict[str, Any]]):
+    """Tools in the shape of the OpenAI chat format. Nobody changes them.
+
+    Attributes:
+        texts: each as JSON, as `to_json` writes it.
+        met: a conversation has offered them before (`shapes.py`).
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        super().__init__(_tool(tool, index) for index, tool in enumerate(tools))
+        self.texts = [_text(tool, index) for index, tool in enumerate(self)]
+        self.met = False
+        self._written: dict[Callable[[Tools], str], str] = {}
+
+    def written(self, declared: Callable[[Tools], str]) -> str:
+        """What a format makes of them, made once."""
+        if declared not in self._written:
+            self._written[declared] = declared(self)
+        return self._written[declared]
+
+
+def tools_of(tools: Any) -> Tools | None:
+    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
+
+    Equal ones are remembered by their value.
+
+    Raises:
+        MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
+    """
+    if not tools:
+        return None
+    if isinstance(tools, Tools):
+        return tools
+    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+        found = type(tools).__name__
+        raise MessageError(
+            "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
+        )
+    try:
+        value = marshal.dumps(cast("Any", tools), 2)
+    except ValueError:  # not plain data, or nested very deeply
+        return Tools(tools)
+    return _remembered_tools(value)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered_tools(value: bytes) -> Tools:
+    return Tools(marshal.loads(value))
+
+
+def _tool(tool: Any, index: int) -> dict[str, Any]:
+    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
+        tool = {"type": "function", "function": dict(tool)}
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise MessageError(
+            "wrong_tools",
+            f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
+            "'description', 'parameters'}}",
+        )
+    return dict(tool)
+
+
+def _text(tool: Mapping[str, Any], index: int) -> str:
+    try:
+        return to_json(tool, f"tools[{index}]")
+    except MessageError as error:
+        raise MessageError("wrong_tools", str(error)) from error
+
+
+def tool_json(tool: Mapping[str, Any], where: str = "a tool") -> str:
+    """`to_json` of a tool, which many conversations offer in turn: remembered by its value.
+
+    Raises:
+        MessageError: as `to_json`.
+    """
+    try:
+        return _remembered(marshal.dumps(cast("Any", tool), 2))
+    except ValueError:  # not plain data, nested very deeply, or a MessageError, which is to say where
+        return to_json(tool, where)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered(tool: bytes) -> str:
+    return to_json(marshal.loads(tool))

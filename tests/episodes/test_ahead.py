@@ -1,0 +1,125 @@
+"""Batches made together are those made one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from niels_gpt.episodes import ahead
+from niels_gpt.episodes.ahead import ReadAhead
+from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.schedule import Place
+from niels_gpt.errors import CacheError
+from tests.episodes.rows import LENGTHS, assert_equal, open_loader, types_for, write_dataset
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "in order": {"epoch_shuffle": False},
+    "not full": {"epoch_drop_last": False},
+    "packed": {"packing": True, "too_long": "head", "epoch_drop_last": False},
+    "whole turns": {"too_long": "drop_partial_turn", "block_size": 7},
+    "tail": {"too_long": "tail", "block_size": 7},
+    "random": {"batch_sampling_mode": "random"},
+    "mixture": {"weight_by": "type", "weights": {"chat": 1, "code": 2, "math": 3}},
+    "a rank": {"rank": 1, "world_size": 3, "epoch_drop_last": False},
+    "a rank, packed": {"rank": 1, "world_size": 2, "packing": True, "too_long": "head", "epoch_drop_last": False},
+    "a rank alone": {"rank": 1, "world_size": 3, "global_counts": False},
+}
+
+
+def make(folder: Path, mask: str = "uint8") -> Path:
+    write_dataset(folder, LENGTHS, masked=mask != "none", type=types_for())
+    n = sum(LENGTHS)
+    if mask == "float32":
+        (np.arange(n) % 4 / 8).astype("<f4").tofile(folder / "train" / "mask.bin")
+    if mask == "segments":
+        (np.arange(n) // 3).astype("<u2").tofile(folder / "train" / "segment_ids.bin")
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", ["uint8", "float32", "segments", "none"])
+def test_together_as_one_by_one(tmp_path: Path, kind: str, mask: str) -> None:
+    feed = open_loader(make(tmp_path / "d", mask), **KINDS[kind]).feed("train")
+    place = Place()
+    for n in (1, 2, 5, 3, 40, 4):
+        made = feed.batches(place, n)
+        assert 1 <= len(made) <= n
+        for found, after in made:
+            expected, place = feed.batch(place)
+            assert_equal(found, expected)
+            assert after == place
+
+
+def test_a_batch_that_is_not_full_is_the_last(tmp_path: Path) -> None:
+    feed = open_loader(make(tmp_path / "d"), batch_size=5, epoch_drop_last=False).feed("train")
+    steps = feed.steps_per_epoch()
+    assert len(LENGTHS) % 5
+    assert [len(feed.batches(Place(0, 5 * at), 3)) for at in range(steps)] == [3] * (steps - 2) + [2, 1]
+
+
+@pytest.mark.parametrize("tokens", [1, 48, 1 << 16])
+def test_any_place_may_be_asked_for(tmp_path: Path, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "TOKENS_AHEAD", tokens)
+    feed = open_loader(make(tmp_path / "d")).feed("train")
+    reading = ReadAhead(feed)
+    asked = [Place(0, 0), Place(0, 2), Place(0, 4), Place(0, 10), Place(0, 12), Place(3, 2), Place(0, 0), Place(0, 0)]
+    for place in asked:
+        found, expected = reading.batch(place), feed.batch(place)
+        assert_equal(found[0], expected[0])
+        assert found[1] == expected[1]
+
+
+def test_batches_share_no_memory(tmp_path: Path) -> None:
+    loader = open_loader(make(tmp_path / "d", "segments"))
+    feed = loader.feed("train")
+    first = loader.next_batch()
+    for tensor in first.tensors().values():
+        assert tensor.is_contiguous()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes  # what `torch.save` would write
+        tensor.fill_(9)
+    place = feed.place(first.state)
+    for _ in range(8):
+        expected, place = feed.batch(place)
+        assert_equal(loader.next_batch(), expected)
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(1, [1] * 9), (100, [4, 4, 4]), (1 << 16, [8, 8])])
+def test_together_no_more_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, expected: list[int]
+) -> None:
+    """Nine batches of 2 * 12 tokens; four fit into 100, and eight are the most."""
+    feed = open_loader(make(tmp_path / "d")).feed("train")
+    asked = []
+    batches = EpisodeFeed.batches
+
+    def watched(self: EpisodeFeed, place: Place, n: int) -> Any:
+        asked.append(n)
+        return batches(self, place, n)
+
+    monkeypatch.setattr(EpisodeFeed, "batches", watched)
+    monkeypatch.setattr(ahead, "TOKENS_AHEAD", tokens)
+    reading, place = ReadAhead(feed), Place()
+    for _ in range(9):
+        _, place = reading.batch(place)
+    assert asked == expected
+
+
+def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:
+    """Not before, although batches are made ahead; and the place stays, so that it is told again."""
+    folder = make(tmp_path / "d")
+    tokens = np.fromfile(folder / "train" / "tokens.bin", dtype="<u4")
+    tokens[sum(LENGTHS[:9]) + 1] = 2**31  # in episode 9, so in the fifth batch
+    tokens.tofile(folder / "train" / "tokens.bin")
+    loader = open_loader(folder, epoch_shuffle=False, vocab_size=10_000)
+    for _ in range(4):
+        loader.next_batch()
+    for _ in range(2):
+        with pytest.raises(CacheError, match="record 9: token 1 is 2147483648"):
+            loader.next_batch()
+    assert loader.rows_read() == 8
+    loader.seek(10)
+    assert loader.next_batch().episodes.tolist() == [10, 11]

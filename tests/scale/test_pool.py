@@ -1,0 +1,173 @@
+"""Workers of this machine that die, hang, or are stopped: one unit is lost, and the bytes stay the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.errors import EngineError, UsageError
+from niels_gpt.scale.engine import UnitEngine
+from niels_gpt.scale.local import LocalRunner
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.slices import Slice
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import REPOSITORY
+from tests.scale.builds import build, units, write_chats
+from tests.scale.faulty import Watched
+from tests.test_cache_determinism import digests
+
+SLICE_BYTES = 12_000
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
+    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 200))
+
+
+@pytest.fixture(scope="module")
+def whole(chats: ChatFile, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("one") / "out"
+    build("weights", chats, out, tokenizer, units(SLICE_BYTES))
+    return digests(out)
+
+
+def starts(chats: ChatFile) -> list[int]:
+    return [part.start for part in chats.slices(SLICE_BYTES)]
+
+
+def pool_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
+    engine = UnitEngine(LocalRunner(**options), slice_bytes=SLICE_BYTES)
+    build("weights", source, out, tokenizer, engine, source_name=chats.name, source_config=chats.config())
+    return digests(out)
+
+
+def reads(marks: Path, start: int) -> int:
+    return len(list(marks.glob(f"{start}-*")))
+
+
+@pytest.mark.parametrize(
+    ("fault", "workers"), [("stop", 2), ("kill", 2), pytest.param("hang", 1, marks=pytest.mark.slow)]
+)
+def test_a_worker_that_is_stopped_hangs_or_dies_costs_one_unit(
+    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer, fault: str, workers: int
+) -> None:
+    """SIGSTOP: the process is there and does nothing, for ever."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    at = (starts(chats)[1], starts(chats)[4])
+    watched = Watched(chats, marks, fault=fault, at=at)
+    timeout = None if fault == "kill" else 2.5
+    assert pool_build(watched, chats, tmp_path / "out", tokenizer, workers=workers, timeout=timeout) == whole
+    assert {start: reads(marks, start) for start in starts(chats)} == {
+        start: 2 if start in at else 1 for start in starts(chats)
+    }
+    for mark in marks.iterdir():
+        pid = int(mark.read_text().split()[0])
+        assert pid != os.getpid()
+        assert not Path(f"/proc/{pid}").exists(), "stopped or not, it is gone"
+    assert {path.name for path in tmp_path.iterdir()} == {"marks", "out"}
+
+
+def test_a_unit_at_which_every_worker_hangs_is_named(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+) -> None:
+    (tmp_path / "marks").mkdir()
+    slow = Watched(chats, tmp_path / "marks", seconds=60)
+    with pytest.raises(EngineError, match=r"workers took longer than 0\.5 s 3 times and unit 0 \(lines 0 to .*never"):
+        pool_build(slow, chats, tmp_path / "out", tokenizer, workers=1, timeout=0.5)
+    assert multiprocessing.active_children() == []
+    assert {path.name for path in tmp_path.iterdir()} == {"marks"}
+
+
+class Odd(Exception):
+    """Travels as it is."""
+
+
+class Stuck(Exception):
+    """Does not travel."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__("stuck")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A source with a fault of its own."""
+
+    file: ChatFile
+    kind: str
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        return self.file.slices(slice_bytes)
+
+    def settled(self) -> Broken:
+        return self
+
+    def read(self, part: Slice) -> Any:
+        raise Odd("broken") if self.kind == "odd" else Stuck(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "said"),
+    [("odd", Odd, "broken"), pytest.param("stuck", RuntimeError, "Stuck", marks=pytest.mark.slow)],
+)
+def test_a_fault_in_a_source_arrives_with_its_trace(
+    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, kind: str, expected: type, said: str
+) -> None:
+    with pytest.raises(expected, match=said) as caught:
+        pool_build(Broken(chats, kind), chats, tmp_path / "out", tokenizer, workers=2)
+    told = [*getattr(caught.value, "__notes__", []), str(caught.value)]
+    assert "in read" in "".join(told)
+    assert multiprocessing.active_children() == []
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import load_tokenizer
+from tests.scale.faulty import Watched
+from tests.scale.test_pool import pool_build
+
+if __name__ == "__main__":
+    file, folder, tokenizer = sys.argv[1:]
+    chats = ChatFile(file)
+    watched = Watched(chats, Path(folder) / "marks", seconds=1.0)
+    pool_build(watched, chats, Path(folder) / "out", load_tokenizer(tokenizer), workers=2, timeout=8)
+"""
+
+
+@pytest.mark.slow
+def test_a_build_that_is_stopped_as_a_whole_does_not_hang(
+    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer_dir: Path
+) -> None:
+    """As Ctrl-Z and a paused container do it: workers are no later than the clock that watches them."""
+    (tmp_path / "marks").mkdir()
+    (tmp_path / "run.py").write_text(STOPPED)
+    command = [sys.executable, tmp_path / "run.py", chats.path, tmp_path, tokenizer_dir]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(list(map(str, command)), env=environment, start_new_session=True)
+    while not list((tmp_path / "marks").iterdir()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(10)
+    os.killpg(process.pid, signal.SIGCONT)
+    assert process.wait() == 0
+    assert digests(tmp_path / "out") == whole
+    assert [reads(tmp_path / "marks", start) for start in starts(chats)] == [1] * len(starts(chats))
+
+
+def test_a_timeout_of_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="the timeout is 0"):
+        LocalRunner(timeout=0)

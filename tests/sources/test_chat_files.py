@@ -1,0 +1,152 @@
+"""Several files in one build: in the order given, each row under its file's name, no unit across two of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.episodes import build_episodes
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.errors import DataError, InputError, UsageError
+from niels_gpt.inputs import Rejected
+from niels_gpt.remote import RemoteFile
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFiles, chat_files, read_as
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import run_cli
+from tests.scale.builds import KINDS, build, units, write_chats
+from tests.test_cache_determinism import digests
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of different kinds and dialects; the bad rows of the first two are at lines 7 and 2."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_chats(folder / "b.jsonl", 40)
+    turns = [{"from": "human", "value": "a question"}, {"from": "gpt", "value": "an answer"}]
+    rows = [json.dumps({"conversations": turns, "source": source}) for source in ("forum", "", None)]
+    (folder / "a.jsonl").write_text("\n".join([rows[0], "{broken", *rows[1:]]))
+    pairs = [{"prompt": f"p{n}", "completion": f"c{n}"} for n in range(9)]
+    (folder / "c.json").write_text(json.dumps(pairs))
+    return folder
+
+
+def named(folder: Path, *names: str) -> ChatFiles:
+    source = chat_files([folder / name for name in names])
+    assert isinstance(source, ChatFiles)
+    return source
+
+
+def test_the_rows_in_the_order_of_the_files(folder: Path) -> None:
+    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
+    alone = [row for name in ("b.jsonl", "a.jsonl", "c.json") for row in ChatFile(folder / name)]
+    assert [getattr(row, "where", None) for row in source] == [row.where for row in alone]
+    assert [row.messages for row in source if not isinstance(row, Rejected)] == [
+        row.messages for row in alone if not isinstance(row, Rejected)
+    ]
+    assert list(source.iterate(start=42)) == list(source)[42:]
+    bad = [row.where for row in source if isinstance(row, Rejected)]
+    assert bad == [f"{folder}/b.jsonl:{n}" for n in (7,)] + [f"{folder}/a.jsonl:2"]
+
+
+def test_a_row_without_source_is_told_by_its_file(folder: Path) -> None:
+    source = named(folder, "a.jsonl", "c.json")
+    sources = [row.metadata["source"] for row in source if not isinstance(row, Rejected)]
+    assert sources == ["forum", "a", "a", *["c"] * 9]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 700, 4_000, 1 << 30])
+def test_no_slice_goes_from_one_file_into_the_next(folder: Path, slice_bytes: int) -> None:
+    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
+    settled = source.settled()
+    parts = list(settled.slices(slice_bytes))
+    assert [row for part in parts for row in settled.read(part)] == list(source)
+    paths = [part.path for part in parts]
+    assert list(dict.fromkeys(paths)) == [str(folder / name) for name in ("b.jsonl", "a.jsonl", "c.json")]
+    assert len(paths) == 3 if slice_bytes == 1 << 30 else len(paths) > 3
+    shares = [part.read for part in parts]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_give_the_bytes_of_one_process(
+    folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer, kind: str
+) -> None:
+    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
+    build(kind, source, tmp_path / "one", tokenizer)
+    build(kind, source, tmp_path / "units", tokenizer, units(5_000))
+    assert digests(tmp_path / "units") == digests(tmp_path / "one")
+
+
+def test_several_processes(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
+    build("episodes", source, tmp_path / "one", tokenizer)
+    build("episodes", source, tmp_path / "pool", tokenizer, units(5_000, 2))
+    assert digests(tmp_path / "pool") == digests(tmp_path / "one")
+
+
+def test_a_bad_row_stops_the_build_in_the_words_of_its_file(
+    folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer
+) -> None:
+    source = named(folder, "c.json", "a.jsonl")
+    for name, engine in (("one", {}), ("units", {"engine": units(100)})):
+        with pytest.raises(DataError, match=rf"{folder}/a\.jsonl:2: not valid JSON"):
+            build("sft", source, tmp_path / name, tokenizer, max_bad_rows=0, **engine)
+
+
+def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
+    given: dict[str, Any] = {"source_name": source.name, "source_config": source.config(), "max_bad_rows": 9}
+    build_episodes(source, tmp_path / "out", encoder=tokenizer, **given)
+    manifest = open_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert manifest["dataset_name"] == "b + 2 more"
+    inputs = manifest["dataset_config"]["inputs"]
+    assert [one["name"] for one in inputs] == ["b.jsonl", "a.jsonl", "c.json"]
+    assert [one["dialect"] for one in inputs] == ["messages", "sharegpt", "prompt_completion"]
+    assert all(len(one["sha256"]) == 64 for one in inputs)
+    assert read_as(source, source.config()).startswith("3 files: 1 as messages, 1 as sharegpt, 1 as prompt_completion")
+
+
+def test_one_file_is_what_it_was(folder: Path) -> None:
+    """The same source, so the same fingerprint, name and rows as before there could be several."""
+    for given in ([folder / "a.jsonl"], [str(folder / "[a].jsonl")], [str(folder / "a*")]):
+        source = chat_files(given)
+        assert source == ChatFile(folder / "a.jsonl")
+        assert source.config()["dialect"] == "sharegpt"
+        assert list(source.config()) == ["inputs", "dialect"]
+        assert list(source.config()["inputs"][0]) == ["name", "bytes", "sha256"]
+
+
+def test_patterns_and_urls(folder: Path) -> None:
+    def names(*given: Any) -> list[str]:
+        source = chat_files(given)
+        return [file.path.name for file in (source.files if isinstance(source, ChatFiles) else (source,))]
+
+    assert names(str(folder / "*.json*")) == ["a.jsonl", "b.jsonl", "c.json"]
+    assert names(folder / "b.jsonl", str(folder / "*.jsonl")) == ["b.jsonl", "a.jsonl"]
+    assert names("memory://x/y.jsonl", folder / "c.json") == ["y.jsonl", "c.json"]
+    assert isinstance(chat_files(["memory://x/y.jsonl"]).path, RemoteFile)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match=r"\*\.parquet: no such file"):
+        chat_files([str(folder / "*.parquet")])
+    with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
+        chat_files([folder / "absent.jsonl", folder / "a.jsonl"]).config()
+    with pytest.raises(InputError, match="this is a directory; expected a file"):
+        chat_files([folder, folder / "a.jsonl"]).config()
+    with pytest.raises(UsageError, match=r"a\.jsonl: given 2 times"):
+        ChatFiles((ChatFile(folder / "a.jsonl"),) * 2)
+
+
+def test_the_command_lines(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
+    common = ["in/b.jsonl", "in/[ac].*", "--tokenizer", tokenizer_dir, "--max-bad-rows", 9, "--json"]
+    for kind, more in ((["cache", "build-sft"], []), (["episodes", "build"], ["--workers", 2, "--unit-bytes", 4_000])):
+        done = run_cli(*kind, *common, "--out", kind[0], *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "3 files: 1 as messages" in done.stderr
+        lines = (tmp_path / kind[0] / "rejected.jsonl").read_text().splitlines()
+        assert [json.loads(line)["where"] for line in lines] == ["in/b.jsonl:7", "in/b.jsonl:20", "in/a.jsonl:2"]

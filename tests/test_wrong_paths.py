@@ -1,0 +1,108 @@
+"""What a user gives by mistake: one line that says what was found, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from niels_gpt.cli import app
+from niels_gpt.samples import chats_file
+from niels_gpt.terminal import run
+from tests.export.sources import sft_cache
+
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+    """The exit code of a command line, and its error, in a directory with some bad files."""
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_bytes(b"")
+    Path("blank.jsonl").write_bytes(b"\n\n")
+    Path("binary").write_bytes(bytes(range(128, 256)))
+    Path("text").write_text("text\n")
+    os.mkfifo("pipe")
+
+    def answer(*arguments: object) -> tuple[int, str]:
+        before = sorted(Path().iterdir())
+        with pytest.raises(SystemExit) as ended:
+            run(lambda: app([str(argument) for argument in arguments]))
+        assert sorted(Path().iterdir()) == before, "nothing is left behind"
+        said = " ".join(capsys.readouterr().err.split())
+        return int(ended.value.code or 0), said
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("binary", "binary:1: invalid UTF-8 at byte 0"),
+        ("empty", "empty: the file is empty; expected a Jinja chat template"),
+        ("missing", "missing: no such file; expected a Jinja chat template"),
+    ],
+)
+def test_templates(ask: Ask, tokenizer_dir: Path, template: str, said: str) -> None:
+    code, error = ask("render", chats_file(), "--tokenizer", tokenizer_dir, "--template", template)
+    assert (code, said in error) == (3, True), error
+
+
+@pytest.mark.parametrize("command", ["doctor", "cache build-pretrain", "tokenizer train", "episodes build", "render"])
+@pytest.mark.parametrize("file", ["pipe", "/dev/null"])
+def test_pipes_and_devices_are_not_called_missing(ask: Ask, tokenizer_dir: Path, command: str, file: str) -> None:
+    options = {
+        "doctor": (),
+        "tokenizer train": ("--out", "out"),
+        "render": ("--tokenizer", tokenizer_dir),
+    }.get(command, ("--tokenizer", tokenizer_dir, "--out", "out"))
+    code, error = ask(*command.split(), file, *options)
+    assert code == 3
+    assert f"{file}: a pipe or device; expected a regular file" in error
+
+
+def test_the_doctor_says_nothing_of_nothing(ask: Ask, tokenizer_dir: Path) -> None:
+    """Not 'nothing found', with exit code 0."""
+    code, error = ask("doctor", "blank.jsonl", "--tokenizer", tokenizer_dir)
+    assert (code, "blank.jsonl: no row in it" in error) == (3, True), error
+
+
+@pytest.mark.parametrize("command", [("cache", "info"), ("cache", "verify"), ("show",)])
+def test_a_file_in_place_of_a_cache(ask: Ask, command: tuple[str, ...]) -> None:
+    code, error = ask(*command, "text")
+    assert (code, "text: a file; expected a cache directory" in error) == (3, True), error
+
+
+def test_a_megatron_prefix_that_is_not_there(ask: Ask) -> None:
+    code, error = ask("import", "data/missing", "--from", "megatron", "--out", "out")
+    assert (code, "data/missing: no such file or directory; check the path" in error) == (3, True), error
+
+
+def test_a_name_that_is_too_long(ask: Ask) -> None:
+    code, error = ask("cache", "info", "x" * 300)
+    assert (code, "File name too long; give a shorter path" in error) == (3, True), error
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"vocab_size": "x"}, "vocab_size is 'x'; expected a whole number"),
+        ({"special_token_ids": {"eot": None}}, "eot is None; expected a whole number"),
+        (None, "not valid JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", [("cache", "info"), ("cache", "verify"), ("show",), ("export",)])
+def test_a_manifest_that_was_edited(
+    ask: Ask, tmp_path: Path, changes: dict[str, object] | None, said: str, command: tuple[str, ...]
+) -> None:
+    cache, _ = sft_cache(tmp_path / "cache")
+    meta = json.loads((cache / "meta.json").read_text())
+    (cache / "meta.json").write_text("[" * 100_000 if changes is None else json.dumps(meta | changes))
+    options = ("--to", "hf", "--out", "out") if command == ("export",) else ()
+    code, error = ask(*command, "cache", *options)
+    assert (code, said in error) == (3, True), error
