@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
 
 STAND_IN = re.compile(r'\{"niels-(\d+)-gpt": 1\}|niels-(\d+)-gpt')
+
+_TEXT, _NAME = {str}, (str, type(None))
 
 
 class CallKind(NamedTuple):
@@ -87,19 +89,22 @@ def read_values(
     kinds: list[str | Kind] = []
     asked: list[str] = []
     try:
-        for message in messages:
-            if len(message) == 2 and message["role"] != "tool":
-                kinds.append(message["role"])
+        for given in messages:
+            message = given if len(given) == 2 else _without_nulls(given)
+            held.messages.append(message)
+            role = message["role"]
+            if len(message) == 2 and role != "tool":
+                kinds.append(role)
                 values.append(message["content"])
                 texts.append(message["content"])
-                held.messages.append(message)
                 asked = []
+            elif role == "tool":
+                kinds.append(_answer(message, asked, held))
             elif "tool_calls" in message and not calls:
                 return None
             else:
-                kinds.append(_kind(message, asked, held, bare))
-                if kinds[-1].role != "tool":  # type: ignore[union-attr]
-                    asked = [call.get("id", "") for call in message.get("tool_calls", ())]
+                kinds.append(_kind(message, held, bare))
+                asked = [call.get("id", "") for call in message.get("tool_calls", ())]
         return held._replace(key=tuple(kinds), joined="\0".join(texts))
     except (_Unkind, KeyError, TypeError, AttributeError):  # something is missing, or is no text
         return None
@@ -117,58 +122,76 @@ def plain_values(messages: list[Message]) -> Values | None:
         return None
 
 
-def _kind(message: Message, asked: list[str], held: Values, bare: Callable[[Any, str], str] | None) -> Kind:
-    """The kind of a message; its values are added to those that are held."""
-    role, content = _text(message["role"]), message["content"]
-    if content is None:
-        message = {**message, "content": ""}
-    elif _text(content):
-        held.values.append(content)  # type: ignore[arg-type]
-        held.texts.append(content)  # type: ignore[arg-type]
-    held.messages.append(message)
-    if role == "tool":
-        return _answer(message, bool(content), asked)
-    if role != "assistant" or len(message) != 2 + ("reasoning_content" in message) + ("tool_calls" in message):
-        raise _Unkind
-    reasoning = "reasoning_content" in message
-    if reasoning:
-        if not _text(message["reasoning_content"]):
+def _without_nulls(message: Message) -> Message:
+    """A message without the keys that hold `None`, as `normalise` leaves it: Arrow writes every key in every row."""
+    if None not in message.values():
+        return message
+    tidy: Any = {key: value for key, value in message.items() if value is not None}
+    if "content" in message:
+        tidy.setdefault("content", "")
+    if "tool_calls" in tidy:
+        tidy["tool_calls"] = [
+            {key: held for key, held in call.items() if held is not None} for call in tidy["tool_calls"]
+        ]
+    return cast("Message", tidy)
+
+
+def _kind(message: Message, held: Values, bare: Callable[[Any, str], str] | None) -> Kind:
+    """The kind of a message that no tool wrote; its values are added to those that are held."""
+    content = _taken(message["content"], held)
+    size, reasoning = 2, False
+    calls: tuple[CallKind, ...] = ()
+    if "reasoning_content" in message:
+        size += 1
+        reasoning = _taken(message["reasoning_content"], held)
+        if not reasoning:
             raise _Unkind
-        held.values.append(message["reasoning_content"])
-        held.texts.append(message["reasoning_content"])
-    calls = tuple([_call(call, held, bare) for call in message["tool_calls"]]) if "tool_calls" in message else ()
-    return Kind(role, bool(content), reasoning, calls)
-
-
-def _answer(message: Message, content: bool, asked: list[str]) -> Kind:
-    given, name = message["tool_call_id"], message.get("name")
-    if len(message) != 3 + ("name" in message) or given not in asked:
+    if "tool_calls" in message:
+        size += 1
+        calls = tuple([_call(call, held, bare) for call in message["tool_calls"]])
+    if message["role"] != "assistant" or len(message) != size:
         raise _Unkind
-    return Kind("tool", content, answers=asked.index(given), name=_text(name) if "name" in message else None)
+    return Kind("assistant", content, reasoning, calls)
+
+
+def _answer(message: Message, asked: list[str], held: Values) -> Kind:
+    """The kind of a tool's result."""
+    name = message.get("name")
+    if len(message) != (3 if name is None else 4) or type(name) not in _NAME:
+        raise _Unkind
+    try:
+        answers = asked.index(message["tool_call_id"])
+    except ValueError as error:
+        raise _Unkind from error
+    return Kind("tool", _taken(message["content"], held), False, (), answers, name)
+
+
+def _taken(text: Any, held: Values) -> bool:
+    """Add a text to the values that are held, unless it is empty."""
+    if type(text) is not str:
+        raise _Unkind
+    if not text:
+        return False
+    held.values.append(text)
+    held.texts.append(text)
+    return True
 
 
 def _call(call: Any, held: Values, bare: Callable[[Any, str], str] | None) -> CallKind:
-    function, given = call["function"], call.get("id")
+    function, given, of_type = call["function"], call.get("id"), call.get("type")
     name, arguments = function["name"], function["arguments"]
-    if type(call) is not dict or type(function) is not dict or len(function) != 2:
+    if type(call) is not dict or type(function) is not dict or type(name) is not str or type(of_type) not in _NAME:
         raise _Unkind
-    if len(call) != 1 + ("id" in call) + ("type" in call) or given == "":
+    if len(function) != 2 or len(call) != 1 + (given is not None) + (of_type is not None):
         raise _Unkind
-    if given is not None:
-        held.values.append(_text(given))
-        held.texts.append(given)
+    if given is not None and not _taken(given, held):
+        raise _Unkind
     is_text, keys = type(arguments) is str, None
     if bare is None:
         held.values.append(_checked(arguments) if is_text else _written(arguments))
     else:
         keys = _keys(_loaded(arguments) if is_text else arguments, held, bare)
-    return CallKind(_text(name), "id" in call, _text(call["type"]) if "type" in call else None, is_text, keys)
-
-
-def _text(value: Any) -> str:
-    if type(value) is not str:
-        raise _Unkind
-    return value
+    return CallKind(name, given is not None, of_type, is_text, keys)
 
 
 def _keys(arguments: Any, held: Values, bare: Callable[[Any, str], str]) -> tuple[str, ...]:
@@ -182,7 +205,9 @@ def _keys(arguments: Any, held: Values, bare: Callable[[Any, str], str]) -> tupl
             raise _Unkind from error
         if isinstance(value, str):
             held.texts.append(value)
-    return tuple(map(_text, arguments))
+    if not set(map(type, arguments)) <= _TEXT:
+        raise _Unkind
+    return tuple(arguments)
 
 
 def _checked(arguments: str) -> str:
@@ -204,7 +229,7 @@ def _loaded(arguments: str) -> Any:
 
 def _written(arguments: Any) -> str:
     """Arguments that are an object, as JSON."""
-    if type(arguments) is not dict or not all(type(key) is str for key in arguments):
+    if type(arguments) is not dict or not set(map(type, arguments)) <= _TEXT:
         raise _Unkind
     try:
         return to_json(arguments)

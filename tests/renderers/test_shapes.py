@@ -196,6 +196,42 @@ def test_calls_results_and_reasoning(family: str, options: Options) -> None:
     same(renderer.render_many(given_, tools=offered), without_shapes(renderer, given_, offered))
 
 
+def as_arrow(messages: Messages) -> Messages:
+    """Every key in every message and call, as a file of Arrow's gives them back."""
+    calls = [
+        call | {"id": call.get("id"), "type": call.get("type")} for m in messages for call in m.get("tool_calls", ())
+    ]
+    keys = dict.fromkeys(("reasoning_content", "tool_calls", "tool_call_id", "name", "train", "weight"))
+    made, at = [], 0
+    for message in messages:
+        own = calls[at : at + len(message.get("tool_calls", ()))]
+        at += len(own)
+        made.append({**keys, **message, "content": message["content"] or None} | ({"tool_calls": own} if own else {}))
+    return made
+
+
+@families
+def test_keys_that_hold_nothing(family: str) -> None:
+    renderer, rng = new(family), random.Random(3)
+    offered = [TOOLS[0]]
+    plain = [called(id=texts(rng), content=texts(rng)) if n % 2 else ask(f"hi {n}") for n in range(12)]
+    if family == "mistral":  # looks at ids
+        plain = [called(id="abcdefgh1") if n % 2 else ask(f"hi {n}") for n in range(12)]
+    for chat in plain[1::4]:
+        del chat[1]["tool_calls"][0]["id"]
+        del chat[2:]
+    for tools in (None, offered):
+        data = [as_arrow(chat) for chat in plain if writable(renderer, chat, tools)]
+        assert tools or len(data) >= 6
+        expected = [without_shapes(renderer, [chat], [tools]) for chat in data]
+        for _ in range(3):
+            for chat, batch in zip(data, expected, strict=True):
+                same(renderer.render_many([chat], tools=[tools]), batch)
+    renderer.render_many([ask()] * 2)
+    if renderer._shapes is not None:
+        assert renderer._shapes.of(as_arrow(ask())) is not None
+
+
 CALLING = [name for name, made in FAMILIES.items() if made.calls is not None and name != "mistral"]
 
 
@@ -296,12 +332,11 @@ def called(*, arguments: Any = None, content: Any = "cold", id: str = "1", **mor
         called(strict=True),
         called(id=""),
         called(id=7),  # type: ignore[arg-type]
+        called(id=None),  # type: ignore[arg-type]
         [*called()[:2], {"role": "tool", "tool_call_id": "2", "content": "cold"}],
         [*called(), {"role": "tool", "tool_call_id": "1", "content": "x", "reasoning_content": "y"}],
         [called()[0], called()[2]],
         [{"role": "user", "content": "a", "tool_calls": []}],
-        [{"role": "assistant", "content": "a", "tool_calls": None}],
-        [{"role": "assistant", "content": "a", "reasoning_content": None}],
         [{"role": "assistant", "content": "a", "reasoning_content": ""}],
         [{"role": "assistant", "content": ["a"], "reasoning_content": "b"}],
         [{"role": "assistant", "content": "a", "refusal": "no"}],
