@@ -123,14 +123,15 @@ class FlatEncoder:
     def __init__(self, finder: ControlFinder, about: Description, made: Gigatoken, is_control: npt.NDArray[np.bool_]):
         self._form: Any = about.form
         self._finder, self._frames = finder, Frames(finder)
-        self._gigatoken, self._is_control = made, is_control
+        self._gigatoken = made
+        self._is_control = np.append(is_control, True)  # an id beyond the vocabulary fails the proof
         self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
-        lengths = np.zeros(about.vocab_size, np.int64)
+        lengths = np.zeros(about.vocab_size, np.int32)
         if about.byte_lengths is not None:
             lengths[: about.byte_lengths.size] = about.byte_lengths
         for text, token in about.control_ids.items():
             lengths[token] = len(text.encode())
-        self._lengths = lengths
+        self._lengths, self._longest = lengths, int(lengths.max(initial=0))
 
     @classmethod
     def proven(
@@ -168,8 +169,7 @@ class FlatEncoder:
         edges = edges_of(known.sizes)
         with self._one_at_a_time:
             ids, lengths = self._ids(known.data)
-        starts = edges_of(self._lengths.take(ids))
-        controls = self._is_control.take(ids).nonzero()[0]
+        starts, controls = self._laid_out(ids)
         piece, byte, expected = known.controls.T
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
         if lengths.size != known.pieces.size or controls.size != expected.size:
@@ -177,12 +177,26 @@ class FlatEncoder:
         # Bytes are compared quicker than numbers, which counts where there is one string alone.
         if ids.take(controls).tobytes() != expected.astype(np.int32).tobytes():
             return None
-        if starts.take(controls).tobytes() != (edges.take(piece) + byte).tobytes() or starts[-1] != edges[-1]:
+        there = starts.take(controls).astype(np.int64)
+        if there.tobytes() != (edges.take(piece) + byte).tobytes() or starts[-1] != edges[-1]:
             return None
         if lengths.size > 1 and (starts[edges_of(lengths)] != edges[edges_of(known.pieces)]).any():
             return None
-        before = starts[:-1].searchsorted(edges)
+        before = starts[:-1].searchsorted(edges.astype(starts.dtype))
         return ids, before[1:] - before[:-1], lengths
+
+    def _laid_out(self, ids: Ids) -> tuple[npt.NDArray[Any], Positions]:
+        """Where each token starts in the bytes, and the last one ends; and which of them are control tokens.
+
+        ::
+
+            ids  <e> a b <e>      starts  0 3 4 5 8      controls  0 3
+        """
+        rows = ids.astype(np.intp)  # numpy would do it for each table
+        fits = ids.size * self._longest <= np.iinfo(np.int32).max  # nearly always, and half the memory to go through
+        starts = np.zeros(ids.size + 1, np.int32 if fits else np.int64)
+        np.cumsum(self._lengths.take(rows, mode="clip"), dtype=starts.dtype, out=starts[1:])
+        return starts, self._is_control.take(rows, mode="clip").nonzero()[0]
 
     def _is_normal(self, string: str) -> bool:
         return string.isascii() or unicodedata.is_normalized(self._form, string)
