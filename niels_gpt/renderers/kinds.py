@@ -62,13 +62,15 @@ Key = tuple[str | Kind, ...]
 
 
 class Values(NamedTuple):
-    """What a conversation fills in, in order, and which of it are texts that a grammar might look into."""
+    """What a conversation fills in, in order; whether all of it is text is left to the reader.
+
+    Attributes:
+        messages: as `normalise` returns them, if it is.
+    """
 
     key: Key
     values: list[str]
-    texts: list[str]
     messages: list[Message]
-    joined: str = ""  # the texts
 
 
 class _Unkind(Exception):
@@ -83,31 +85,29 @@ def read_values(
     Args:
         bare: how an argument is written that stands by itself; `None`: arguments are written as JSON.
     """
-    held = Values((), [], [], [])
-    values: list[Any] = held.values
-    texts: list[Any] = held.texts
+    values: list[Any] = []
     kinds: list[str | Kind] = []
+    normal: list[Message] = []
     asked: list[str] = []
     try:
         for given in messages:
             message = given if len(given) == 2 else _without_nulls(given)
-            held.messages.append(message)
+            normal.append(message)
             role = message["role"]
-            if len(message) == 2 and role != "tool":
+            if role == "tool":
+                kinds.append(_answer(message, asked, values))
+            elif len(message) == 2:
                 kinds.append(role)
                 values.append(message["content"])
-                texts.append(message["content"])
                 asked = []
-            elif role == "tool":
-                kinds.append(_answer(message, asked, held))
             elif "tool_calls" in message and not calls:
                 return None
             else:
-                kinds.append(_kind(message, held, bare))
+                kinds.append(_kind(message, values, bare))
                 asked = [call.get("id", "") for call in message.get("tool_calls", ())]
-        return held._replace(key=tuple(kinds), joined="\0".join(texts))
     except (_Unkind, KeyError, TypeError, AttributeError):  # something is missing, or is no text
         return None
+    return Values(tuple(kinds), values, normal)
 
 
 def plain_values(messages: list[Message]) -> Values | None:
@@ -116,9 +116,9 @@ def plain_values(messages: list[Message]) -> Values | None:
         roles = tuple([message["role"] for message in messages if len(message) == 2])
         if len(roles) != len(messages):
             return None
-        texts: list[Any] = [message["content"] for message in messages]
-        return Values(roles, texts, texts, messages, "\0".join(texts))
-    except (KeyError, TypeError):  # a message without role or content, or one of them is no text
+        contents: list[Any] = [message["content"] for message in messages]
+        return Values(roles, contents, messages)
+    except KeyError:  # a message without role or content
         return None
 
 
@@ -136,25 +136,25 @@ def _without_nulls(message: Message) -> Message:
     return cast("Message", tidy)
 
 
-def _kind(message: Message, held: Values, bare: Callable[[Any, str], str] | None) -> Kind:
-    """The kind of a message that no tool wrote; its values are added to those that are held."""
-    content = _taken(message["content"], held)
+def _kind(message: Message, values: list[str], bare: Callable[[Any, str], str] | None) -> Kind:
+    """The kind of a message that no tool wrote; its values are added to the others."""
+    content = _taken(message["content"], values)
     size, reasoning = 2, False
     calls: tuple[CallKind, ...] = ()
     if "reasoning_content" in message:
         size += 1
-        reasoning = _taken(message["reasoning_content"], held)
+        reasoning = _taken(message["reasoning_content"], values)
         if not reasoning:
             raise _Unkind
     if "tool_calls" in message:
         size += 1
-        calls = tuple([_call(call, held, bare) for call in message["tool_calls"]])
+        calls = tuple([_call(call, values, bare) for call in message["tool_calls"]])
     if message["role"] != "assistant" or len(message) != size:
         raise _Unkind
     return Kind("assistant", content, reasoning, calls)
 
 
-def _answer(message: Message, asked: list[str], held: Values) -> Kind:
+def _answer(message: Message, asked: list[str], values: list[str]) -> Kind:
     """The kind of a tool's result."""
     name = message.get("name")
     if len(message) != (3 if name is None else 4) or type(name) not in _NAME:
@@ -163,48 +163,45 @@ def _answer(message: Message, asked: list[str], held: Values) -> Kind:
         answers = asked.index(message["tool_call_id"])
     except ValueError as error:
         raise _Unkind from error
-    return Kind("tool", _taken(message["content"], held), False, (), answers, name)
+    return Kind("tool", _taken(message["content"], values), False, (), answers, name)
 
 
-def _taken(text: Any, held: Values) -> bool:
-    """Add a text to the values that are held, unless it is empty."""
+def _taken(text: Any, values: list[str]) -> bool:
+    """Add a text to the values, unless it is empty."""
     if type(text) is not str:
         raise _Unkind
     if not text:
         return False
-    held.values.append(text)
-    held.texts.append(text)
+    values.append(text)
     return True
 
 
-def _call(call: Any, held: Values, bare: Callable[[Any, str], str] | None) -> CallKind:
+def _call(call: Any, values: list[str], bare: Callable[[Any, str], str] | None) -> CallKind:
     function, given, of_type = call["function"], call.get("id"), call.get("type")
     name, arguments = function["name"], function["arguments"]
     if type(call) is not dict or type(function) is not dict or type(name) is not str or type(of_type) not in _NAME:
         raise _Unkind
     if len(function) != 2 or len(call) != 1 + (given is not None) + (of_type is not None):
         raise _Unkind
-    if given is not None and not _taken(given, held):
+    if given is not None and not _taken(given, values):
         raise _Unkind
     is_text, keys = type(arguments) is str, None
     if bare is None:
-        held.values.append(_checked(arguments) if is_text else _written(arguments))
+        values.append(_checked(arguments) if is_text else _written(arguments))
     else:
-        keys = _keys(_loaded(arguments) if is_text else arguments, held, bare)
+        keys = _keys(_loaded(arguments) if is_text else arguments, values, bare)
     return CallKind(name, given is not None, of_type, is_text, keys)
 
 
-def _keys(arguments: Any, held: Values, bare: Callable[[Any, str], str]) -> tuple[str, ...]:
+def _keys(arguments: Any, values: list[str], bare: Callable[[Any, str], str]) -> tuple[str, ...]:
     """The names of arguments that stand by themselves; what stands there is added to the values."""
     if type(arguments) is not dict:
         raise _Unkind
     for value in arguments.values():
         try:
-            held.values.append(bare(value, ""))
+            values.append(bare(value, ""))
         except MessageError as error:
             raise _Unkind from error
-        if isinstance(value, str):
-            held.texts.append(value)
     if not set(map(type, arguments)) <= _TEXT:
         raise _Unkind
     return tuple(arguments)

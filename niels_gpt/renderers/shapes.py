@@ -134,15 +134,19 @@ class Shapes:
         if read is None:
             return None
         shape = self._shape_of(read.key, offered)
-        if shape is None or not self._ordinary(read.texts, read.joined):
-            return None
         values = read.values
+        if shape is None or not self._ordinary(values):
+            return None
         return Shaped(shape, values if shape.order is None else [values[at] for at in shape.order], read.messages)
 
-    def _ordinary(self, texts: list[str], joined: str) -> bool:
+    def _ordinary(self, values: list[str]) -> bool:
         """The grammar writes these texts as they are, and looks for nothing that they hold."""
-        if list(map(str.strip, texts)) != texts or not all(texts):
+        try:
+            if list(map(str.strip, values)) != values or not all(values):
+                return False
+        except TypeError:  # one of them is no text
             return False
+        joined = "\0".join(values)
         if not joined.isascii() and utf8_of([joined]) is None:
             return False
         for word in self._words:
@@ -150,7 +154,7 @@ class Shapes:
                 return False
         if "<" not in joined:  # one letter is found several times as fast as a tag
             return True
-        return not any(text[0] == "<" for text in texts) and not any(tag in joined for tag in self._tags)
+        return not any(text[0] == "<" for text in values) and not any(tag in joined for tag in self._tags)
 
     def _shape_of(self, kinds: Key, offered: Tools | None) -> Shape | None:
         """A kind of conversation that comes a second time is worth a shape."""
