@@ -236,7 +236,7 @@ def outline_of(shaped: Sequence[Shaped]) -> tuple[Outline, npt.NDArray[np.int32]
     ascii_only = is_ascii(strings, data)
     pieces, places, controls, counts = _laid_end_to_end([own.shape for own in shaped])
     facts, sizes = pieces[:, 0].astype(np.int32), pieces[:, 1].copy()
-    sizes[places] += bytes_of(list(chain.from_iterable(own.values for own in shaped)), ascii_only=ascii_only)
+    sizes[places] += bytes_of(list(chain.from_iterable([own.values for own in shaped])), ascii_only=ascii_only)
     return Outline(strings, data, counts, sizes, controls, ascii_only), facts
 
 

@@ -22,6 +22,7 @@ from niels_gpt.tokenizer.engines import BETWEEN, Gigatoken, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
+_INT32 = 2**31 - 1
 _BATCH = 24  # strings; gigatoken's batches cost some 130 microseconds before the first
 
 
@@ -193,9 +194,9 @@ class FlatEncoder:
             ids  <e> a b <e>      starts  0 3 4 5 8      controls  0 3
         """
         rows = ids.astype(np.intp)  # numpy would do it for each table
-        fits = ids.size * self._longest <= np.iinfo(np.int32).max  # nearly always, and half the memory to go through
+        fits = ids.size * self._longest <= _INT32  # nearly always, and half the memory to go through
         starts = np.zeros(ids.size + 1, np.int32 if fits else np.int64)
-        np.cumsum(self._lengths.take(rows, mode="clip"), dtype=starts.dtype, out=starts[1:])
+        np.add.accumulate(self._lengths.take(rows, mode="clip"), out=starts[1:])
         return starts, self._is_control.take(rows, mode="clip").nonzero()[0]
 
     def _is_normal(self, string: str) -> bool:

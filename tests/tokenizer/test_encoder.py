@@ -200,6 +200,23 @@ def test_the_quick_way_is_taken_and_left(kind: str, copies: int) -> None:
     assert quick.encode(["<|im_", "end|>"], [True, True], np.array([2])) is None  # over two pieces
 
 
+def test_the_quick_way_beyond_two_gigabytes_and_beyond_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gigatoken")
+    quick = encoder("bytes", "gigatoken").flat
+    assert quick is not None
+    given = [START, "naïve", END, "\n"], [True, False, True, True], np.array([4])
+    expected = quick.encode(*given)
+    assert expected is not None
+    monkeypatch.setattr(quick, "_longest", 2**31)  # so long that 64 bits are taken for where tokens start
+    made = quick.encode(*given)
+    assert made is not None
+    assert [(one.dtype, one.tolist()) for one in made] == [(one.dtype, one.tolist()) for one in expected]
+    wrong = expected[0].copy()
+    wrong[-1] = encoder("bytes").vocab_size
+    monkeypatch.setattr(quick, "_ids", lambda data: (wrong, np.array([wrong.size])))
+    assert quick.encode(*given) is None
+
+
 def test_a_character_cut_over_tokens_and_a_token_over_pieces() -> None:
     ids, owner = encoder("bytes").encode_pieces(["a", "\U0001f6f8", "b"], [False] * 3)
     assert owner.tolist() == [0] + [1] * (ids.size - 2) + [2]
