@@ -156,14 +156,18 @@ def read_text(path: AnyFile) -> str:
     return decode(data, str(path), first_line=1).removeprefix("\ufeff")
 
 
-def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
-    """`data` as UTF-8; an `InputError` names the bad byte and, with `first_line`, the line it is on."""
+def decode(data: bytes, where: str, *, first_line: int | None = None, first_byte: int = 0) -> str:
+    """`data` as UTF-8; an `InputError` names the bad byte and, with `first_line`, the line it is on.
+
+    Args:
+        first_line, first_byte: the line (from 1) and the byte (from 0) at which `data` begins.
+    """
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = "" if first_line is None else f":{first_line + data.count(10, 0, error.start)}"
         raise InputError(
-            f"{where}{line}: invalid UTF-8 at byte {error.start} (0x{data[error.start]:02x}); "
+            f"{where}{line}: invalid UTF-8 at byte {first_byte + error.start} (0x{data[error.start]:02x}); "
             "save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8"
         ) from error
 
