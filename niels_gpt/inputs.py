@@ -130,8 +130,10 @@ def _the_remote_file(file: RemoteFile) -> RemoteFile:
 
 
 def size_of(file: AnyFile) -> int:
-    """The size in bytes of a file that is there."""
-    return file.stat().st_size if isinstance(file, Path) else file.size() or 0
+    """The size of a file in bytes; 0 if it is not there, which is told by whoever reads it."""
+    if isinstance(file, RemoteFile):
+        return file.size() or 0
+    return file.stat().st_size if file.exists() else 0
 
 
 def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
