@@ -31,8 +31,10 @@ class Cursor:
         if self._announced != epoch:
             self._announced = epoch
             self.feed.log_epoch(epoch)
-        batch, self.place = self._ahead.batch(self.place)
-        return batch.to(self._device)
+        batch, after = self._ahead.batch(self.place)
+        moved = batch.to(self._device)
+        self.place = after  # not before: a device without room for the batch must not lose it
+        return moved
 
     def epoch(self, number: int) -> Iterator[EpisodeBatch]:
         """One epoch from its start; the place stays."""

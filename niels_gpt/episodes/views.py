@@ -268,12 +268,17 @@ class Prefetch:
         if isinstance(made, _Failed):
             self.close()
             raise made.error
+        try:
+            moved = made.to(self._device)
+        except BaseException:  # the batch is gone, so the next one must not come in its place
+            self.close()
+            raise
         self._state = made.state
         self._handed_out(made.state)
         if made.state["epoch"] != self._logged:
             self._logged = made.state["epoch"]
             self._feed.log_epoch(made.state["epoch"])
-        return made.to(self._device)
+        return moved
 
     def _wait(self) -> EpisodeBatch | _Failed:
         while not self._stop.is_set():

@@ -185,6 +185,30 @@ def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseExc
     assert_all_equal([loader.next_batch()], in_order(dataset, good + 1)[good:])
 
 
+def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who frees some memory and asks again gets it, from the loader, or from where it then stands."""
+    first, second = list(itertools.islice(open_loader(dataset).batches(), 2))
+    loader, to, fails = open_loader(dataset), EpisodeBatch.to, [False, True, False, True]
+
+    def full(batch: EpisodeBatch, device: Any) -> EpisodeBatch:
+        if fails and fails.pop(0):
+            raise torch.OutOfMemoryError("no room")
+        return to(batch, device)
+
+    monkeypatch.setattr(EpisodeBatch, "to", full)
+    assert_all_equal([loader.next_batch()], [first])
+    with pytest.raises(torch.OutOfMemoryError):
+        loader.next_batch()
+    assert loader.rows_read() == 2
+    loader.seek(0)
+    with loader.prefetch() as batches:
+        assert_all_equal([next(batches)], [first])
+        with pytest.raises(torch.OutOfMemoryError):
+            next(batches)
+    assert batches.state_dict() == loader.state_dict() == first.state
+    assert_all_equal([loader.next_batch()], [second])
+
+
 def test_closing_while_an_error_waits(dataset: Path) -> None:
     feed: Any = Failing(open_loader(dataset).feed("train"), 2, MemoryError())
     batches = Prefetch(feed, Place(), depth=1, device="cpu")
