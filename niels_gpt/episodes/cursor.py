@@ -8,8 +8,9 @@ from typing import Any
 from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
+from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers
 
 
 class Cursor:

@@ -24,8 +24,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.views import EpisodeIterable, Prefetch
+from niels_gpt.episodes.views import EpisodeIterable
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
