@@ -37,3 +37,7 @@ class ReadAhead:
             return self._feed.batches(place, self._n)
         except CacheError:  # raised again if it is in this batch; else when its own is asked for
             return self._feed.batches(place, 1)
+
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[EpisodeFeed]]:
+        """Another process makes its own; a loader that is sent there must not carry tokens along."""
+        return type(self), (self._feed,)
