@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
@@ -119,9 +120,10 @@ class Prefetch:
 
 def _make_ahead(feed: EpisodeFeed, place: Place, waiting: _Queue, stop: threading.Event, pinned: bool) -> None:
     """What the thread does until it is told to stop."""
+    ahead = ReadAhead(feed)
     try:
         while not stop.is_set():
-            batch, place = feed.batch(place)
+            batch, place = ahead.batch(place)
             _hand_over(batch.pin_memory() if pinned else batch, waiting, stop)
     except BaseException as error:  # whatever it is belongs to whoever waits for the batch
         _hand_over(_Failed(error), waiting, stop)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.utils.data
 
+from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
@@ -59,7 +60,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
         now = self._begin(worker).taking_turns(worker, workers)
         if now.until is None and self.epochs is not None:
             now = replace(now, until=self.feed.starting_place(now.place).epoch + self.epochs)
-        self._now, logged = now, None
+        self._now, logged, ahead = now, None, ReadAhead(self.feed)
         while True:
             place = self.feed.starting_place(self.feed.skip(now.place, now.ahead))
             if now.until is not None and place.epoch >= now.until:
@@ -67,7 +68,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
             if worker == 0 and place.epoch != logged:
                 logged = place.epoch
                 self.feed.log_epoch(logged)
-            batch, after = self.feed.batch(place)
+            batch, after = ahead.batch(place)
             self._shared[2 + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch

@@ -159,11 +159,12 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._feed, name)
 
-    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+    def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         if self._left == 0:
             raise self._error
-        self._left -= 1
-        return self._feed.batch(place)
+        made = self._feed.batches(place, min(n, self._left))
+        self._left -= len(made)
+        return made
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
