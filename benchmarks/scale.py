@@ -62,8 +62,9 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     from niels_gpt.portions import EpisodeWork
     from niels_gpt.renderers.opening import open_renderer
     from niels_gpt.scale.engine import UnitEngine
+    from niels_gpt.scale.finished import Unit
     from niels_gpt.scale.local import LocalRunner, parcel
-    from niels_gpt.scale.units import Task, Unit, build_unit
+    from niels_gpt.scale.units import Task, build_unit
     from niels_gpt.sources.chat_file import ChatFile
 
     chats = folder / "chats.jsonl"

@@ -130,8 +130,10 @@ def _the_remote_file(file: RemoteFile) -> RemoteFile:
 
 
 def size_of(file: AnyFile) -> int:
-    """The size in bytes of a file that is there."""
-    return file.stat().st_size if isinstance(file, Path) else file.size() or 0
+    """The size of a file in bytes; 0 if it is not there, which is told by whoever reads it."""
+    if isinstance(file, RemoteFile):
+        return file.size() or 0
+    return file.stat().st_size if file.exists() else 0
 
 
 def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
@@ -156,14 +158,18 @@ def read_text(path: AnyFile) -> str:
     return decode(data, str(path), first_line=1).removeprefix("\ufeff")
 
 
-def decode(data: bytes, where: str, *, first_line: int | None = None) -> str:
-    """`data` as UTF-8; an `InputError` names the bad byte and, with `first_line`, the line it is on."""
+def decode(data: bytes, where: str, *, first_line: int | None = None, first_byte: int = 0) -> str:
+    """`data` as UTF-8; an `InputError` names the bad byte and, with `first_line`, the line it is on.
+
+    Args:
+        first_line, first_byte: the line (from 1) and the byte (from 0) at which `data` begins.
+    """
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = "" if first_line is None else f":{first_line + data.count(10, 0, error.start)}"
         raise InputError(
-            f"{where}{line}: invalid UTF-8 at byte {error.start} (0x{data[error.start]:02x}); "
+            f"{where}{line}: invalid UTF-8 at byte {first_byte + error.start} (0x{data[error.start]:02x}); "
             "save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8"
         ) from error
 

@@ -10,7 +10,7 @@ the split and the files, depends on their order and stays in one process.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -230,9 +230,9 @@ def _check_weights(chat: Conversation, *, whole: bool) -> None:
 def _check_facts(chat: Conversation) -> None:
     weight = chat.metadata.get("weight")
     if weight is not None and (
-        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf
+        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max
     ):
-        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more")
+        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more that a float holds")
     for name in ("type", "source"):
         if not isinstance(chat.metadata.get(name, ""), str | None):
             raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")

@@ -8,8 +8,9 @@ from typing import Any
 from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
+from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers
 
 
 class Cursor:
@@ -31,8 +32,10 @@ class Cursor:
         if self._announced != epoch:
             self._announced = epoch
             self.feed.log_epoch(epoch)
-        batch, self.place = self._ahead.batch(self.place)
-        return batch.to(self._device)
+        batch, after = self._ahead.batch(self.place)
+        moved = batch.to(self._device)
+        self.place = after  # not before: a device without room for the batch must not lose it
+        return moved
 
     def epoch(self, number: int) -> Iterator[EpisodeBatch]:
         """One epoch from its start; the place stays."""

@@ -14,9 +14,10 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.opening import Dirs, Sampling, check_tokenizer, named_datasets, open_feed, open_split
+from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.ranks import ranks
 from niels_gpt.episodes.settings import chosen_pad_id, flag, known_vocab_size, resolve
-from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers, Prefetch
+from niels_gpt.episodes.views import EpisodeIterable, EpisodeWorkers
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress

@@ -1,18 +1,14 @@
-"""The same batches through other doors: torch's data loaders with workers, and a background thread."""
+"""The same batches through torch's data loaders, with worker processes or without."""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import torch.utils.data
 
+from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
@@ -64,7 +60,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
         now = self._begin(worker).taking_turns(worker, workers)
         if now.until is None and self.epochs is not None:
             now = replace(now, until=self.feed.starting_place(now.place).epoch + self.epochs)
-        self._now, logged = now, None
+        self._now, logged, ahead = now, None, ReadAhead(self.feed)
         while True:
             place = self.feed.starting_place(self.feed.skip(now.place, now.ahead))
             if now.until is not None and place.epoch >= now.until:
@@ -72,7 +68,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
             if worker == 0 and place.epoch != logged:
                 logged = place.epoch
                 self.feed.log_epoch(logged)
-            batch, after = self.feed.batch(place)
+            batch, after = ahead.batch(place)
             self._shared[2 + worker] = self._calls
             self._now = now = replace(now, place=after, ahead=workers - 1)
             yield batch
@@ -205,123 +201,3 @@ def _turn() -> tuple[int, int]:
     """This worker's number, and how many there are."""
     info = torch.utils.data.get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """What the thread hands over instead of a batch."""
-
-    error: BaseException
-
-
-_Queue = queue.Queue[EpisodeBatch | _Failed]
-
-
-class Prefetch:
-    """An endless iterator whose batches a background thread makes ahead, in page-locked memory where CUDA is there.
-
-    ::
-
-        with loader.prefetch("train") as batches:
-            for step, batch in zip(range(1000), batches): ...
-            state = batches.state_dict()
-
-    An error in the thread is raised where its batch would have come.
-    """
-
-    def __init__(
-        self,
-        feed: EpisodeFeed,
-        start: Place,
-        *,
-        depth: int,
-        device: str | torch.device,
-        handed_out: Callable[[dict[str, Any]], None] = lambda state: None,
-    ) -> None:
-        if depth < 1:
-            raise UsageError(f"depth is {depth}; expected at least 1 batch made ahead")
-        self._feed, self._state, self._handed_out = feed, feed.state(start), handed_out
-        self._logged: int | None = None
-        self._device = torch.device(device)
-        self._queue: _Queue = queue.Queue(maxsize=depth)
-        self._stop = threading.Event()
-        self._thread = thread = threading.Thread(
-            target=_make_ahead,
-            args=(feed, start, self._queue, self._stop, self._device.type == "cuda"),
-            name="niels_gpt-prefetch",
-            daemon=True,
-        )
-        # The thread knows nothing of this object, so it ends too when the object is merely dropped, or Python exits.
-        self._end = weakref.finalize(self, _end, thread, self._queue, self._stop)
-        thread.start()
-
-    def __iter__(self) -> Prefetch:
-        return self
-
-    def __next__(self) -> EpisodeBatch:
-        """The next batch, on the device.
-
-        Raises:
-            StopIteration: after `close`.
-        """
-        made = self._wait()
-        if isinstance(made, _Failed):
-            self.close()
-            raise made.error
-        self._state = made.state
-        self._handed_out(made.state)
-        if made.state["epoch"] != self._logged:
-            self._logged = made.state["epoch"]
-            self._feed.log_epoch(made.state["epoch"])
-        return made.to(self._device)
-
-    def _wait(self) -> EpisodeBatch | _Failed:
-        while not self._stop.is_set():
-            with contextlib.suppress(queue.Empty):
-                return self._queue.get(timeout=0.5)
-            if not (self._thread.is_alive() or self._stop.is_set()) and self._queue.empty():
-                raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
-        raise StopIteration  # `close` was called, maybe by another thread while this one waited
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the last batch that was handed out."""
-        return self._state
-
-    def close(self) -> None:
-        """Stop the thread; harmless when repeated."""
-        self._end()
-
-    def __enter__(self) -> Prefetch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _make_ahead(feed: EpisodeFeed, place: Place, waiting: _Queue, stop: threading.Event, pinned: bool) -> None:
-    """What the thread does until it is told to stop."""
-    try:
-        while not stop.is_set():
-            batch, place = feed.batch(place)
-            _hand_over(batch.pin_memory() if pinned else batch, waiting, stop)
-    except BaseException as error:  # whatever it is belongs to whoever waits for the batch
-        _hand_over(_Failed(error), waiting, stop)
-
-
-def _hand_over(made: EpisodeBatch | _Failed, waiting: _Queue, stop: threading.Event) -> None:
-    while not stop.is_set():
-        with contextlib.suppress(queue.Full):
-            waiting.put(made, timeout=1)
-            return
-
-
-def _end(thread: threading.Thread, waiting: _Queue, stop: threading.Event) -> None:
-    stop.set()
-    if thread is threading.current_thread() or not thread.is_alive():  # garbage is collected in any thread, or a fork
-        return
-    with contextlib.suppress(queue.Empty):  # a thread that waits for room sees the flag at once
-        while True:
-            waiting.get_nowait()
-    thread.join()

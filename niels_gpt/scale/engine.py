@@ -21,7 +21,8 @@ from niels_gpt.inputs import Rejected
 from niels_gpt.portions import Portion, Work
 from niels_gpt.progress import Progress
 from niels_gpt.scale import kept
-from niels_gpt.scale.units import Task, Unit, build_unit, forget
+from niels_gpt.scale.finished import Unit
+from niels_gpt.scale.units import Task, build_unit, forget
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.slices import SLICE_BYTES, Sliceable
 

@@ -14,7 +14,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -148,11 +148,19 @@ def _opened(fs: Any, path: str) -> Any:
 
 def _last_use(entry: Path) -> int:
     """When an entry was last opened, by this machine's clock; 0 if it was never complete."""
-    return max((path.stat().st_mtime_ns for name in MANIFEST_NAMES if (path := entry / name).is_file()), default=0)
+    return max(status.st_mtime_ns if (status := _status(entry / name)) else 0 for name in MANIFEST_NAMES)
 
 
 def _bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    found = [_status(Path(where, name)) for where, _, names in os.walk(folder) for name in names]
+    return sum(status.st_size for status in found if status)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """`None` if it is not there, or no more: other processes fetch and evict at the same time."""
+    with suppress(FileNotFoundError):
+        return path.stat()
+    return None
 
 
 @contextmanager

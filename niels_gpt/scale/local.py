@@ -63,7 +63,8 @@ def parcel(work: Work, source: Sliceable) -> bytes:
     """
     try:
         return pickle.dumps((work, source))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except Exception as error:  # each library refuses in its own way
         raise UsageError(
-            f"the encoder cannot be sent to other processes ({error}); make it picklable, or use one worker"
+            f"the encoder or the source cannot be sent to other processes ({error}); make it picklable, or use one "
+            "worker"
         ) from error

@@ -42,7 +42,7 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
     try:
         yield
     finally:
-        with suppress(FileNotFoundError), remote_errors("unlocking", root):
+        with remote_errors("unlocking", root), suppress(FileNotFoundError):  # broken by somebody at this moment
             if _read(fs, path).get("token") == mine["token"]:
                 fs.rm_file(path)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any
@@ -92,7 +93,8 @@ class PartUploads:
                 "them before stays until a lifecycle rule of the bucket removes it"
             )
             return []
-        return [Upload.found(self._fs, path, each["UploadId"]) for each in listed if each["Key"] == key]
+        found = (Upload.found(self._fs, path, each["UploadId"]) for each in listed if each["Key"] == key)
+        return [upload for upload in found if upload is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +117,15 @@ class Upload:
         return cls(fs, path, fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"])
 
     @classmethod
-    def found(cls, fs: Any, path: str, upload_id: str) -> Upload:
-        """One that is there, with its parts."""
+    def found(cls, fs: Any, path: str, upload_id: str) -> Upload | None:
+        """One that was listed, with its parts; `None` if it is there no more."""
         upload = cls(fs, path, upload_id)
         more: dict[str, Any] = {}
         while True:
-            page = upload.call("list_parts", MaxParts=LISTED, **more)
+            try:
+                page = upload.call("list_parts", MaxParts=LISTED, **more)
+            except FileNotFoundError:  # no such upload
+                return None
             upload.parts.update((part["PartNumber"], part) for part in page.get("Parts", []))
             if not page.get("IsTruncated"):
                 return upload
@@ -136,8 +141,9 @@ class Upload:
         return self.fs.call_s3(method, Bucket=bucket, Key=key, UploadId=self.id, **given)
 
     def abort(self) -> None:
-        """Throw it away, and its parts."""
-        self.call("abort_multipart_upload")
+        """Throw it away, and its parts; harmless if it is there no more."""
+        with suppress(FileNotFoundError):
+            self.call("abort_multipart_upload")
 
 
 def agrees(part: Part, data: bytes) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.portions import Work
@@ -105,6 +106,8 @@ class Pool:
         """See `engine.Runner`; when it is closed, all workers are gone."""
         tasks = iter(tasks)
         units: deque[_Unit] = deque()
+        # Python waits at its end for all processes, also where nobody has closed this generator.
+        end = Finalize(self, _end, args=(self._workers,), exitpriority=0)
         try:
             while True:
                 begun = [_Unit(task) for task in islice(tasks, AHEAD * self._most - len(units))]
@@ -120,8 +123,7 @@ class Pool:
                         raise unit.error
                     yield unit.task
         finally:
-            for worker in self._workers:
-                worker.end()
+            end()
 
     def _hand_out(self) -> None:
         """Waiting units to whoever has fewest; a new worker where all have one."""
@@ -172,6 +174,11 @@ class Pool:
                 unit.done, unit.error = True, _given_up(unit.task, why)
                 worker.units.popleft()
         self._waiting.extendleft(reversed(worker.units))
+
+
+def _end(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().end()
 
 
 def _given_up(task: Task, why: str) -> EngineError:

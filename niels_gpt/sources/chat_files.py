@@ -54,20 +54,27 @@ class ChatFiles(ChatSource):
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations of the first file, then of the second, from row `start` on; unusable rows as `Rejected`."""
-        return islice(chain.from_iterable(_sourced(file, file.iterate()) for file in self.files), start, None)
+        return islice(_rows_of(self.files), start, None)
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: none goes from one file into the next."""
-        return slices_of([file.path for file in self.files], slice_bytes, lambda path: slices(path, slice_bytes))
+        """See `Sliceable`: small files go together, because a unit costs more than they do."""
+        paths = [file.path for file in self.files]
+        return slices_of(paths, slice_bytes, lambda path: slices(path, slice_bytes), whole_below=slice_bytes)
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
+        if part.kind == "files":
+            return _rows_of(self.files[part.start : part.stop])
         file = next(file for file in self.files if str(file.path) == part.path)
         return _sourced(file, file.read(part))
 
     def settled(self) -> ChatFiles:
         """See `Sliceable`."""
         return ChatFiles(tuple(file.settled() for file in self.files))
+
+
+def _rows_of(files: Iterable[ChatFile]) -> Iterator[Conversation | Rejected]:
+    return chain.from_iterable(_sourced(file, file.iterate()) for file in files)
 
 
 def _sourced(file: ChatFile, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:

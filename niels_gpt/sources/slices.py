@@ -7,7 +7,7 @@ The cut is a pure function of the file and the wanted size, and the slices in or
     slices  |------ 0 to 16 -----||----- 16 to 32 ---|         the first line that begins at 10 or later begins a slice
 
 JSON lines are cut between lines, parquet between row groups. A packed file or a JSON array can only be read from its
-beginning and stays whole. Of several files each is cut by itself; small ones that are read whole go together.
+beginning and stays whole. Of several files each is cut by itself; small ones go together.
 """
 
 from __future__ import annotations
@@ -80,18 +80,19 @@ def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
 
 
 def slices_of(
-    files: Sequence[File], slice_bytes: int, cut: Callable[[File], Iterator[Slice] | None]
+    files: Sequence[File], slice_bytes: int, cut: Callable[[File], Iterator[Slice] | None], *, whole_below: int = 0
 ) -> Iterator[Slice]:
     """The slices of several files: no slice of one that is cut holds anything of another.
 
     Args:
         cut: the slices of a file, or `None` for one that is read whole. Such files that follow each other are taken
             together: with 10 bytes, files of 4 8 3 bytes are 0 to 2 and 2 to 3.
+        whole_below: files of fewer bytes are read whole too.
     """
     ends = [0, *accumulate(size_of(file) for file in files)]
     total, first = ends[-1] or 1, 0
     for number, file in enumerate(files):
-        parts = cut(file)
+        parts = None if ends[number + 1] - ends[number] < whole_below else cut(file)
         if parts is None and ends[number + 1] - ends[first] < slice_bytes:
             continue
         stop = number + (parts is None)

@@ -153,16 +153,17 @@ def _document(record: Record | Rejected) -> Document | Rejected:
 
 def _parts(file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 0) -> Iterator[Document | Rejected]:
     """The parts of a large text between two bytes, with so many lines before them."""
-    line = 1 + before
+    line, at = 1 + before, start
     with reading(file), file.open("rb") as stream:
         stream.seek(start)
-        while stream.tell() < stop and (part := _read_part(stream)):
+        while at < stop and (part := _read_part(stream)):
             where = f"{file}:{line}"
             try:
-                yield Document(where, decode(part, str(file), first_line=line), group=str(file))
+                text = decode(part, str(file), first_line=line, first_byte=at)
+                yield Document(where, text if at else text.removeprefix("\ufeff"), group=str(file))
             except InputError as error:
                 yield Rejected(where, "invalid_utf8", str(error))
-            line += part.count(b"\n")
+            line, at = line + part.count(b"\n"), at + len(part)
 
 
 def _read_part(stream: IO[bytes]) -> bytes:

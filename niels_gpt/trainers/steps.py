@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.utils.data
 
+from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
@@ -38,7 +39,7 @@ class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
     """
 
     def __init__(self, feed: EpisodeFeed) -> None:
-        self.feed = feed
+        self.feed, self._ahead = feed, ReadAhead(feed)
         self._steps = feed.steps_per_epoch()
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
         """
         if step < 0:
             raise UsageError(f"step {step}; steps are counted from 0")
-        return self.feed.batch(self.feed.starting_place(self.feed.skip(Place(), step)))[0]
+        return self._ahead.batch(self.feed.skip(Place(), step))[0]
 
 
 class EpochSteps(torch.utils.data.Sampler[list[int]]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import CacheError
+from niels_gpt.trainers.steps import StepBatches
 from tests.episodes.rows import LENGTHS, assert_equal, open_loader, types_for, write_dataset
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -87,25 +90,71 @@ def test_batches_share_no_memory(tmp_path: Path) -> None:
         assert_equal(loader.next_batch(), expected)
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(1, [1] * 9), (100, [4, 4, 4]), (1 << 16, [8, 8])])
-def test_together_no_more_than_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: int, expected: list[int]
-) -> None:
-    """Nine batches of 2 * 12 tokens; four fit into 100, and eight are the most."""
-    feed = open_loader(make(tmp_path / "d")).feed("train")
-    asked = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches the feeds were asked for, each time."""
+    numbers: list[int] = []
     batches = EpisodeFeed.batches
 
     def watched(self: EpisodeFeed, place: Place, n: int) -> Any:
-        asked.append(n)
+        numbers.append(n)
         return batches(self, place, n)
 
     monkeypatch.setattr(EpisodeFeed, "batches", watched)
+    return numbers
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(1, [1] * 9), (100, [1, 4, 4]), (1 << 16, [1, 8])])
+def test_together_no_more_than_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int], tokens: int, expected: list[int]
+) -> None:
+    """Nine batches of 2 * 12 tokens; the first comes alone, four fit into 100, and eight are the most."""
+    feed = open_loader(make(tmp_path / "d")).feed("train")
     monkeypatch.setattr(ahead, "TOKENS_AHEAD", tokens)
     reading, place = ReadAhead(feed), Place()
     for _ in range(9):
         _, place = reading.batch(place)
     assert asked == expected
+
+
+def test_who_jumps_does_not_pay_for_what_is_not_read(tmp_path: Path, asked: list[int]) -> None:
+    """As one of several workers does, who gives every second batch."""
+    feed = open_loader(make(tmp_path / "d")).feed("train")
+    reading = ReadAhead(feed)
+    for at in range(0, 20, 4):
+        reading.batch(Place(0, at))
+    assert asked == [1] * 5
+
+
+def test_who_reads_on_into_the_next_epoch(tmp_path: Path, asked: list[int]) -> None:
+    """Its start is told as the end of the epoch before, or as what it is."""
+    feed = open_loader(make(tmp_path / "d")).feed("train")
+    reading, place = ReadAhead(feed), Place()
+    for step in range(3 * feed.steps_per_epoch()):
+        batch, after = reading.batch(place if step % 2 else feed.starting_place(place))
+        expected, place = feed.batch(place)
+        assert_equal(batch, expected)
+        assert after == place
+    together = [n for n in asked if n > 1]
+    assert together == [8] * 4, "33 batches: one alone, and four times eight"
+
+
+@pytest.mark.parametrize("door", ["dataloader", "prefetch", "steps"])
+def test_every_door_reads_ahead(tmp_path: Path, asked: list[int], door: str) -> None:
+    loader = open_loader(make(tmp_path / "d"))
+    expected = list(loader.batches())
+    asked.clear()
+    if door == "prefetch":
+        with loader.prefetch() as batches:
+            found = list(islice(batches, len(expected)))
+    elif door == "dataloader":
+        found = list(loader.as_dataloader())
+    else:
+        steps = StepBatches(loader.feed("train"))
+        found = [steps[step] for step in range(len(steps))]
+    for batch, wanted in zip(found, expected, strict=True):
+        assert_equal(batch, wanted)
+    assert asked[:2] == [1, 8]
 
 
 def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:
@@ -123,3 +172,13 @@ def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:
     assert loader.rows_read() == 8
     loader.seek(10)
     assert loader.next_batch().episodes.tolist() == [10, 11]
+
+
+def test_a_loader_that_is_sent_to_another_process_takes_no_batches_along(tmp_path: Path) -> None:
+    """Those that wait are made again there; a pickle carries no tokens."""
+    write_dataset(tmp_path / "d", [100] * 600)
+    loader = open_loader(tmp_path / "d", batch_size=8, block_size=1000)
+    loader.next_batch()
+    pickled = pickle.dumps(loader)
+    assert len(pickled) < 10_000
+    assert_equal(pickle.loads(pickled).next_batch(), loader.next_batch())

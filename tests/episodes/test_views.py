@@ -24,8 +24,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.views import EpisodeIterable, Prefetch
+from niels_gpt.episodes.views import EpisodeIterable
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
@@ -158,11 +159,12 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._feed, name)
 
-    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+    def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         if self._left == 0:
             raise self._error
-        self._left -= 1
-        return self._feed.batch(place)
+        made = self._feed.batches(place, min(n, self._left))
+        self._left -= len(made)
+        return made
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
@@ -183,6 +185,30 @@ def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseExc
         next(batches)
     loader.load_state_dict(state)  # what came before the error is not lost
     assert_all_equal([loader.next_batch()], in_order(dataset, good + 1)[good:])
+
+
+def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who frees some memory and asks again gets it, from the loader, or from where it then stands."""
+    first, second = list(itertools.islice(open_loader(dataset).batches(), 2))
+    loader, to, fails = open_loader(dataset), EpisodeBatch.to, [False, True, False, True]
+
+    def full(batch: EpisodeBatch, device: Any) -> EpisodeBatch:
+        if fails and fails.pop(0):
+            raise torch.OutOfMemoryError("no room")
+        return to(batch, device)
+
+    monkeypatch.setattr(EpisodeBatch, "to", full)
+    assert_all_equal([loader.next_batch()], [first])
+    with pytest.raises(torch.OutOfMemoryError):
+        loader.next_batch()
+    assert loader.rows_read() == 2
+    loader.seek(0)
+    with loader.prefetch() as batches:
+        assert_all_equal([next(batches)], [first])
+        with pytest.raises(torch.OutOfMemoryError):
+            next(batches)
+    assert batches.state_dict() == loader.state_dict() == first.state
+    assert_all_equal([loader.next_batch()], [second])
 
 
 def test_closing_while_an_error_waits(dataset: Path) -> None:

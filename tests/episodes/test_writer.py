@@ -293,7 +293,9 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
     ]
 
 
-@pytest.mark.parametrize("facts", [{"weight": "heavy"}, {"weight": -1}, {"weight": True}, {"type": 3}])
+@pytest.mark.parametrize(
+    "facts", [{"weight": "heavy"}, {"weight": -1}, {"weight": True}, {"weight": 10**400}, {"type": 3}]
+)
 def test_metadata_of_the_wrong_kind_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer, facts: dict[str, Any]) -> None:
     chat = Conversation([Message(**message) for message in CHAT], where="f:7", metadata=facts)  # type: ignore[typeddict-item]
     with pytest.raises(DataError, match=r"f:7: (weight|type) is"):

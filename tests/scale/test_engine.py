@@ -236,11 +236,15 @@ def test_what_cannot_be_cut_or_sent_is_refused(
         build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, engine=units(100))
 
     class Private(SentinelEncoder):
-        def __reduce__(self) -> Any:
-            raise TypeError("not for others")
+        refusal: Exception
 
-    with pytest.raises(UsageError, match="cannot be sent to other processes"):
-        build_episodes(chats, tmp_path / "out", encoder=Private(tokenizer), engine=units(100, 2))
+        def __reduce__(self) -> Any:
+            raise self.refusal
+
+    for error in (TypeError("not for others"), ValueError("pointers")):  # as ctypes; libraries have errors of their own
+        Private.refusal = error
+        with pytest.raises(UsageError, match="cannot be sent to other processes"):
+            build_episodes(chats, tmp_path / "out", encoder=Private(tokenizer), engine=units(100, 2))
     with pytest.raises(UsageError, match="workers is 0"):
         LocalRunner(0)
     assert list(tmp_path.iterdir()) == []

@@ -185,6 +185,41 @@ def test_a_store_that_does_not_list_uploads(
     check(place, large, tmp_path)
 
 
+@pytest.mark.parametrize("stale", [1, 2])
+def test_a_listing_that_lags_behind(
+    place: str, tmp_path: Path, large: Path, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    """It names uploads that were thrown away meanwhile, one before their parts are asked for, one after."""
+    import s3fs
+
+    data, ask = (large / "train" / "tokens.bin").read_bytes(), s3fs.S3FileSystem.call_s3
+    gone = [begin(place, [data[:PART]]) for _ in range(2)][:stale]
+    begin(place, [data[:PART], data[PART : 2 * PART]])  # the one to go on with
+    fs, root = file_system(place)
+    listed = fs.call_s3("list_multipart_uploads", Bucket=BUCKET)
+    aborted = []
+
+    def abort(upload: str) -> None:
+        key = f"{root.partition('/')[2]}/train/tokens.bin"
+        ask(fs, "abort_multipart_upload", Bucket=BUCKET, Key=key, UploadId=upload)
+        aborted.append(upload)
+
+    def lagging(fs: Any, method: str, *more: Any, **given: Any) -> Any:
+        if method == "list_multipart_uploads":
+            return listed
+        if method == "upload_part" and len(gone) > len(aborted):
+            abort(gone[-1])
+        return ask(fs, method, *more, **given)
+
+    abort(gone[0])
+    monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", lagging)
+    done = publish(large, place, part_bytes=PART)
+    monkeypatch.undo()
+    assert aborted == gone
+    assert done.resumed_bytes == 2 * PART
+    check(place, large, tmp_path)
+
+
 def test_a_damaged_file_throws_its_upload_away(place: str, tmp_path: Path, large: Path) -> None:
     import shutil
 

@@ -131,6 +131,37 @@ def test_a_fault_in_a_source_arrives_with_its_trace(
     assert multiprocessing.active_children() == []
 
 
+LEFT_OPEN = """
+import sys
+from pathlib import Path
+from niels_gpt.encoders import encoder_of
+from niels_gpt.portions import EpisodeWork
+from niels_gpt.scale.local import LocalRunner
+from niels_gpt.scale.units import Task
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import load_tokenizer
+
+if __name__ == "__main__":
+    chats, folder = ChatFile(sys.argv[1]).settled(), Path(sys.argv[2])
+    work = EpisodeWork(encoder_of(load_tokenizer(sys.argv[3])), "float32")
+    tasks = (Task(number, part, folder, 1000) for number, part in enumerate(chats.slices(12_000)))
+    running = LocalRunner(2).run(work, chats, tasks)
+    print("unit", next(running).number)
+"""
+
+
+def test_a_program_that_does_not_close_its_runner_ends(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+    """Python waits at its end for processes that wait for orders."""
+    (tmp_path / "run.py").write_text(LEFT_OPEN)
+    (tmp_path / "units").mkdir()
+    command = [sys.executable, tmp_path / "run.py", chats.path, tmp_path / "units", tokenizer_dir]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        list(map(str, command)), env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "unit 0\n", "")
+
+
 STOPPED = """
 import sys
 from pathlib import Path

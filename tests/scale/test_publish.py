@@ -258,6 +258,41 @@ def test_the_read_cache_evicts_what_was_not_used_for_longest(tmp_path: Path, dat
         ReadCache(tmp_path / "small", max_bytes=1_000).open(urls[0])
 
 
+@pytest.mark.parametrize("name", ["train/.tokens.bin.part", "meta.json"])
+def test_what_another_process_renames_or_evicts_at_this_moment(
+    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A file is gone between the question whether it is there and the next one."""
+    publish(datasets["sft"], f"file://{tmp_path}/remote")
+    fleeting = tmp_path / "cache" / "other-0" / name
+    fleeting.parent.mkdir(parents=True)
+    fleeting.write_bytes(b"12345")
+    is_file = Path.is_file
+
+    def then_gone(path: Path) -> bool:
+        found = is_file(path)
+        if path == fleeting:
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_file", then_gone)
+    assert digests(ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")) == digests(datasets["sft"])
+
+
+@pytest.mark.parametrize("place", ["file", "memory"], indirect=True)
+def test_a_lock_that_goes_while_it_is_released(place: str, datasets: dict[str, Path], monkeypatch: Any) -> None:
+    """Somebody broke it between our last look and its removal: what was published is published."""
+    fs, _ = file_system(place)
+    remove = type(fs).rm_file
+
+    def twice(fs: Any, path: str) -> None:
+        remove(fs, path)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(type(fs), "rm_file", twice)
+    assert publish(datasets["sft"], place).skipped == 0
+
+
 def test_a_fetch_that_was_cut_off_goes_on(
     faulty: Any, tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

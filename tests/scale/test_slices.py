@@ -93,3 +93,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for name in ("no.jsonl", "no.json", "no.parquet", "no.jsonl.gz"):
         with pytest.raises(InputError, match=rf"{name}: no such file"):
             list(slices(tmp_path / name, 10))
+        with pytest.raises(InputError, match=rf"{name}: no such file"):
+            list(ChatFile(tmp_path / name, "messages").slices(10))

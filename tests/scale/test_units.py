@@ -16,8 +16,9 @@ from niels_gpt.errors import OutputExists
 from niels_gpt.files import StagedDirectory
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.portions import EpisodeWork, Portion
+from niels_gpt.scale.finished import Unit
 from niels_gpt.scale.kept import units_path
-from niels_gpt.scale.units import ATTEMPTS, Task, Unit, build_unit
+from niels_gpt.scale.units import ATTEMPTS, Task, build_unit
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer

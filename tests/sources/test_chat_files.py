@@ -1,4 +1,4 @@
-"""Several files in one build: in the order given, each row under its file's name, no unit across two of them."""
+"""Several files in one build: in the order given, each row under its file's name, in units too."""
 
 from __future__ import annotations
 
@@ -59,15 +59,24 @@ def test_a_row_without_source_is_told_by_its_file(folder: Path) -> None:
     assert sources == ["forum", "a", "a", *["c"] * 9]
 
 
-@pytest.mark.parametrize("slice_bytes", [1, 700, 4_000, 1 << 30])
-def test_no_slice_goes_from_one_file_into_the_next(folder: Path, slice_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("slice_bytes", "kinds"),
+    [
+        (1, {("lines", "b.jsonl"), ("lines", "a.jsonl"), ("whole", "c.json")}),
+        (1000, {("lines", "b.jsonl"), ("files", "a.jsonl")}),
+        (1 << 30, {("files", "b.jsonl")}),
+    ],
+)
+def test_slices_in_order_are_the_files_and_small_files_go_together(
+    folder: Path, slice_bytes: int, kinds: set[tuple[str, str]]
+) -> None:
+    """The second and the third file have a few hundred bytes each, the first many more."""
     source = named(folder, "b.jsonl", "a.jsonl", "c.json")
     settled = source.settled()
     parts = list(settled.slices(slice_bytes))
     assert [row for part in parts for row in settled.read(part)] == list(source)
-    paths = [part.path for part in parts]
-    assert list(dict.fromkeys(paths)) == [str(folder / name) for name in ("b.jsonl", "a.jsonl", "c.json")]
-    assert len(paths) == 3 if slice_bytes == 1 << 30 else len(paths) > 3
+    assert {(part.kind, Path(part.path).name) for part in parts} == kinds
+    assert (len(parts) == 1) == (slice_bytes == 1 << 30)
     shares = [part.read for part in parts]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

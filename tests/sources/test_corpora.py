@@ -101,6 +101,19 @@ def test_large_text_files_come_in_parts_that_stay_together(tmp_path: Path, monke
     assert second.where == f"{tmp_path}/lines.txt:{1 + second.text[:7].count('x') + int(second.text.split()[1])}"
 
 
+def test_a_large_text_file_is_decoded_as_a_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the mark of the encoding at its beginning, and a bad byte is counted in the file, not in the part."""
+    text, broken = tmp_path / "text.txt", tmp_path / "broken.txt"
+    text.write_bytes(b"\xef\xbb\xbf" + b"word\n" * 50)
+    broken.write_bytes(b"word\n" * 49 + b"w\xffrd\n")
+    for part_bytes in (1 << 20, 100):
+        monkeypatch.setattr(text_files, "PART_BYTES", part_bytes)
+        whole = [row.text for row in TextFiles([text]) if isinstance(row, Document)]
+        assert "".join(whole) == "word\n" * 50
+        (told,) = [row.detail for row in TextFiles([broken]) if isinstance(row, Rejected)]
+        assert "broken.txt:50: invalid UTF-8 at byte 246 " in told
+
+
 def test_the_sample_notes_are_44_documents() -> None:
     assert sum(isinstance(row, Document) for row in TextFiles([notes_dir()]).iterate()) == 44
 
