@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +31,8 @@ from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.units import forget
 
 MAX_BYTES = 100 << 30
+ENTRY = r"(?s).+-[0-9a-f]{16}"
+TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `forget` names it
 
 
 class ReadCache:
@@ -80,6 +84,8 @@ class ReadCache:
 
     def _make_room(self, needed: int, place: Path) -> None:
         """Evict datasets, the least recently used first, until `needed` bytes fit."""
+        for trash in self._named(TRASH):  # what a killed process had begun to delete
+            shutil.rmtree(trash, ignore_errors=True)
         if needed > self._max_bytes:
             raise UsageError(
                 f"{place.name} has {needed:,} bytes, the cache {self.folder} room for {self._max_bytes:,}; allow more "
@@ -96,7 +102,11 @@ class ReadCache:
                     forget(entry)
 
     def _entries(self) -> list[Path]:
-        return sorted(path for path in self.folder.iterdir() if path.is_dir() and not path.name.endswith(".trash"))
+        return [path for path in self._named(ENTRY) if _lock_path(path).is_file()]
+
+    def _named(self, pattern: str) -> list[Path]:
+        """Directories of ours; a person may have put others here, which are never touched."""
+        return sorted(path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name) and path.is_dir())
 
 
 def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
@@ -155,10 +165,14 @@ def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def _lock_path(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
+
+
 @contextmanager
 def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of an entry, which ends with the process; false if it is taken and we do not wait."""
-    with place.with_name(f"{place.name}.lock").open("w") as file:
+    with _lock_path(place).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

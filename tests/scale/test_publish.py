@@ -218,6 +218,33 @@ def test_locks_of_an_earlier_boot_or_a_reused_pid_are_stale(place: str, datasets
     publish(datasets["episodes"], place, overwrite=True)
 
 
+def test_the_lock_of_one_killed_at_the_very_end_is_removed(place: str, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], place)
+    fs, root = file_system(place)
+    lock_of(place, started="1")
+    assert publish(datasets["sft"], place).uploaded == 0
+    assert not fs.exists(f"{root}/{locks.LOCK_NAME}")
+    lock_of(place)  # ours, and we live
+    assert publish(datasets["sft"], place).uploaded == 0
+    assert fs.exists(f"{root}/{locks.LOCK_NAME}")
+
+
+def test_a_lock_that_vanishes_while_it_is_released_is_no_error(
+    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody breaks it between our look and our removal."""
+    read, lock = locks._read, tmp_path / "remote" / locks.LOCK_NAME
+
+    def broken(fs: Any, path: str) -> dict[str, Any]:
+        found = read(fs, path)
+        if (tmp_path / "remote" / "meta.json").exists():
+            lock.unlink()
+        return found
+
+    monkeypatch.setattr(locks, "_read", broken)
+    assert publish(datasets["sft"], f"file://{tmp_path}/remote").uploaded > 0
+
+
 def test_a_lock_is_created_once(place: str) -> None:
     """Both have seen that there is none; the store decides where it can."""
     fs, root = file_system(place)
@@ -256,6 +283,26 @@ def test_the_read_cache_evicts_what_was_not_used_for_longest(tmp_path: Path, dat
     assert digests(cache.open(urls[1])) == digests(datasets["sft"])
     with pytest.raises(UsageError, match=r"the cache .* room for 1,000; allow more"):
         ReadCache(tmp_path / "small", max_bytes=1_000).open(urls[0])
+
+
+def test_the_read_cache_evicts_only_what_it_fetched(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    """`fetch --to .` with little room deleted whatever directories were there, once."""
+    publish(datasets["sft"], f"file://{tmp_path}/remote")
+    mine = [tmp_path / "cache" / name for name in ("mine", "mine.trash", "mine-0123456789abcdef")]
+    for folder in mine:
+        folder.mkdir(parents=True)
+        (folder / "precious").write_bytes(bytes(100_000))
+    needed = size_of(datasets["sft"]) + 10_000
+    assert ReadCache(tmp_path / "cache", max_bytes=needed).open(f"file://{tmp_path}/remote").is_dir()
+    assert all((folder / "precious").is_file() for folder in mine)
+
+
+def test_an_eviction_that_was_killed_is_finished(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], f"file://{tmp_path}/remote")
+    trash = tmp_path / "cache" / f"old-0123456789abcdef.{uuid.uuid4().hex}.trash"
+    trash.mkdir(parents=True)
+    ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
+    assert not trash.exists()
 
 
 def test_a_fetch_that_was_cut_off_goes_on(
