@@ -425,7 +425,7 @@ with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
     (staged.path / "half").mkdir()
     (staged.path / "half" / "data").write_text("x")
     print("building", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -211,14 +211,15 @@ def named(found: dict[str, str]) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("number", [2, pytest.param(10**6, marks=pytest.mark.slow)], ids=["sample", "every point"])
 def test_killed_anywhere_and_run_again(runner: Runner, tmp_path: Path, name: str, number: int) -> None:
     command = COMMANDS[name]
-    undisturbed = runner.begin(command, tmp_path / "undisturbed")
+    prepared = runner.begin(command, tmp_path / "prepared")
+    undisturbed = shutil.copytree(prepared, tmp_path / "undisturbed")
     before = contents(undisturbed)
     assert runner.run(command.line, undisturbed) == command.code, runner.log.read_text()
     steps, whole = runner.steps(), contents(undisturbed)
     assert whole != before
     allowed = named(before) | named(whole)
     for point in chosen_points(steps, number, last=2):
-        out = runner.begin(command, tmp_path / f"at{point}")
+        out = shutil.copytree(prepared, tmp_path / f"at{point}")
         code = runner.run(command.line, out, point)
         assert code in (-9, command.code), f"point {point} of {steps}: {runner.log.read_text()}"
         assert named(contents(out)) <= allowed, f"killed at step {point} of {steps}"
