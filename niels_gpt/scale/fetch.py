@@ -23,7 +23,7 @@ from typing import Any
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
-from niels_gpt.files import HashedWriter, write_atomic
+from niels_gpt.files import HashedWriter, sync_directory, write_atomic
 from niels_gpt.manifests import Manifest, check_keys, check_names, check_objects, read_manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
@@ -81,6 +81,7 @@ class ReadCache:
             _download(fs, f"{root}/{file}", place / file, record, self._progress)
         with storage_errors("completing", place):
             (place / f".{name}.wanted").rename(place / name)
+            sync_directory(place)
 
     def _make_room(self, needed: int, place: Path) -> None:
         """Evict datasets, the least recently used first, until `needed` bytes fit."""
@@ -144,6 +145,7 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
             raise StorageError(f"{path}: not what its manifest says (sha256 differs); publish it again")
         with storage_errors("renaming into place", file):
             aside.replace(file)
+            sync_directory(file.parent)
     finally:
         writer.abandon()
         aside.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from niels_gpt.errors import DataError, storage_errors
-from niels_gpt.files import create_whole, write_atomic
+from niels_gpt.files import create_whole, sync_directory, write_atomic
 from niels_gpt.progress import Progress
 from niels_gpt.remote import READ_BYTES
 
@@ -105,6 +105,7 @@ class Renames:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(target)
+            sync_directory(target.parent)
         finally:
             aside.unlink(missing_ok=True)
         return 0

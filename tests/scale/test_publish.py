@@ -19,7 +19,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
 from niels_gpt.remote import file_system
-from niels_gpt.scale import locks
+from niels_gpt.scale import fetch, locks, uploads
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_file import ChatFile
@@ -295,6 +295,25 @@ def test_the_read_cache_evicts_only_what_it_fetched(tmp_path: Path, datasets: di
     needed = size_of(datasets["sft"]) + 10_000
     assert ReadCache(tmp_path / "cache", max_bytes=needed).open(f"file://{tmp_path}/remote").is_dir()
     assert all((folder / "precious").is_file() for folder in mine)
+
+
+def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
+    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a manifest must not be there without a file that it lists."""
+    flushed: list[tuple[str, bool]] = []
+
+    def note(folder: Path) -> None:
+        flushed.append((folder.name, any((place / "episodes.json").exists() for place in (folder, folder.parent))))
+
+    for module in (uploads, fetch):
+        monkeypatch.setattr(module, "sync_directory", note)
+    publish(datasets["episodes"], f"file://{tmp_path}/remote")
+    names = {Path(file).parent.name for file in digests(datasets["episodes"])} - {""}
+    assert {(name, False) for name in names} <= set(flushed)
+    flushed.clear()
+    place = ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
+    assert {(name, False) for name in names} | {(place.name, True)} <= set(flushed)
 
 
 def test_an_eviction_that_was_killed_is_finished(tmp_path: Path, datasets: dict[str, Path]) -> None:
