@@ -199,11 +199,12 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def named(found: dict[str, str]) -> set[tuple[str, str]]:
-    """The files that people see; a report grows while its command runs."""
+    """The files that people take for whole; a report grows while its command runs."""
     return {
-        item
-        for item in found.items()
-        if not any(part.startswith(".") for part in Path(item[0]).parts) and not item[0].endswith("build_report.json")
+        (path, digest)
+        for path, digest in found.items()
+        if not any(part.startswith(".") or part.endswith(".trash") for part in Path(path).parts)
+        and not path.endswith("build_report.json")
     }
 
 
