@@ -32,7 +32,7 @@ from niels_gpt.cache.formats import (
 )
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
 from niels_gpt.errors import Mismatch, NielsError, UsageError
-from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.files import StagedDirectory, json_bytes, tidy_up, write_atomic
 from niels_gpt.portions import SERIAL, Engine
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import ChatSource, TextSource
@@ -173,6 +173,7 @@ def _keep_tokenizer(settings: Settings) -> SentencePieceTokenizer:
     """Copy the tokenizer beside the caches; a directory holds caches of one tokenizer only."""
     tokenizer = load_tokenizer(settings.tokenizer)
     kept = settings.cache_dir / "tokenizer"
+    tidy_up(kept)
     if (kept / META_NAME).is_file():
         found = read_meta(str(kept / META_NAME)).get("sha256")
         if found == tokenizer.sha256:
@@ -203,6 +204,7 @@ def _build(
 ) -> Outcome:
     out = settings.cache_dir / target.place
     started = time.perf_counter()
+    tidy_up(out)  # a stub whose replacement was killed counts as the stub again
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
     try:
         if target.source is None:

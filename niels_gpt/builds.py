@@ -15,7 +15,7 @@ from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, dtype_for
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
-from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.files import StagedDirectory, json_bytes, tidy_up, write_atomic
 from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import Progress
 from niels_gpt.sources.rejections import Rejections
@@ -145,6 +145,7 @@ def already_built(
         Mismatch: it holds a cache of another recipe; the message names what differs.
         OutputExists: the recipes agree, but nothing is known about the rows.
     """
+    tidy_up(out)
     if not (out / manifest).is_file():
         return False
     found = read_manifest(out / manifest)

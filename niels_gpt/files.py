@@ -8,6 +8,7 @@ Sizes and checksums are computed while the bytes pass by, so they cost no second
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import json
@@ -27,6 +28,7 @@ from niels_gpt.checksums import COPY_BYTES, Checksums, FileRecord
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
 
 _ASIDE = ".niels.tmp"
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class HashedWriter:
@@ -86,25 +88,62 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     return checksums.record()
 
 
+def create_whole(path: Path, data: bytes) -> bool:
+    """Write a small file whole, unless there is one of this name (False): of two processes only one succeeds.
+
+    Raises:
+        StorageError: the file system refused.
+    """
+    with storage_errors("creating the file", path):
+        remove_abandoned(path)
+        aside, file = _open_aside(path)
+        try:
+            with file:
+                file.write(data)
+                file.flush()
+                os.link(aside, path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, data)
+        finally:
+            aside.unlink(missing_ok=True)
+    return True
+
+
+def _create(path: Path, data: bytes) -> bool:
+    """Killed in here, an empty file stays; for file systems that know no links."""
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file of any size, written aside in the block and renamed over `path` at its end; nothing after an error.
 
-    What a killed process left aside is removed by the next one that writes `path`.
+    A link at `path` stays, and what it points to is replaced. What a killed process left aside is removed by the next
+    one that writes `path`.
 
     Raises:
-        StorageError: the file system refused; `path` is then as it was before.
+        OutputExists: `path` is a device or a pipe. StorageError: the file system refused. `path` is as it was before.
     """
     with storage_errors("writing", path):
-        _remove_abandoned(path)
-        aside, file = _open_aside(path)
+        place = _replaceable_file(path)
+        remove_abandoned(place)
+        aside, file = _open_aside(place)
     try:
         with storage_errors("writing", path), file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            aside.replace(path)
-            sync_directory(path.parent)
+            aside.replace(place)
+            sync_directory(place.parent)
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -122,12 +161,25 @@ def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
         file.close()
 
 
-def _remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path) -> None:
     """Delete what killed processes left of `path`; what a live one is writing is locked."""
+    # NFS locks only what is open for writing. Others may have put links and pipes here: not followed, not waited for.
+    how = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{_ASIDE}"):
-        with suppress(OSError), left.open("rb") as file:  # locked, or gone by now, or not ours to remove
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+        with suppress(OSError):  # locked, or gone by now, or not ours to remove
+            descriptor = os.open(left, how)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _replaceable_file(path: Path) -> Path:
+    """What `path` points to; a rename would put a file in the place of a link, or of a device such as /dev/null."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OutputExists(f"{path}: a device or a pipe; expected a file to create or replace. Choose another path")
+    return Path(os.path.realpath(path))  # unlike resolve() it has an answer for links in a circle
 
 
 def json_bytes(value: Any) -> bytes:
@@ -197,7 +249,10 @@ class StagedDirectory:
         with storage_errors("creating the directory", self.target):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(exist_ok=True)
-            self._lock = os.open(self.path, os.O_RDONLY)
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY)
+            except FileNotFoundError:  # the other process has finished, or given up, in this very moment
+                raise self._busy() from None
         try:
             self._take_lock(self._lock)
         except BaseException:  # whatever stops us, an interrupt too, must not keep the lock
@@ -224,8 +279,15 @@ class StagedDirectory:
                 raise self._busy() from error
             raise
         # Between opening and locking, the other process may have finished and renamed the directory away.
-        if not self.path.exists() or self.path.stat().st_ino != os.fstat(descriptor).st_ino:
+        if not self._is_ours(descriptor):
             raise self._busy()
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Is the staging directory still the one that was locked?"""
+        try:
+            return self.path.stat().st_ino == os.fstat(descriptor).st_ino
+        except FileNotFoundError:
+            return False
 
     def _busy(self) -> OutputExists:
         return OutputExists(
@@ -247,11 +309,12 @@ class StagedDirectory:
                 self.path.rename(self.target)
             self._unlock()  # from here on the staging path may be another builder's
             sync_directory(self.path.parent)
+            _discard(self.target)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is not None:
+        if self._lock is not None and self._is_ours(self._lock):
             shutil.rmtree(self.path, ignore_errors=True)
         self._unlock()
 
@@ -277,6 +340,18 @@ def _trash(target: Path) -> Path:
     return target.with_name(f".{target.name}.trash")
 
 
+def tidy_up(target: Path) -> None:
+    """Undo or finish a replacement of `target` that was killed, and delete what was unfinished.
+
+    For those who find `target` finished and will not build. Nothing happens where another process is building, which
+    tidies up itself, or where nothing can be written.
+    """
+    target = target.resolve()
+    if any(left.exists() for left in (staging_path(target), _aside(target), _trash(target))):
+        with suppress(OutputExists, StorageError), StagedDirectory(target, manifest=""):
+            pass
+
+
 def _tidy_up(target: Path) -> None:
     """Undo a replacement that was killed between its two renames, or finish one that was killed after them."""
     if _aside(target).exists() and not target.exists():
@@ -285,17 +360,25 @@ def _tidy_up(target: Path) -> None:
 
 
 def _discard(target: Path) -> None:
-    """Delete what was replaced, under another name first: a half-deleted directory is never taken for a whole one."""
-    if _trash(target).exists():
-        shutil.rmtree(_trash(target))
-    if _aside(target).exists():
+    """Delete what was replaced, under another name first: a half-deleted directory is never taken for a whole one.
+
+    Two processes may be at it: the one that replaced, and the next one that builds here.
+    """
+    _delete(_trash(target))
+    with suppress(FileNotFoundError):
         _aside(target).rename(_trash(target))
-        shutil.rmtree(_trash(target))
+    _delete(_trash(target))
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # what another process has deleted meanwhile is no error
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 @contextmanager
 def _moved_away(target: Path) -> Iterator[None]:
-    """Move a finished `target` aside for the block; delete it after success, put it back after a failure."""
+    """Move a finished `target` aside for the block; put it back after a failure."""
     if not target.is_dir() or not any(target.iterdir()):
         yield
         return
@@ -306,4 +389,3 @@ def _moved_away(target: Path) -> Iterator[None]:
     except BaseException:  # an interrupt too must not lose the earlier directory
         aside.rename(target)
         raise
-    _discard(target)

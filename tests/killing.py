@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from niels_gpt.files import HashedWriter
 
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
+EVENTS = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
+
+IN_DIRECTORIES = {"os.remove", "os.rmdir"}  # may be given the descriptor of a directory and a name in it
 
 
 def count_and_kill(out: str, point: int) -> Callable[[], int]:
@@ -31,8 +37,21 @@ def count_and_kill(out: str, point: int) -> Callable[[], int]:
             os.kill(os.getpid(), signal.SIGKILL)
 
     below = str(Path(out).parent)
-    # The interpreter reports these; writes it does not, and on both sides of one something may be half done.
-    sys.addaudithook(lambda event, given: step() if event in EVENTS and below in str(given[0]) else None)
+
+    def hook(event: str, given: tuple[Any, ...]) -> None:
+        """The interpreter reports these before they happen; what `rmtree` removes, by its name in an open directory."""
+        if event in EVENTS and (below in str(given[0]) or (event in IN_DIRECTORIES and given[-1] != -1)):
+            step()
+
+    sys.addaudithook(hook)
+    os.fsync = lambda descriptor: None  # the system outlives the process, and thousands of them take minutes
+    _step_around_writes(step)
+    _step_after_creations(step, below)
+    return lambda: steps
+
+
+def _step_around_writes(step: Callable[[], None]) -> None:
+    """Writes are not reported, and on both sides of one something may be half done."""
     write = HashedWriter.write
 
     def counted(self: HashedWriter, data: bytes) -> None:
@@ -41,4 +60,23 @@ def count_and_kill(out: str, point: int) -> Callable[[], int]:
         step()
 
     HashedWriter.write = counted  # type: ignore[method-assign]
-    return lambda: steps
+
+
+def _step_after_creations(step: Callable[[], None], below: str) -> None:
+    """The moment in which a file has its name and nothing in it."""
+    real = io.open
+
+    def opened(file: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
+        found = real(file, mode, *given, **named)
+        if below in str(file) and set(mode) & set("wxa"):
+            step()
+        return found
+
+    io.open = builtins.open = opened  # type: ignore[assignment]
+
+
+def chosen_points(steps: int, number: int, *, last: int = 8) -> list[int]:
+    """`number` seeded points of so many steps, and the `last` ones, where things get their names."""
+    at_the_end = set(range(max(1, steps - last), steps + 1))
+    middle = random.Random(1).sample(range(1, steps + 1), min(number, steps))
+    return sorted(at_the_end | set(middle))

@@ -8,7 +8,6 @@ build is a child process of one script that has loaded everything already, which
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from niels_gpt.cache.mmap import verify_cache
 from tests.conftest import REPOSITORY
+from tests.killing import chosen_points
 from tests.test_cache_determinism import digests
 
 SCRIPT = """
@@ -97,13 +97,6 @@ def killer(tokenizer_dir: Path) -> Any:
     running = Killer(tokenizer_dir)
     yield running
     running.close()
-
-
-def chosen_points(steps: int, number: int) -> list[int]:
-    """`number` seeded points of a build, the first, the last and the renames at the end among them."""
-    last = set(range(max(1, steps - 8), steps + 1))
-    middle = random.Random(1).sample(range(1, steps + 1), min(number, steps))
-    return sorted(last | set(middle))
 
 
 @pytest.mark.parametrize("kind", ["sft", "pretrain"])

@@ -20,7 +20,15 @@ from hypothesis import strategies as st
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
-from niels_gpt.files import HashedWriter, StagedDirectory, json_bytes, staging_path, write_atomic
+from niels_gpt.files import (
+    HashedWriter,
+    StagedDirectory,
+    create_whole,
+    json_bytes,
+    staging_path,
+    tidy_up,
+    write_atomic,
+)
 
 MANIFEST = "meta.json"
 
@@ -181,6 +189,61 @@ def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"file": path.read_text()}
 
 
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "report").write_text("old")
+    for name, target in (("link", "real/report"), ("dead", "real/new"), ("circle", "circle")):
+        (tmp_path / name).symlink_to(target)
+        write_atomic(tmp_path / name, b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert tree(tmp_path / "real") == {"report": "new", "new": "new"}
+    assert (tmp_path / "circle").read_text() == "new"  # it pointed to nothing
+
+
+@pytest.mark.parametrize("through", ["", "link"])
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, through: str) -> None:
+    """Nor a device: `--out /dev/null`, as root, put a file into its place once."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with pytest.raises(OutputExists, match=r"a device or a pipe; expected a file to create or replace"):
+        write_atomic(tmp_path / (through or "pipe"), b"new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_others_put_beside_a_file_is_neither_followed_nor_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".file.1.niels.tmp").symlink_to("precious")
+    os.mkfifo(tmp_path / ".file.2.niels.tmp")  # opening it would wait for somebody who writes
+    (tmp_path / ".file.3.niels.tmp").mkdir()
+    write_atomic(tmp_path / "file", b"new")
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_of_several_creators_one_succeeds(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from niels_gpt.files import create_whole\n"
+    script += "print(sum(create_whole(Path(sys.argv[1]) / str(n), sys.argv[2].encode() * 1000) for n in range(200)))"
+    processes = [subprocess.Popen(python(script, tmp_path, n), stdout=subprocess.PIPE, text=True) for n in range(3)]
+    assert sum(int(process.communicate(timeout=60)[0]) for process in processes) == 200
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(found) == set(map(str, range(200)))
+    assert set(found.values()) <= {str(n) * 1000 for n in range(3)}
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.EIO])
+def test_creating_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "link", raising(OSError(number, os.strerror(number))))
+    if number == errno.EIO:
+        with pytest.raises(StorageError, match="creating the file failed: Input/output error"):
+            create_whole(tmp_path / "file", b"new")
+        assert tree(tmp_path) == {}
+        return
+    assert create_whole(tmp_path / "file", b"new")
+    assert not create_whole(tmp_path / "file", b"newer")
+    assert tree(tmp_path) == {"file": "new"}
+
+
 def test_json_is_written_as_people_read_it() -> None:
     assert json_bytes({"b": 1, "a": "naïve"}) == '{\n  "b": 1,\n  "a": "naïve"\n}\n'.encode()
 
@@ -290,6 +353,48 @@ def test_leaving_the_block_after_commit_spares_the_next_builder(tmp_path: Path) 
     assert tree(tmp_path) == {"out/meta.json": "second"}
 
 
+def test_who_comes_while_the_replaced_is_deleted_is_not_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take long, and an interrupt in it must not delete what the next builder has begun."""
+    build(tmp_path / "out", "old")
+    following = StagedDirectory(tmp_path / "out", manifest=MANIFEST, overwrite=True)
+    rmtree = shutil.rmtree
+
+    def interrupted(path: Path, **how: Any) -> None:
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        stack.enter_context(following)
+        (following.path / MANIFEST).write_text("next")
+        raise KeyboardInterrupt
+
+    with ExitStack() as stack:
+        with pytest.raises(KeyboardInterrupt):
+            build(
+                following.target,
+                "new",
+                overwrite=True,
+                before_commit=lambda: monkeypatch.setattr(shutil, "rmtree", interrupted),
+            )
+        assert tree(tmp_path / "out") == {MANIFEST: "new", "sub/data": "new"}
+        following.commit()
+    assert tree(tmp_path) == {"out/meta.json": "next"}
+
+
+def test_two_may_delete_what_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that replaced, and the next one that builds here: each finds gone what the other deleted."""
+    build(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def helped(self: Path, target: Path) -> Path:
+        if target.name == ".out.trash":  # the other one was quicker
+            shutil.rmtree(self)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", helped)
+    build(tmp_path / "out", "new", overwrite=True)
+    assert tree(tmp_path) == built("new")
+
+
 def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +425,7 @@ with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
     (staged.path / "half").mkdir()
     (staged.path / "half" / "data").write_text("x")
     print("building", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -400,6 +505,27 @@ def test_what_a_replacement_killed_after_its_renames_left_goes_with_the_next_one
     build(tmp_path / ".out.replaced", "older")
     build(tmp_path / "out", "new", overwrite=True)
     assert tree(tmp_path) == built("new")
+
+
+@pytest.mark.parametrize("left", [".out.replaced", ".out.trash", ".out.partial"])
+def test_who_finds_it_finished_tidies_up(tmp_path: Path, left: str) -> None:
+    build(tmp_path / "out", "new")
+    build(tmp_path / "old", "old")
+    (tmp_path / "old").rename(tmp_path / left)
+    tidy_up(tmp_path / "out")
+    assert tree(tmp_path) == built("new")
+
+
+def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_path: Path) -> None:
+    build(tmp_path / "out", "old")
+    assert run(python(DIE_BETWEEN_RENAMES, tmp_path / "out")).returncode == -signal.SIGKILL
+    tidy_up(tmp_path / "out")
+    assert tree(tmp_path) == built("old")
+    tidy_up(tmp_path / "elsewhere" / "out")
+    assert tree(tmp_path) == built("old")
+    with other_builder(tmp_path / "other"):
+        tidy_up(tmp_path / "other")
+        assert (tmp_path / ".other.partial" / "half" / "data").is_file()
 
 
 # --- The disk refuses

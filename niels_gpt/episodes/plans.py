@@ -28,7 +28,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.members import Int64s, Members, Span, between, digest
 from niels_gpt.episodes.planfile import PlanWriter, checked_arrays, map_arrays
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
-from niels_gpt.files import atomic_file
+from niels_gpt.files import atomic_file, remove_abandoned
 from niels_gpt.format.packing import PackPlan, pack
 
 PLANS_FOLDER = "packing"
@@ -86,6 +86,7 @@ def packing_plan(
     n = sum(map(len, members))  # a weight of 0 leaves a group out
     found = _load(path, n, width)
     if found is not None:
+        remove_abandoned(path)  # of ranks that were killed while this one's plan was there already
         return found
     try:
         folder.mkdir(exist_ok=True)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +23,7 @@ from typing import Any
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
-from niels_gpt.files import HashedWriter, write_atomic
+from niels_gpt.files import HashedWriter, sync_directory, write_atomic
 from niels_gpt.manifests import Manifest, check_keys, check_names, check_objects, read_manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
@@ -29,6 +31,8 @@ from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.units import forget
 
 MAX_BYTES = 100 << 30
+ENTRY = r"(?s).+-[0-9a-f]{16}"
+TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `forget` names it
 
 
 class ReadCache:
@@ -77,9 +81,12 @@ class ReadCache:
             _download(fs, f"{root}/{file}", place / file, record, self._progress)
         with storage_errors("completing", place):
             (place / f".{name}.wanted").rename(place / name)
+            sync_directory(place)
 
     def _make_room(self, needed: int, place: Path) -> None:
         """Evict datasets, the least recently used first, until `needed` bytes fit."""
+        for trash in self._named(TRASH):  # what a killed process had begun to delete
+            shutil.rmtree(trash, ignore_errors=True)
         if needed > self._max_bytes:
             raise UsageError(
                 f"{place.name} has {needed:,} bytes, the cache {self.folder} room for {self._max_bytes:,}; allow more "
@@ -96,7 +103,11 @@ class ReadCache:
                     forget(entry)
 
     def _entries(self) -> list[Path]:
-        return sorted(path for path in self.folder.iterdir() if path.is_dir() and not path.name.endswith(".trash"))
+        return [path for path in self._named(ENTRY) if _lock_path(path).is_file()]
+
+    def _named(self, pattern: str) -> list[Path]:
+        """Directories of ours; a person may have put others here, which are never touched."""
+        return sorted(path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name) and path.is_dir())
 
 
 def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
@@ -134,6 +145,7 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
             raise StorageError(f"{path}: not what its manifest says (sha256 differs); publish it again")
         with storage_errors("renaming into place", file):
             aside.replace(file)
+            sync_directory(file.parent)
     finally:
         writer.abandon()
         aside.unlink(missing_ok=True)
@@ -163,10 +175,14 @@ def _status(path: Path) -> os.stat_result | None:
     return None
 
 
+def _lock_path(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
+
+
 @contextmanager
 def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of an entry, which ends with the process; false if it is taken and we do not wait."""
-    with place.with_name(f"{place.name}.lock").open("w") as file:
+    with _lock_path(place).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

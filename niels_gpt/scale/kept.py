@@ -50,7 +50,7 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
             if other != folder:
                 _remove_other(other, wanted, progress)
         shutil.rmtree(folder / ATTEMPTS, ignore_errors=True)
-        (folder / ATTEMPTS).mkdir(parents=True)
+        (folder / ATTEMPTS).mkdir(parents=True, exist_ok=True)  # a worker of a killed run may still be writing there
     if finished := sum(1 for _ in folder.glob("unit_*")):
         progress.note(f"{out}: going on with {finished:,} finished units of an earlier run")
     write_atomic(folder / RECIPE_NAME, json_bytes(wanted))

@@ -20,8 +20,21 @@ from niels_gpt.errors import OutputExists
 from niels_gpt.files import json_bytes
 from niels_gpt.progress import Progress
 from niels_gpt.remote import remote_errors
+from niels_gpt.scale.uploads import create_small
 
 LOCK_NAME: Final = ".publishing.json"
+
+
+def remove_dead_lock(fs: Any, root: str) -> None:
+    """Delete the lock of a publisher that was killed when all was there.
+
+    Raises:
+        StorageError: see `remote_errors`.
+    """
+    path = f"{root}/{LOCK_NAME}"
+    with remote_errors("unlocking", root), suppress(FileNotFoundError):
+        if _is_dead(_read(fs, path)):
+            fs.rm_file(path)
 
 
 @contextmanager
@@ -49,13 +62,7 @@ def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress)
 
 def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
     """False if the lock is there. Stores with conditional writes decide themselves; others are asked first."""
-    if fs.exists(path):
-        return False
-    try:
-        fs.pipe_file(path, json_bytes(holder), mode="create")
-    except FileExistsError:
-        return False
-    return True
+    return not fs.exists(path) and create_small(fs, path, json_bytes(holder))
 
 
 def _read(fs: Any, path: str) -> dict[str, Any]:

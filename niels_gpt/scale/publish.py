@@ -18,9 +18,9 @@ from niels_gpt.errors import CacheError, Mismatch, StorageError
 from niels_gpt.manifests import Manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
-from niels_gpt.scale.locks import publishing_lock
+from niels_gpt.scale.locks import publishing_lock, remove_dead_lock
 from niels_gpt.scale.parts import PartUploads
-from niels_gpt.scale.uploads import PART_BYTES, Outgoing, Renames, Streams, Uploader
+from niels_gpt.scale.uploads import PART_BYTES, Outgoing, Renames, Streams, Uploader, is_local, put_small
 
 MANIFEST_NAMES = (META_NAME, MANIFEST_NAME)
 
@@ -70,6 +70,7 @@ def publish(
     data = (folder / name).read_bytes()
     fs, root = file_system(url)
     if is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
+        remove_dead_lock(fs, root)
         progress.note(f"{url}: already published, nothing to do")
         there = len(manifest["files"]) + 1
         return Published(files=there, uploaded=0, skipped=there)
@@ -81,7 +82,7 @@ def publish(
             for file, record in manifest["files"].items()
         ]
         with remote_errors("writing", f"{url}/{name}"):
-            fs.pipe_file(f"{root}/{name}", data)
+            put_small(fs, f"{root}/{name}", data)
         if not is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
             raise StorageError(f"{url}/{name}: arrived damaged; run the same command again")
     done = [each for each in sent if each is not None]
@@ -120,10 +121,9 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
 
 
 def _uploader(fs: Any, part_bytes: int, progress: Progress) -> Uploader:
-    kinds = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if "s3" in kinds:
+    if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
         return PartUploads(fs, part_bytes, progress)
-    return Renames(progress) if "file" in kinds else Streams(fs, part_bytes, progress)
+    return Renames(progress) if is_local(fs) else Streams(fs, part_bytes, progress)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ and every later attempt finds the name taken and withdraws. So attempts never mi
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 import uuid
@@ -210,5 +211,6 @@ def forget(path: Path) -> None:
     """Delete a directory of units, under another name first: a worker that is still writing there finds no place."""
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
-    for trash in path.parent.glob(f"{path.name}.*.trash"):  # also what a killed process had begun to delete
+    # Also what a killed process had begun to delete.
+    for trash in path.parent.glob(f"{glob.escape(path.name)}.*.trash"):
         shutil.rmtree(trash, ignore_errors=True)

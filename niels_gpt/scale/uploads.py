@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from niels_gpt.errors import DataError, storage_errors
+from niels_gpt.files import create_whole, sync_directory, write_atomic
 from niels_gpt.progress import Progress
 from niels_gpt.remote import READ_BYTES
 
@@ -49,6 +50,31 @@ def part_size(size: int, least: int) -> int:
     return max(least, -(-size // MAX_PARTS))
 
 
+def is_local(fs: Any) -> bool:
+    """Is this fsspec's file system of local paths?"""
+    return "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def put_small(fs: Any, path: str, data: bytes) -> None:
+    """Write a small file whole. Stores do so by themselves; fsspec's local files have their name before their bytes."""
+    if is_local(fs):
+        write_atomic(Path(path), data)
+    else:
+        fs.pipe_file(path, data)
+
+
+def create_small(fs: Any, path: str, data: bytes) -> bool:
+    """The same, unless there is a file of this name (False), as far as a store can tell."""
+    if is_local(fs):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return create_whole(Path(path), data)
+    try:
+        fs.pipe_file(path, data, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
 class Uploader(Protocol):
     """A way to a store."""
 
@@ -79,6 +105,7 @@ class Renames:
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(target)
+            sync_directory(target.parent)
         finally:
             aside.unlink(missing_ok=True)
         return 0

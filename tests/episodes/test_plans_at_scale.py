@@ -171,6 +171,16 @@ def test_no_room_anywhere_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         packing_plan(split, WIDTH)
 
 
+def test_what_a_killed_rank_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    """It was still writing when another rank's plan was there already, so nobody would write this file again."""
+    split = split_of(tmp_path / "d")
+    path = packing_plan(split, WIDTH).path
+    assert path is not None
+    path.with_name(f".{path.name}.{'0' * 32}.niels.tmp").write_text("half")
+    packing_plan(split, WIDTH)
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt

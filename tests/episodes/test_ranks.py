@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from niels_gpt.episodes.ranks import ranks
 from niels_gpt.errors import UsageError
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
+from tests.ports import free_port
 
 N = 41  # a prime: no number of ranks divides it
 LENGTHS = [2 + (7 * number) % 11 for number in range(N)]
@@ -160,12 +160,6 @@ if rank == 0:
     print(json.dumps(everything))
 dist.destroy_process_group()
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_two_processes_of_torch_distributed(dataset: Path) -> None:

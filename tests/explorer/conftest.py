@@ -105,7 +105,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Watched]]:
         context = browser.new_context(viewport={"width": 1360, "height": 860}, **options)
         watched = Watched(context.new_page())
         page = watched.page
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)  # a busy machine is slow, not wrong
         page.on("pageerror", lambda error: watched.problems.append(f"error: {error}"))
         page.on("console", lambda said: said.type == "error" and watched.problems.append(said.text))
         page.on("request", lambda request: watched.requests.append(request.url))

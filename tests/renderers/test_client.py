@@ -577,7 +577,7 @@ class Waiting(Qwen3Renderer):
 
     def wait(self) -> None:
         self.reached.release()
-        assert self.go_on.acquire(timeout=5), "the event loop was blocked"
+        assert self.go_on.acquire(timeout=60), "the event loop was blocked"
 
     def render(self, *args: Any, **more: Any) -> RenderedTokens:
         self.wait()

@@ -19,6 +19,7 @@ class Watched:
     """A source that leaves a mark (the process and node that read) for each slice, and takes its time.
 
     Args:
+        gate: nobody reads on before this file is there.
         fault: what happens to the slices in `at`, the first time each is read: "kill", "hang", "stop", "late".
     """
 
@@ -27,6 +28,7 @@ class Watched:
     seconds: float = 0.0
     fault: str = ""
     at: tuple[int, ...] = ()
+    gate: Path | None = None
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         return self.file.slices(slice_bytes)
@@ -39,6 +41,8 @@ class Watched:
         first = not list(self.marks.glob(f"{number}-*"))
         (self.marks / f"{number}-{uuid.uuid4().hex}").write_text(f"{os.getpid()} {_node()}")
         time.sleep(self.seconds)
+        while self.gate is not None and not self.gate.exists():
+            time.sleep(0.05)
         rows = list(self.file.read(part))
         yield from rows[: len(rows) // 2]
         if first and number in self.at:

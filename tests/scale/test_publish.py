@@ -19,7 +19,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
 from niels_gpt.remote import file_system
-from niels_gpt.scale import locks
+from niels_gpt.scale import fetch, locks, uploads
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_file import ChatFile
@@ -218,6 +218,33 @@ def test_locks_of_an_earlier_boot_or_a_reused_pid_are_stale(place: str, datasets
     publish(datasets["episodes"], place, overwrite=True)
 
 
+def test_the_lock_of_one_killed_at_the_very_end_is_removed(place: str, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], place)
+    fs, root = file_system(place)
+    lock_of(place, started="1")
+    assert publish(datasets["sft"], place).uploaded == 0
+    assert not fs.exists(f"{root}/{locks.LOCK_NAME}")
+    lock_of(place)  # ours, and we live
+    assert publish(datasets["sft"], place).uploaded == 0
+    assert fs.exists(f"{root}/{locks.LOCK_NAME}")
+
+
+def test_a_lock_that_vanishes_while_it_is_released_is_no_error(
+    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody breaks it between our look and our removal."""
+    read, lock = locks._read, tmp_path / "remote" / locks.LOCK_NAME
+
+    def broken(fs: Any, path: str) -> dict[str, Any]:
+        found = read(fs, path)
+        if (tmp_path / "remote" / "meta.json").exists():
+            lock.unlink()
+        return found
+
+    monkeypatch.setattr(locks, "_read", broken)
+    assert publish(datasets["sft"], f"file://{tmp_path}/remote").uploaded > 0
+
+
 def test_a_lock_is_created_once(place: str) -> None:
     """Both have seen that there is none; the store decides where it can."""
     fs, root = file_system(place)
@@ -291,6 +318,45 @@ def test_a_lock_that_goes_while_it_is_released(place: str, datasets: dict[str, P
 
     monkeypatch.setattr(type(fs), "rm_file", twice)
     assert publish(datasets["sft"], place).skipped == 0
+
+
+def test_the_read_cache_evicts_only_what_it_fetched(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    """`fetch --to .` with little room deleted whatever directories were there, once."""
+    publish(datasets["sft"], f"file://{tmp_path}/remote")
+    mine = [tmp_path / "cache" / name for name in ("mine", "mine.trash", "mine-0123456789abcdef")]
+    for folder in mine:
+        folder.mkdir(parents=True)
+        (folder / "precious").write_bytes(bytes(100_000))
+    needed = size_of(datasets["sft"]) + 10_000
+    assert ReadCache(tmp_path / "cache", max_bytes=needed).open(f"file://{tmp_path}/remote").is_dir()
+    assert all((folder / "precious").is_file() for folder in mine)
+
+
+def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
+    tmp_path: Path, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut a manifest must not be there without a file that it lists."""
+    flushed: list[tuple[str, bool]] = []
+
+    def note(folder: Path) -> None:
+        flushed.append((folder.name, any((place / "episodes.json").exists() for place in (folder, folder.parent))))
+
+    for module in (uploads, fetch):
+        monkeypatch.setattr(module, "sync_directory", note)
+    publish(datasets["episodes"], f"file://{tmp_path}/remote")
+    names = {Path(file).parent.name for file in digests(datasets["episodes"])} - {""}
+    assert {(name, False) for name in names} <= set(flushed)
+    flushed.clear()
+    place = ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
+    assert {(name, False) for name in names} | {(place.name, True)} <= set(flushed)
+
+
+def test_an_eviction_that_was_killed_is_finished(tmp_path: Path, datasets: dict[str, Path]) -> None:
+    publish(datasets["sft"], f"file://{tmp_path}/remote")
+    trash = tmp_path / "cache" / f"old-0123456789abcdef.{uuid.uuid4().hex}.trash"
+    trash.mkdir(parents=True)
+    ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/remote")
+    assert not trash.exists()
 
 
 def test_a_fetch_that_was_cut_off_goes_on(

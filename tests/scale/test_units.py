@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +17,10 @@ from niels_gpt.errors import OutputExists
 from niels_gpt.files import StagedDirectory
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.portions import EpisodeWork, Portion
+from niels_gpt.progress import SILENT
 from niels_gpt.scale.finished import Unit
-from niels_gpt.scale.kept import units_path
-from niels_gpt.scale.units import ATTEMPTS, Task, build_unit
+from niels_gpt.scale.kept import prepare, units_path
+from niels_gpt.scale.units import ATTEMPTS, Task, build_unit, forget
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -134,3 +136,25 @@ def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: Sentence
         with pytest.raises(OutputExists, match="another process is building here right now"):
             build("sft", chats, out, tokenizer, engine)
         assert unit.is_dir()
+
+
+def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> None:
+    """The name is no pattern: what was set aside to be deleted stayed for ever."""
+    units = units_path(tmp_path / "chats[v2]")
+    (units / "unit").mkdir(parents=True)
+    forget(units)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_of_a_killed_run_may_still_be_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes its directory again between our removing and our making."""
+    out, rmtree = tmp_path / "out", shutil.rmtree
+    recipe = {"dataset_config": {"files": []}}
+    folder = prepare(out, recipe, 1000, SILENT)
+
+    def late(path: Path, **how: Any) -> None:
+        rmtree(path, **how)
+        (folder / ATTEMPTS / "unit_0000000.0").mkdir(parents=True)
+
+    monkeypatch.setattr(shutil, "rmtree", late)
+    assert prepare(out, recipe, 1000, SILENT) == folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("lightning", reason="pip install 'niels-gpt[lightning]'")
 
 from tests.conftest import REPOSITORY  # noqa: E402
+from tests.ports import free_port  # noqa: E402
 from tests.trainers.small import dataset, packed  # noqa: E402
 
 STOP, STEPS = 3, 9
@@ -62,9 +62,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
     out = tmp_path_factory.mktemp("out")
     script = out / "run.py"
     script.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), str(folder), str(out), str(STOP), str(STEPS)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from tests.conftest import REPOSITORY  # noqa: E402
 from tests.export.sources import episodes, random_rows  # noqa: E402
+from tests.ports import free_port  # noqa: E402
 from tests.trainers.test_accumulation import gradient, model, open_with, token_losses  # noqa: E402
 
 RANK = """
@@ -41,9 +41,7 @@ dist.destroy_process_group()
 
 def test_ddp_over_gloo(tmp_path: Path) -> None:
     folder = episodes(tmp_path / "in", [row for row in random_rows(40, longest=25) if len(row.ids) > 1])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     out = tmp_path / "gradient.pt"
     ranks = [
         subprocess.Popen(
