@@ -118,7 +118,7 @@ def _sft(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: 
     length = int(stops[0] - starts[0])
     T = T or max(1, length - 1)
     special = meta["special_token_ids"]
-    dataset = SFTExampleDataset(str(tokens_path), str(idx_path), T=T, device="cpu", eot_id=special["eot"])
+    dataset = SFTExampleDataset(str(tokens_path), str(idx_path), T=T, device="cpu", eot_id=special.get("eot", 0))
     x, y, y_masked = (tensor[0].numpy() for tensor in dataset.rows(np.array([number])))
     graded = y_masked != IGNORE_INDEX
     trained = np.concatenate([[False], graded[:-1]])
