@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from niels_gpt.demo import run_demo
-from niels_gpt.explorer.show import render
+from niels_gpt.explorer.show import show_view
 from niels_gpt.explorer.tokens import view_example
 from niels_gpt.progress import SILENT
 
@@ -26,7 +27,9 @@ def main() -> None:
         lengths = np.diff(np.load(out / "sft/chats/train_idx.npy"))
         view = view_example(out / "sft/chats", int(np.flatnonzero(lengths == EXAMPLE_TOKENS)[0]), T=SHOWN)
     console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
-    console.print(render(view, with_table=True))
+    shown = io.StringIO()
+    show_view(Console(width=84, file=shown, force_terminal=True), view, with_table=True)
+    console.print(Text.from_ansi(shown.getvalue()), soft_wrap=True)
     target = Path(__file__).parent / "show.svg"
     console.save_svg(str(target), title="niels-gpt show sft/chats 35 --T 48", unique_id="niels-gpt-show")
     target.write_text(target.read_text().replace(folder + "/", ""))

@@ -88,14 +88,14 @@ def show(
 
     Example: niels-gpt show cache/sft/chats 17 --T 128
     """
-    from niels_gpt.explorer.show import render
+    from niels_gpt.explorer.show import print_view, show_view
     from niels_gpt.explorer.tokens import view_example
 
     view = view_example(cache, number, split=split, T=length, tokenizer=tokenizer)
     if as_json:
-        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+        print_view(view)
     else:
-        out().print(render(view, with_table=table))
+        show_view(out(), view, with_table=table)
 
 
 @app.command()
@@ -116,15 +116,15 @@ def render(
     Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B --renderer qwen3
     """
     from niels_gpt.explorer.rendered import view_rendered
-    from niels_gpt.explorer.show import render as shown
+    from niels_gpt.explorer.show import print_view, show_view
     from niels_gpt.sources.chat_file import nth_conversation
 
     rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
     view = view_rendered(rendering.renderer(tokenizer), nth_conversation(file, number), rendering.loss_on)
     if as_json:
-        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+        print_view(view)
     else:
-        out().print(shown(view, with_table=table))
+        show_view(out(), view, with_table=table)
 
 
 @app.command()

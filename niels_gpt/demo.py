@@ -17,7 +17,7 @@ from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, ind
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.explorer.show import render
+from niels_gpt.explorer.show import show_view
 from niels_gpt.explorer.tokens import view_example
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.progress import Progress
@@ -124,7 +124,7 @@ def _one_example(out: Path, console: Console) -> None:
     console.print(Rule("4. one example, token by token", align="left"))
     number = _fitting_example(out, SHOWN_TOKENS - 4)
     view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)
-    console.print(render(view, with_table=True))
+    show_view(console, view, with_table=True)
 
 
 def _fitting_example(out: Path, most: int) -> int:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any
 
 from niels_gpt.checksums import file_record, find_damage
 from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.fields import COUNT, COUNTS, REPAIR, check_fields, check_parts, objects_of
 from niels_gpt.progress import SILENT, Progress
 
 Manifest = dict[str, Any]
 FileRecords = Mapping[str, Mapping[str, Any]]
-
-REPAIR: Final = "Restore the file, or build again with --overwrite"
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -51,15 +50,16 @@ def check_keys(path: Path, manifest: Manifest, required: Sequence[str], what: st
         raise CacheError(f"{path}: lacks {', '.join(missing)}; this is no {what} of this format")
 
 
-def check_objects(path: Path, manifest: Manifest, keys: Sequence[str]) -> None:
-    """Raise `CacheError` unless these keys and all file records hold what readers rely on: manifests get edited."""
-    for key in keys:
-        if not isinstance(manifest[key], dict):
-            raise CacheError(f"{path}: {key} is a {type(manifest[key]).__name__}; expected an object. {REPAIR}")
-    for name, record in manifest["files"].items():
-        kinds = {"bytes": int, "sha256": str, "crc32_blocks": str}
-        if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in kinds.items()):
-            raise CacheError(f"{path}: files: {name}: expected bytes, sha256 and crc32_blocks. {REPAIR}")
+def check_splits(path: Path, manifest: Manifest, splits: Sequence[str], counted: Sequence[str]) -> None:
+    """Raise `CacheError` unless each split that is told of is known and holds counts, `counted` among them."""
+    check_parts(path, manifest, "splits", dict.fromkeys(counted, COUNT))
+    check_fields(path, manifest, {"splits": objects_of(COUNTS)})
+    foreign = sorted(set(manifest["splits"]) - set(splits))
+    if foreign:
+        raise CacheError(f"{path}: splits has {foreign[0]!r}; expected {' and '.join(splits)}. {REPAIR}")
+    columns = {tuple(sorted(row)) for row in manifest["splits"].values()}
+    if len(columns) > 1:
+        raise CacheError(f"{path}: splits count different things: {' and '.join(map(str, columns))}. {REPAIR}")
 
 
 def check_names(path: Path, names: Iterable[str]) -> None:

@@ -22,9 +22,15 @@ from niels_gpt.progress import Progress
 PLAIN_SECONDS = 5.0
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader has left: `run` ends quietly, where rich exits with 1, which says "findings" here."""
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """The console for results."""
-    return Console(highlight=False)
+    return _Console(highlight=False)
 
 
 def err() -> Console:
@@ -39,13 +45,19 @@ def print_json(value: Any) -> None:
 
 def run(command: Callable[[], Any]) -> None:
     """Run a command line; an expected error becomes one line on stderr and its exit code."""
+    stdout = sys.stdout
     try:
-        _with_extras_named(command)
+        try:
+            _with_extras_named(command)
+        finally:
+            if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
+                raise BrokenPipeError
+            sys.stdout.flush()
     except NielsError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except MemoryError:
         _print_error("there is not enough memory for this; ask for fewer or shorter rows (B, T)")
@@ -86,6 +98,7 @@ class ShownProgress(Progress):
         self._what, self._unit = "", ""
         self._done = 0
         self._total: int | None = None
+        self._told: int | None = None  # the count of the last plain line
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> ShownProgress:
@@ -108,8 +121,8 @@ class ShownProgress(Progress):
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._rate(now))
         elif not self._quiet and now - self._last_line >= PLAIN_SECONDS:
-            self._last_line = now
-            self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
+            self._last_line, self._told = now, self._done
+            self._line(now)
 
     def expect(self, total: int) -> None:
         """The bar fills, and the time left is told, against this total from now on."""
@@ -130,7 +143,14 @@ class ShownProgress(Progress):
             return rate
         return f"{rate}, about {max(0, self._total - self._done) * seconds / self._done:,.0f} s left"
 
+    def _line(self, now: float) -> None:
+        self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
+
     def _finish(self) -> None:
+        if self._told not in (None, self._done):  # the last line that stays tells the whole count
+            self._total = None
+            self._line(time.monotonic())
+        self._told = None
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -138,6 +158,8 @@ class ShownProgress(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._told = None  # what broke off has no whole count
         self._finish()
 
 

@@ -191,11 +191,14 @@ METAS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "a list": (lambda: Path("chats/meta.json").write_text("[]", encoding="utf-8"), ("list", "expected a JSON object")),
     "another version": (lambda: edit_meta(format_version=2), ("format version 2", "reads 1", "Build the cache again")),
     "another dtype": (lambda: edit_meta(token_dtype="int4"), ("'int4'", "uint16-le, uint32-le")),
-    "files are no object": (lambda: edit_meta(files=None), ("files is a NoneType", "expected an object")),
+    "files are no object": (lambda: edit_meta(files=None), ("files is None", "expected an object")),
     "no files": (lambda: edit_meta(files={}), ("count different tokens",)),
-    "no special ids": (lambda: edit_meta(special_token_ids=None), ("special_token_ids is a NoneType",)),
-    "no splits": (lambda: edit_meta(splits=[]), ("splits is a list",)),
-    "a record without sums": (lambda: edit_meta(files={"train_tokens.bin": {"bytes": 1}}), ("expected bytes, sha256",)),
+    "no special ids": (lambda: edit_meta(special_token_ids=None), ("special_token_ids is None",)),
+    "no splits": (lambda: edit_meta(splits=[]), ("splits is []",)),
+    "a record without sums": (
+        lambda: edit_meta(files={"train_tokens.bin": {"bytes": 1}}),
+        ("lacks sha256, crc32_blocks",),
+    ),
     "without a key": (lambda: edit_meta(seed=...), ("lacks seed", "no token cache of this format")),
 }
 

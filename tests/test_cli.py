@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from niels_gpt.explorer.example import ExampleView, TokenView
-from niels_gpt.explorer.show import render, visible
+from niels_gpt.explorer.looks import visible
+from niels_gpt.explorer.show import show_view
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
 
@@ -83,10 +86,10 @@ def test_text_from_data_cannot_steer_the_terminal() -> None:
     """Control characters are shown, not sent; markup of the terminal library is not read."""
     nasty = "\x1b[2J[bold red]\x07\u202e\x00"
     token = TokenView(0, 5, nasty, "trained", 6, nasty, True)
-    console = Console(record=True, width=120, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115, PTH123
-    console.print(render(ExampleView("title", [token], True), with_table=True))
-    console.file.close()
-    shown = console.export_text()
+    screen = io.StringIO()
+    console = Console(width=120, file=screen, force_terminal=True)
+    show_view(console, ExampleView("title", [token], True), with_table=True)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())  # colours aside
     assert "[bold red]" in shown
     assert not set("\x1b\x07\u202e\x00") & set(shown)
     assert visible(" \n\t") == "·⏎⇥"

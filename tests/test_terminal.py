@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -40,6 +43,31 @@ def test_plain_lines_tell_rate_and_time_left(
     first, second = capsys.readouterr().err.splitlines()
     assert first == "notes: 600 tokens, 100 tokens/s"
     assert second == "notes: 1,200 tokens, 100 tokens/s, about 12 s left"
+
+
+def test_the_last_line_tells_the_whole_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+
+    def phase(progress: ShownProgress, clock_at: float) -> None:
+        progress.begin("notes", total=900, unit="tokens")
+        clock.now = clock_at
+        progress.advance(600)
+        progress.advance(300)
+
+    with ShownProgress() as progress:
+        phase(progress, 6)
+        phase(progress, 7)  # short: it has no line at all
+    assert capsys.readouterr().err.splitlines() == [
+        "notes: 600 tokens, 100 tokens/s, about 3 s left",
+        "notes: 900 tokens, 150 tokens/s",
+    ]
+    with pytest.raises(KeyError), ShownProgress() as progress:  # noqa: PT012
+        phase(progress, 14)
+        raise KeyError
+    assert len(capsys.readouterr().err.splitlines()) == 1, "what broke off has no whole count"
 
 
 def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,3 +110,14 @@ def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: Fak
     )
     assert source.read_share() == 1.0
     assert heard.totals[-1] > 10_000
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    """As with `| head -1`: the pipe has no reader any more when the first line is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    for command in (["doctor", "--rules"], ["doctor", "--rules", "--json"]):
+        code = f"import sys; sys.argv = ['niels-gpt', *{command!r}]; from niels_gpt.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    os.close(writing)

@@ -319,7 +319,9 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
 def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     meta = open_meta(cache)
     if as_json:
-        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], "dropped": meta["dropped"]})
+        print_json(
+            {"cache": str(cache), **meta["totals"], "splits": meta["splits"], "dropped": meta.get("dropped", {})}
+        )
         return
     console = out()
     console.print(counts(meta))
@@ -349,16 +351,15 @@ def counts(meta: Meta) -> Table:
     """The counts of each split; for SFT also the share of tokens that are trained."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("split")
-    columns = list(meta["splits"]["train"])
+    columns = list(next(iter(meta["splits"].values()), {}))
     for column in columns:
         table.add_column(column.replace("_", " "), justify="right")
     if "trained_tokens" in columns:
         table.add_column("loss share", justify="right")
-    for split in SPLITS:
-        row = meta["splits"][split]
+    for split, row in meta["splits"].items():
         share = [f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"] if "trained_tokens" in row else []
         table.add_row(split, *(f"{row[column]:,}" for column in columns), *share)
-    for reason, number in meta["dropped"].items():
+    for reason, number in meta.get("dropped", {}).items():
         table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
     return table
 

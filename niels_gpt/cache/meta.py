@@ -16,8 +16,9 @@ from typing import Any, Protocol, runtime_checkable
 from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, SPLITS, TOKEN_DTYPES, mask_name
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.fields import COUNTS, FILE, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, check_fields, check_parts, one_of
 from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.manifests import REPAIR, Manifest, check_files, check_keys, check_objects, read_manifest
+from niels_gpt.manifests import Manifest, check_files, check_keys, check_splits, read_manifest
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
@@ -37,6 +38,18 @@ REQUIRED_KEYS = (
     "splits",
     "files",
 )
+
+FIELDS = {
+    "kind": one_of(("pretrain", "sft")),
+    "dataset_name": TEXT.or_null(),
+    "dataset_config": OBJECT.or_null(),
+    "token_dtype": one_of(tuple(TOKEN_DTYPES)),
+    "tokenizer_sha256": TEXT,
+    "vocab_size": VOCAB_SIZE,
+    "special_token_ids": IDS,
+    "totals": OBJECT,
+    "dropped": COUNTS,
+}
 
 # Encoded by tokenizers that have no model file, to tell two of them apart.
 _PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
@@ -100,13 +113,12 @@ def open_meta(folder: Path) -> Meta:
             f"{path}: format version {meta['format_version']}; this version of niels_gpt reads {FORMAT_VERSION}. "
             "Build the cache again, or use the version that wrote it"
         )
-    if meta["token_dtype"] not in TOKEN_DTYPES:
-        raise CacheError(f"{path}: token_dtype {meta['token_dtype']!r}; expected one of {', '.join(TOKEN_DTYPES)}")
-    check_objects(path, meta, ("splits", "totals", "special_token_ids", "files"))
-    numbers = {"vocab_size": meta["vocab_size"], **meta["special_token_ids"]}
-    for name, value in numbers.items():
-        if not isinstance(value, int):
-            raise CacheError(f"{path}: {name} is {value!r}; expected a whole number. {REPAIR}")
+    check_fields(path, meta, FIELDS)
+    needed = () if "mask_dtype" in meta else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
+    if missing := [name for name in needed if name not in meta["special_token_ids"]]:
+        raise CacheError(f"{path}: special_token_ids lacks {', '.join(missing)}. {REPAIR}")
+    check_parts(path, meta, "files", FILE)
+    check_splits(path, meta, SPLITS, ("tokens",))
     _check_counts(path, meta)
     check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
     return meta
@@ -120,7 +132,7 @@ def _check_counts(path: Path, meta: Meta) -> None:
     masked = sum(record["bytes"] for name, record in files if name in masks)
     if "mask_dtype" in meta and masked * width != tokens:
         raise CacheError(f"{path}: masks and tokens do not go together. {REPAIR}")
-    if tokens != width * sum(split.get("tokens", 0) for split in meta["splits"].values() if isinstance(split, dict)):
+    if tokens != width * sum(split["tokens"] for split in meta["splits"].values()):
         raise CacheError(f"{path}: files and splits count different tokens. {REPAIR}")
 
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, mask_name, tokens_name
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.manifests import REPAIR, verify_files
+from niels_gpt.fields import REPAIR
+from niels_gpt.manifests import verify_files
 from niels_gpt.progress import SILENT, Progress
 
 INDEX_PROBES = 1 << 16

@@ -231,14 +231,14 @@ def show(
 
     Example: niels-gpt episodes show episodes/chats 3 --packed --block-size 256
     """
-    from niels_gpt.explorer.show import render
+    from niels_gpt.explorer.show import print_view, show_view
     from niels_gpt.explorer.tokens import view_episode
 
     view = view_episode(dataset, number, split=split, T=block_size, packed=packed, tokenizer=tokenizer)
     if as_json:
-        print_json({"title": view.title, "tokens": [token.to_json() for token in view.tokens]})
+        print_view(view)
     else:
-        out().print(render(view, with_table=table))
+        show_view(out(), view, with_table=table)
 
 
 @app.command()

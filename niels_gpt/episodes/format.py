@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.manifests import Manifest, check_files, check_keys, check_objects, read_manifest
+from niels_gpt.fields import COUNTS, FILE, IDS, TEXT, VOCAB_SIZE, check_fields, check_parts, one_of
+from niels_gpt.manifests import Manifest, check_files, check_keys, check_splits, read_manifest
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
@@ -48,6 +49,16 @@ SAMPLE_BLOCKS: Final = 64
 SAMPLE_VALUES: Final = 1024
 
 REQUIRED_KEYS: Final = ("format_version", "kind", "token_dtype", "mask_dtype", "vocab_size", "splits", "files")
+
+FIELDS: Final = {
+    "token_dtype": one_of(("uint32",)),
+    "mask_dtype": one_of(tuple(MASK_DTYPES)).or_null(),
+    "dataset_name": TEXT.or_null(),
+    "tokenizer_sha256": TEXT.or_null(),
+    "vocab_size": VOCAB_SIZE.or_null(),
+    "special_token_ids": IDS.or_null(),
+    "dropped": COUNTS,
+}
 
 Records = npt.NDArray[np.uint64]
 
@@ -147,26 +158,11 @@ def open_manifest(dataset: Path) -> Manifest | None:
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
             f"'episodes' of version {FORMAT_VERSION}. Build it again, or use the version that wrote it"
         )
-    _check_values(path, manifest)
-    check_objects(path, manifest, ("splits", "files"))
+    check_fields(path, manifest, FIELDS)
+    check_parts(path, manifest, "files", FILE)
+    check_splits(path, manifest, SPLITS, ())
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
     return manifest
-
-
-def _check_values(path: Path, manifest: Manifest) -> None:
-    """Raise `CacheError` unless what readers rely on is what it should be: files get edited by hand."""
-    allowed: dict[str, tuple[Any, ...]] = {"token_dtype": ("uint32",), "mask_dtype": (None, *MASK_DTYPES)}
-    expected = {
-        key: f"one of {', '.join(map(str, values))}" for key, values in allowed.items() if manifest[key] not in values
-    }
-    size, tokenizer = manifest["vocab_size"], manifest.get("tokenizer_sha256")
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        expected["vocab_size"] = "a number of ids, at least 1"
-    if tokenizer is not None and not isinstance(tokenizer, str):
-        expected["tokenizer_sha256"] = "a checksum in hex digits"
-    if expected:
-        key, right = next(iter(expected.items()))
-        raise CacheError(f"{path}: {key} is {manifest[key]!r}; expected {right}. Build the dataset again")
 
 
 def _data_patterns() -> list[str]:

@@ -21,7 +21,7 @@ def counts_table(manifest: dict[str, Any]) -> Table:
         row = manifest["splits"][split]
         share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
-    for reason, number in manifest["dropped"].items():
+    for reason, number in manifest.get("dropped", {}).items():
         table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
     return table
 

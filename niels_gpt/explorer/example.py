@@ -1,15 +1,26 @@
-"""An example as a list of tokens that know what they are."""
+"""An example as a sequence of tokens that know what they are."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
+KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")
+TRAINED, SAMPLED, CONTEXT, SCAFFOLD, PADDING = range(5)  # of `KINDS`
+
+Ints = npt.NDArray[np.integer[Any]]
+Bools = npt.NDArray[np.bool_]
+
+_AT_ONCE = 8192
 
 
-@dataclass(frozen=True)
-class TokenView:
+class TokenView(NamedTuple):
     """A token at a position of `x`.
 
     `kind` says what the token is: trained (in the loss when it was predicted), sampled (the model's, but not trained),
@@ -32,7 +43,93 @@ class TokenView:
 
     def to_json(self) -> dict[str, Any]:
         """The view as a JSON object."""
-        return asdict(self)
+        return self._asdict()
+
+
+@dataclass(frozen=True, eq=False)
+class TokenColumns(Sequence[TokenView]):
+    """Tokens in columns: each becomes a `TokenView` when it is looked at, so that millions of them take little room.
+
+    Attributes:
+        ids, targets: integers of shape (tokens,).
+        kinds: of each token its place in `KINDS`.
+        target_trained: bool of shape (tokens,).
+        spelling: of an id. It is asked once for each id that occurs.
+        no_target: the last token has none, so its target has no text.
+        segments: as in `TokenView`; default all 0.
+        roles: of segment 1, 2 and so on. sampled, body: bool of shape (tokens,); `None` where nobody knows.
+    """
+
+    ids: Ints
+    targets: Ints
+    kinds: Ints
+    target_trained: Bools
+    spelling: Callable[[int], str]
+    no_target: bool = False
+    segments: Ints | None = None
+    roles: Sequence[str] = ()
+    sampled: Bools | None = None
+    body: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> TokenView: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[TokenView]: ...
+    def __getitem__(self, at: int | slice) -> TokenView | list[TokenView]:
+        if isinstance(at, slice):
+            return [self[index] for index in range(*at.indices(len(self)))]
+        index = range(len(self))[at]
+        return next(self._between(index, index + 1))
+
+    def __iter__(self) -> Iterator[TokenView]:
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self._between(start, min(start + _AT_ONCE, len(self)))
+
+    def different(self) -> list[TokenView]:
+        """Some of the tokens: every id, target, kind and segment that occurs is among them."""
+        columns = [self.ids, self.targets, self.kinds, *([] if self.segments is None else [self.segments])]
+        firsts = [np.unique(column, return_index=True)[1] for column in columns]
+        return [self[at] for at in np.unique(np.concatenate(firsts)).tolist()]
+
+    @cached_property
+    def _texts(self) -> _Texts:
+        return _Texts(self.spelling)
+
+    def _between(self, start: int, stop: int) -> Iterator[TokenView]:
+        here, n, texts = slice(start, stop), stop - start, self._texts
+        ids, targets = self.ids[here].tolist(), self.targets[here].tolist()
+        segments = [0] * n if self.segments is None else self.segments[here].tolist()
+        target_texts = [texts[target] for target in targets]
+        if self.no_target and stop == len(self):
+            target_texts[-1] = ""
+        return map(
+            TokenView,
+            range(start, stop),
+            ids,
+            [texts[token] for token in ids],
+            [KINDS[kind] for kind in self.kinds[here].tolist()],
+            targets,
+            target_texts,
+            self.target_trained[here].tolist(),
+            segments,
+            [self.roles[segment - 1] if self.roles and segment else None for segment in segments],
+            [None] * n if self.sampled is None else self.sampled[here].tolist(),
+            [None] * n if self.body is None else self.body[here].tolist(),
+        )
+
+
+class _Texts(dict[int, str]):
+    """The text of every id that was asked for."""
+
+    def __init__(self, spelling: Callable[[int], str]) -> None:
+        self._spelling = spelling
+
+    def __missing__(self, token: int) -> str:
+        text = self[token] = self._spelling(token)
+        return text
 
 
 @dataclass(frozen=True)
@@ -44,7 +141,7 @@ class ExampleView:
     """
 
     title: str
-    tokens: list[TokenView]
+    tokens: Sequence[TokenView]
     has_text: bool
     episodes: tuple[int, ...] = ()
     n_tokens: int = 0

@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 
 from niels_gpt.explorer.example import ExampleView, Kind, TokenView
-from niels_gpt.explorer.show import MEANINGS
+from niels_gpt.explorer.looks import MEANINGS
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --faint: #6b7686; --paper: #fbfbf9; --card: #ffffff; --line: #e2e4e8;

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from niels_gpt.explorer.example import ExampleView, Kind, TokenView
+import numpy as np
+
+from niels_gpt.errors import MessageError
+from niels_gpt.explorer.example import CONTEXT, SAMPLED, SCAFFOLD, TRAINED, ExampleView, TokenColumns
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.loss import LossOn, loss_weights
+from niels_gpt.renderers.loss import LossOn, batch_weights, loss_weights
 
 
 def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: LossOn | None = None) -> ExampleView:
@@ -15,35 +18,28 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
     Raises:
         MessageError: the renderer refuses the conversation.
     """
-    made = renderer.render(chat.messages, tools=chat.tools)
-    trained = (loss_weights(made, chat.messages, on or LossOn()) > 0).tolist()
-    texts = [renderer.encoder.decode([token]) for token in made.token_ids]
-    following = [*made.token_ids[1:], 0]
-    views = []
-    for at, token in enumerate(made.token_ids):
-        kind: Kind = "context" if made.is_content[at] else "scaffold"
-        if trained[at] or made.sampled_mask[at]:
-            kind = "trained" if trained[at] else "sampled"
-        last = at + 1 == len(texts)
-        message = made.message_indices[at]
-        views.append(
-            TokenView(
-                position=at,
-                id=token,
-                text=texts[at],
-                kind=kind,
-                target=following[at],
-                target_text="" if last else texts[at + 1],
-                target_trained=not last and trained[at + 1],
-                segment=message + 1,
-                role=made.message_roles[message] if message >= 0 else None,
-                sampled=made.sampled_mask[at],
-                body=made.is_content[at],
-            )
-        )
+    try:
+        made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays, where `render` gives lists
+        trained = np.asarray(batch_weights(made, on or LossOn()) > 0, np.bool_)
+    except MessageError:
+        loss_weights(renderer.render(chat.messages, tools=chat.tools), chat.messages, on or LossOn())  # says it plainly
+        raise
+    ids, sampled, body = made.ids, made.sampled, made.is_content
+    tokens = TokenColumns(
+        ids=ids,
+        targets=np.append(ids[1:], 0),
+        kinds=np.select([trained, sampled, body], [TRAINED, SAMPLED, CONTEXT], SCAFFOLD).astype(np.uint8),
+        target_trained=np.append(trained[1:], False),
+        spelling=lambda token: renderer.encoder.decode([token]),
+        no_target=True,
+        segments=made.message_indices + 1,
+        roles=[message["role"] for message in chat.messages],
+        sampled=sampled,
+        body=body,
+    )
     name = renderer.name if isinstance(renderer, Family) else "template"
     title = (
-        f"{chat.where}: {len(texts):,} tokens, {sum(made.sampled_mask):,} sampled, {sum(trained):,} trained, "
-        f"renderer {name}, attribution {made.attribution}"
+        f"{chat.where}: {len(ids):,} tokens, {int(sampled.sum()):,} sampled, {int(trained.sum()):,} trained, "
+        f"renderer {name}, attribution {made.attribution[0]}"
     )
-    return ExampleView(title, views, has_text=True)
+    return ExampleView(title, tokens, has_text=True)

@@ -1,118 +1,113 @@
-"""An example in the terminal: running text in colour, then a table with ids and targets."""
+"""An example in the terminal: running text in colour, then a table with ids and targets.
+
+It is printed while it is read, so a row of millions of tokens begins at once and takes little memory.
+"""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from niels_gpt.explorer.example import ExampleView, Kind, TokenView
+from niels_gpt.explorer.looks import MEANINGS, STYLES, printable
+from niels_gpt.explorer.table import Seen, Table
 
-STYLES: dict[Kind, str] = {
-    "trained": "bold black on green",
-    "sampled": "black on yellow",
-    "context": "white",
-    "scaffold": "magenta",
-    "padding": "bright_black",
-}
-MEANINGS: dict[Kind, str] = {
-    "trained": "trained: in the loss",
-    "sampled": "sampled: the model's, not in the loss",
-    "context": "context: read, not graded",
-    "scaffold": "scaffold: the format's own",
-    "padding": "padding",
-}
+_BLOCK = 4096  # characters that are printed at a time, the line in which they end
+_LONGEST_LINE = 65_536  # a longer one is printed in parts
+_LINES = 1024  # of JSON, printed at a time
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
-PADDING_ROWS = 2
-_VISIBLE = {" ": "·", "\n": "⏎", "\t": "⇥"}
+def show_view(console: Console, view: ExampleView, *, with_table: bool) -> None:
+    """Print title, legend, running text and, on request, the table."""
+    seen = Seen(view.tokens)
+    console.print(Text(view.title, style="bold"), soft_wrap=True)
+    if not view.has_text:
+        console.print(
+            Text("no tokenizer with the cache's hash nearby; pass --tokenizer to see text", style="yellow"),
+            soft_wrap=True,
+        )
+    console.print(legend(seen.kinds), soft_wrap=True)
+    console.print()
+    for block in flow(view, seen.n_real):
+        console.print(block, end="", soft_wrap=not console.is_terminal)  # a file gets the lines as they are
+    console.print()
+    if with_table:
+        console.print()
+        for lines in Table(console, seen).lines(view.tokens):
+            console.print(Segments([Segment(lines)]), end="", crop=False)
 
 
-def visible(text: str) -> str:
-    """A token's text with spaces and control characters made visible; nothing in data can steer the terminal."""
-    return "".join(_VISIBLE.get(character) or _printable(character) for character in text)
+def print_view(view: ExampleView) -> None:
+    """Print an example for machines, a line for each token."""
+    print(f'{{\n  "title": {_json(view.title)},\n  "tokens": [', end="")
+    lines, before = (_json(token.to_json()) for token in view.tokens), ""
+    while block := ",\n    ".join(islice(lines, _LINES)):
+        print(f"{before}\n    {block}", end="")
+        before = ","
+    print("\n  ]\n}")
 
 
-def _printable(character: str) -> str:
-    return character if character.isprintable() else f"\\u{ord(character):04x}"
-
-
-def legend(tokens: list[TokenView]) -> Text:
-    """What the colours mean that occur."""
-    found = {token.kind for token in tokens}
+def legend(kinds: Iterable[Kind]) -> Text:
+    """What the colours of these kinds mean."""
+    found = set(kinds)
     return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
 
 
-def flow(view: ExampleView) -> Text:
-    """The example as running text, each token in the colour of its kind; ids where there is no text."""
-    text = Text()
-    real, padding = _apart(view.tokens)
-    for before, token in zip([None, *real], real, strict=False):
-        if before is not None and before.segment != token.segment:
-            text.append(_seam(token), style=STYLES["padding"])
-        shown = token.text if view.has_text else f"{token.id} "
-        shown = "\n" if token.text == "<0x0A>" else shown
-        for number, line in enumerate(shown.split("\n")):
-            text.append("⏎\n" if number else "", style=STYLES[token.kind])
-            text.append("".join(map(_printable, line)), style=STYLES[token.kind])
-        if token.text == "<eot>":
-            text.append("\n")
-    if padding:
-        text.append(f"{len(padding):,} × {padding[0].text or padding[0].id}", style=STYLES["padding"])
-    return text
+class _Memo(dict[str, str]):
+    """What a function makes of the texts that it was given: there are few different ones."""
+
+    def __init__(self, function: Callable[[str], str]) -> None:
+        self._function = function
+
+    def __missing__(self, text: str) -> str:
+        made = self[text] = self._function(text)
+        return made
+
+
+def _flowing(text: str) -> str:
+    text = "\n" if text == "<0x0A>" else text
+    shown = "⏎\n".join("".join(map(printable, line)) for line in text.split("\n"))
+    return f"{shown}\n" if text == "<eot>" else shown
+
+
+def flow(view: ExampleView, n_real: int) -> Iterator[Text]:
+    """The example as running text, each token in the colour of its kind; ids where there is no text.
+
+    In blocks, to be printed one after the other with nothing between.
+    """
+    block, size, now = Text(), 0, ""
+    run: list[str] = []  # neighbours of one style
+    for text, style in _styled(view, n_real):
+        if style != now:
+            block.append("".join(run), style=now)
+            run, now = [], style
+        run.append(text)
+        size += len(text)
+        if size > _LONGEST_LINE or (size > _BLOCK and text.endswith("\n")):
+            yield block.append("".join(run), style=now)
+            block, size, run = Text(), 0, []
+    yield block.append("".join(run), style=now)
+
+
+def _styled(view: ExampleView, n_real: int) -> Iterator[tuple[str, str]]:
+    """Every token's text and style, and what stands between."""
+    shown, segment = _Memo(_flowing), None
+    for token in islice(view.tokens, n_real):
+        if segment is not None and segment != token.segment:
+            yield _seam(token), STYLES["padding"]
+        segment = token.segment
+        yield shown[token.text] if view.has_text else f"{token.id} ", STYLES[token.kind]
+    if n_real < len(view.tokens):
+        first = view.tokens[n_real]
+        yield f"{len(view.tokens) - n_real:,} × {first.text or first.id}", STYLES["padding"]
 
 
 def _seam(token: TokenView) -> str:
     """What stands between two texts of a row, or two messages of a rendering."""
     return f"\n── {token.segment - 1} {token.role} ──\n" if token.role else "\n──\n"
-
-
-def _apart(tokens: list[TokenView]) -> tuple[list[TokenView], list[TokenView]]:
-    """Real tokens and padding; padding is always at the end."""
-    n = sum(token.kind != "padding" for token in tokens)
-    return tokens[:n], tokens[n:]
-
-
-def table(tokens: list[TokenView]) -> Table:
-    """Position, id, token, kind, and the target that is predicted from there."""
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    rendered = any(token.role for token in tokens)
-    packed = any(token.segment for token in tokens) and not rendered
-    for name in ("pos", "seg", "id") if packed else ("pos", "id"):
-        shown.add_column(name, justify="right")
-    if rendered:
-        shown.add_column("message")
-    shown.add_column("token")
-    shown.add_column("kind")
-    shown.add_column("target id", justify="right")
-    shown.add_column("target")
-    shown.add_column("loss")
-    real, padding = _apart(tokens)
-    for token in real + padding[:PADDING_ROWS]:
-        style = STYLES[token.kind]
-        shown.add_row(
-            str(token.position),
-            *([str(token.segment or "")] if packed else []),
-            str(token.id),
-            *([f"{token.segment - 1} {token.role}" if token.role else ""] if rendered else []),
-            Text(visible(token.text), style=style),
-            Text(token.kind, style=style),
-            str(token.target) if token.target_trained else Text("-100", style="bright_black"),
-            Text(visible(token.target_text), style="" if token.target_trained else "bright_black"),
-            Text("●", style="green") if token.target_trained else Text("·", style="bright_black"),
-        )
-    if len(padding) > PADDING_ROWS:
-        shown.add_row(
-            *["⋮", "", "", ""][: 3 + packed], Text(f"{len(padding) - PADDING_ROWS:,} more", style=STYLES["padding"])
-        )
-    return shown
-
-
-def render(view: ExampleView, *, with_table: bool) -> RenderableType:
-    """Title, legend, running text and, on request, the table."""
-    parts: list[RenderableType] = [Text(view.title, style="bold"), legend(view.tokens), Text(), flow(view)]
-    if not view.has_text:
-        parts.insert(1, Text("no tokenizer with the cache's hash nearby; pass --tokenizer to see text", style="yellow"))
-    if with_table:
-        parts += [Text(), table(view.tokens)]
-    return Group(*parts)

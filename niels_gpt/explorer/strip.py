@@ -184,7 +184,7 @@ def stored_strip(view: ExampleView, sentinels: dict[str, int]) -> Strip:
     )
 
 
-def with_last_target(view: ExampleView) -> list[TokenView]:
+def with_last_target(view: ExampleView) -> Sequence[TokenView]:
     """The tokens of a row, and the one that is only ever a target: of a b c d the inputs are a b c."""
     tokens = view.tokens
     if view.n_tokens <= len(tokens) or not tokens:
@@ -195,7 +195,7 @@ def with_last_target(view: ExampleView) -> list[TokenView]:
 
 
 def _stored_groups(
-    tokens: list[TokenView], sentinels: dict[str, int], *, episodes: Sequence[int]
+    tokens: Sequence[TokenView], sentinels: dict[str, int], *, episodes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], list[Group]]:
     """Which group every token is of: its episode in a packed row, else the turn that a sentinel opened."""
     padding = np.array([token.kind == "padding" for token in tokens], np.bool_)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from niels_gpt.episodes.format import is_episode_indexed_dataset, open_manifest
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
-from niels_gpt.explorer.example import ExampleView, Kind, TokenView
+from niels_gpt.explorer.example import CONTEXT, PADDING, SCAFFOLD, TRAINED, Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
@@ -98,18 +96,16 @@ def view_episode(
     batch, _ = feed.batch(Place(0, number))
     x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
     trained = np.concatenate([[False], graded[:-1]])
-    kinds = [_kind(i, int(x[i]), batch.num_tokens, bool(trained[i]), set(special.values())) for i in range(T)]
+    kinds = _kinds(x, batch.num_tokens, trained, special.values())
     text = spelling
     if text is None and manifest.get("tokenizer_sha256"):
         text = spelling_of(dataset, manifest, tokenizer)
-    views = _views(x, y, kinds, graded, text)
-    if batch.segment_ids is not None:
-        segments = batch.segment_ids[0].tolist()
-        views = [replace(view, segment=segment) for view, segment in zip(views, segments, strict=True)]
+    segments = None if batch.segment_ids is None else batch.segment_ids[0].numpy()
+    tokens = _columns(x, y, kinds, graded, text, segments)
     what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
     what = what or f"episode {number:,} of {n:,}:"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
-    return ExampleView(title, views, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
+    return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
 
 
 def _sft(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Spelling | None) -> ExampleView:
@@ -122,17 +118,17 @@ def _sft(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: 
     length = int(stops[0] - starts[0])
     T = T or max(1, length - 1)
     special = meta["special_token_ids"]
-    dataset = SFTExampleDataset(str(tokens_path), str(idx_path), T=T, device="cpu", eot_id=special["eot"])
+    dataset = SFTExampleDataset(str(tokens_path), str(idx_path), T=T, device="cpu", eot_id=special.get("eot", 0))
     x, y, y_masked = (tensor[0].numpy() for tensor in dataset.rows(np.array([number])))
     graded = y_masked != IGNORE_INDEX
     trained = np.concatenate([[False], graded[:-1]])
-    kinds = [_kind(i, int(x[i]), length, bool(trained[i]), set(special.values())) for i in range(T)]
+    kinds = _kinds(x, length, trained, special.values())
     cut = f", cut to the first {T + 1:,}" if length > T + 1 else ""
     title = (
         f"{cache} {split} example {number:,} of {len(index):,}: {length:,} tokens{cut}, {int(graded.sum()):,} trained"
     )
-    views = _views(x, y, kinds, graded, text)
-    return ExampleView(title, views, text is not None, n_tokens=min(length, T + 1))
+    shown = _columns(x, y, kinds, graded, text)
+    return ExampleView(title, shown, text is not None, n_tokens=min(length, T + 1))
 
 
 def _pretrain(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Spelling | None) -> ExampleView:
@@ -151,26 +147,21 @@ def _pretrain(cache: Path, meta: Meta, number: int, split: str, T: int | None, t
     row = tokens[start : start + T + 1]
     graded = np.ones(len(row) - 1, dtype=np.bool_)
     eot = meta["special_token_ids"]["eot"]
-    kinds: list[Kind] = ["scaffold" if token == eot else "trained" for token in row[:-1]]
+    kinds = np.where(row[:-1] == eot, SCAFFOLD, TRAINED)
     title = f"{path}: tokens {start:,} to {start + len(row) - 1:,} of {len(tokens):,}, all trained"
-    views = _views(row[:-1], row[1:], kinds, graded, text)
-    return ExampleView(title, views, text is not None, n_tokens=len(row))
+    shown = _columns(row[:-1], row[1:], kinds, graded, text)
+    return ExampleView(title, shown, text is not None, n_tokens=len(row))
 
 
-def _kind(position: int, token: int, length: int, trained: bool, sentinels: set[int]) -> Kind:
-    if position >= length:
-        return "padding"
-    if trained:
-        return "trained"
-    return "scaffold" if token in sentinels else "context"
+def _kinds(x: Ints, length: int, trained: Bools, sentinels: Iterable[int]) -> Ints:
+    known = [np.arange(len(x)) >= length, trained, np.isin(x, list(sentinels))]
+    return np.select(known, [PADDING, TRAINED, SCAFFOLD], CONTEXT).astype(np.uint8)
 
 
-def _views(x: Any, y: Any, kinds: list[Kind], graded: Any, text: Spelling | None) -> list[TokenView]:
-    name = text or (lambda token: "")
-    return [
-        TokenView(i, int(x[i]), name(int(x[i])), kind, int(y[i]), name(int(y[i])), bool(graded[i]))
-        for i, kind in enumerate(kinds)
-    ]
+def _columns(
+    x: Ints, y: Ints, kinds: Ints, graded: Bools, text: Spelling | None, segments: Ints | None = None
+) -> TokenColumns:
+    return TokenColumns(x, y, kinds, graded, text or (lambda token: ""), segments=segments)
 
 
 def spelling_of(cache: Path, meta: Meta, given: Path | None) -> Spelling | None:

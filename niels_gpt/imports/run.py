@@ -11,6 +11,7 @@ from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.rows import Rows
+from niels_gpt.fields import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
 from niels_gpt.imports.formats import Asked
 from niels_gpt.imports.registry import format_named
 from niels_gpt.inputs import fingerprint
@@ -18,6 +19,11 @@ from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import SILENT, Progress
 
 EXPORT_MANIFEST = "export.json"
+SOURCE_FIELDS = {
+    "vocab_size": VOCAB_SIZE.or_null(),
+    "tokenizer_sha256": TEXT.or_null(),
+    "special_token_ids": IDS.or_null(),
+}
 
 
 def import_episodes(
@@ -101,7 +107,10 @@ def _recorded(place: Path) -> dict[str, Any]:
                 manifest = json.loads(path.read_bytes())
             except ValueError as error:
                 raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
-            return dict(manifest.get("source") or {}) if isinstance(manifest, dict) else {}
+            source = manifest.get("source") if isinstance(manifest, dict) else None
+            check_fields(path, {"source": source}, {"source": OBJECT.or_null()})
+            check_fields(path, source or {}, SOURCE_FIELDS, "source.")
+            return dict(source or {})
     return {}
 
 

@@ -23,8 +23,9 @@ from typing import Any
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
+from niels_gpt.fields import FILE, check_parts
 from niels_gpt.files import HashedWriter, sync_directory, write_atomic
-from niels_gpt.manifests import Manifest, check_keys, check_names, check_objects, read_manifest
+from niels_gpt.manifests import Manifest, check_keys, check_names, read_manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
 from niels_gpt.scale.publish import MANIFEST_NAMES
@@ -122,7 +123,7 @@ def _files_of(manifest: Path, where: Path) -> Manifest:
     """What a manifest from elsewhere lists; nothing in it is trusted."""
     found = read_manifest(manifest)
     check_keys(where, found, ["files"], "manifest")
-    check_objects(where, found, ["files"])
+    check_parts(where, found, "files", FILE)
     check_names(where, found["files"])
     return dict(found["files"])
 

@@ -1,6 +1,7 @@
 """Documents from the user's own files: a text or markdown file is one document, a row with `text` another.
 
-Rows are JSON lines or those of a parquet file.
+Rows are JSON lines, the objects of a `.json` array, or those of a parquet file. In a directory `.json` is left out:
+there it is most often a configuration; name such a file to have its rows.
 
 A text file above 4 MiB is handed out in parts that end with a line, each a document, so that memory stays flat; all
 parts go to the same side of the split.
@@ -32,11 +33,11 @@ from niels_gpt.inputs import (
 )
 from niels_gpt.remote import AnyFile, RemoteFile, located
 from niels_gpt.sources.base import TextSource
-from niels_gpt.sources.records import read_records
+from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slices, slices_of
 
 PART_BYTES = 4 * 1024 * 1024
-ROW_SUFFIXES = (*JSONL_SUFFIXES, ".parquet")
+SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # a .json found by a search may be anything
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,11 @@ class TextFiles(TextSource):
 
 def _files(given: str | AnyFile) -> Sequence[AnyFile]:
     file = located(given)
-    return [file] if isinstance(file, RemoteFile) else expand([str(given)], TEXT_SUFFIXES + ROW_SUFFIXES)
+    return [file] if isinstance(file, RemoteFile) else expand([str(given)], SEARCHED_SUFFIXES)
 
 
 def _documents(file: AnyFile) -> Iterator[Document | Rejected]:
-    if file.name.endswith(ROW_SUFFIXES):
+    if file.name.endswith(RECORD_SUFFIXES):
         return map(_document, read_records(file))
     return _parts(file) if _is_large(file) else iter((_whole(file),))
 
@@ -105,7 +106,7 @@ def _is_large(file: AnyFile) -> bool:
 
 def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
     """The slices of a file, or `None` if it is read whole."""
-    if file.name.endswith(ROW_SUFFIXES):
+    if file.name.endswith(RECORD_SUFFIXES):
         return _cut_rows(file, slice_bytes)
     return _cut_text(file, slice_bytes) if _is_large(file) else None
 

@@ -393,7 +393,7 @@ def test_a_manifest_that_reaches_outside_is_not_fetched(
 
 def test_what_is_no_dataset_is_not_fetched(faulty: Any, tmp_path: Path) -> None:
     """A manifest of another kind, and a file in place of the directory."""
-    for held, said in ((b"{}", "lacks files"), (b'{"files": 3}', "files is a int"), (b"[" * 100_000, "not valid JSON")):
+    for held, said in ((b"{}", "lacks files"), (b'{"files": 3}', "files is 3"), (b"[" * 100_000, "not valid JSON")):
         FaultyStore().pipe_file("/x/meta.json", held)
         with pytest.raises(CacheError, match=said):
             ReadCache(tmp_path / "cache").open("faulty://x")

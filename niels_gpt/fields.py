@@ -1,0 +1,92 @@
+"""What the fields of a manifest may hold. Manifests get edited by hand, and other tools write them too.
+
+What nobody relies on may be anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.errors import CacheError
+
+REPAIR: Final = "Restore the file, or build again with --overwrite"
+MOST_IDS: Final = 1 << 32
+_MOST: Final = (1 << 63) - 1
+_SHOWN = 60  # characters of a wrong value
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a field may hold: in words, and as a test."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+    def or_null(self) -> Field:
+        """The same, or null."""
+        return Field(f"{self.expected}, or null", lambda value: value is None or self.fits(value))
+
+
+def whole(least: int = 0, most: int = _MOST) -> Field:
+    """A whole number from `least` to `most`; true and false are none."""
+    bounds = f"from {least:,} to {most:,}" if most < _MOST else f"of at least {least:,}"
+    fits = lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most  # noqa: E731
+    return Field(f"a whole number {bounds}", fits)
+
+
+def one_of(values: Sequence[str]) -> Field:
+    """One of some names."""
+    return Field(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
+
+
+def objects_of(field: Field) -> Field:
+    """An object whose values are all such fields."""
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, dict) and all(map(field.fits, value.values()))
+
+    return Field(f"an object in which each is {field.expected}", fits)
+
+
+COUNT: Final = whole()
+TEXT: Final = Field("a text", lambda value: isinstance(value, str))
+OBJECT: Final = Field("an object", lambda value: isinstance(value, dict))
+COUNTS: Final = objects_of(COUNT)
+IDS: Final = objects_of(whole(0, MOST_IDS - 1))
+VOCAB_SIZE: Final = whole(1, MOST_IDS)
+FILE: Final = {
+    "bytes": COUNT,
+    "sha256": TEXT,
+    "crc32_blocks": Field(
+        "a run of eight hex digits for each block",
+        lambda value: isinstance(value, str) and re.fullmatch("([0-9a-f]{8})*", value) is not None,
+    ),
+}
+
+
+def check_fields(path: Path, held: Mapping[str, Any], fields: Mapping[str, Field], within: str = "") -> None:
+    """Raise `CacheError` for the first of `fields` that is there and holds something else.
+
+    Args:
+        within: where in the file the fields stand, as `splits.train.`.
+    """
+    for name, field in fields.items():
+        if name in held and not field.fits(held[name]):
+            found = repr(held[name])
+            found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
+            raise CacheError(f"{path}: {within}{name} is {found}; expected {field.expected}. {REPAIR}")
+
+
+def check_parts(path: Path, manifest: Mapping[str, Any], key: str, fields: Mapping[str, Field]) -> None:
+    """The same for `manifest[key]`, an object of objects that have all of `fields`."""
+    check_fields(path, manifest, {key: OBJECT})
+    for name, part in manifest[key].items():
+        check_fields(path, {name: part}, {name: OBJECT}, f"{key}.")
+        missing = [field for field in fields if field not in part]
+        if missing:
+            raise CacheError(f"{path}: {key}.{name} lacks {', '.join(missing)}. {REPAIR}")
+        check_fields(path, part, fields, f"{key}.{name}.")
