@@ -32,7 +32,7 @@ from niels_gpt.cache.formats import (
 )
 from niels_gpt.cache.meta import open_meta, read_meta, write_meta
 from niels_gpt.errors import Mismatch, NielsError, UsageError
-from niels_gpt.files import StagedDirectory, json_bytes, tidy_up, write_atomic
+from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.portions import SERIAL, Engine
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import ChatSource, TextSource
@@ -44,6 +44,7 @@ from niels_gpt.sources.oasst1 import OpenAssistant
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.sources.wikitext import WikiText
+from niels_gpt.staging import StagedDirectory, tidy_up
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 

@@ -15,10 +15,11 @@ from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, dtype_for
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
-from niels_gpt.files import StagedDirectory, json_bytes, tidy_up, write_atomic
+from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import Progress
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.staging import StagedDirectory, tidy_up
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
 
 

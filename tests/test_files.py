@@ -20,15 +20,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
-from niels_gpt.files import (
-    HashedWriter,
-    StagedDirectory,
-    create_whole,
-    json_bytes,
-    staging_path,
-    tidy_up,
-    write_atomic,
-)
+from niels_gpt.files import HashedWriter, create_whole, json_bytes, write_atomic
+from niels_gpt.staging import StagedDirectory, staging_path, tidy_up
 
 MANIFEST = "meta.json"
 
@@ -420,7 +413,7 @@ def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
 HOLD = """
 import sys, time
 from pathlib import Path
-from niels_gpt.files import StagedDirectory
+from niels_gpt.staging import StagedDirectory
 with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
     (staged.path / "half").mkdir()
     (staged.path / "half" / "data").write_text("x")
@@ -469,7 +462,7 @@ def test_what_a_killed_process_left_is_gone_before_the_next_one_writes(tmp_path:
 DIE_BETWEEN_RENAMES = """
 import os, signal, sys
 from pathlib import Path
-from niels_gpt.files import StagedDirectory
+from niels_gpt.staging import StagedDirectory
 rename = Path.rename
 def dying(self, target):
     if self.name == ".out.partial":
@@ -533,7 +526,8 @@ def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_pat
 WRITE_TOO_MUCH = """
 import resource, signal, sys
 from pathlib import Path
-from niels_gpt.files import HashedWriter, StagedDirectory, write_atomic
+from niels_gpt.files import HashedWriter, write_atomic
+from niels_gpt.staging import StagedDirectory
 folder, how, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -18,8 +18,9 @@ from niels_gpt.export.opening import open_source, splits_of
 from niels_gpt.export.registry import format_named
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Examples, Facts, checked_split
-from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.staging import StagedDirectory
 
 MANIFEST_NAME = "export.json"
 README_NAME = "README.md"

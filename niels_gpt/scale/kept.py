@@ -20,10 +20,11 @@ from typing import Any, Final
 
 from niels_gpt.builds import differences
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.files import json_bytes, staging_path, write_atomic
+from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import Progress
 from niels_gpt.scale.units import ATTEMPTS, forget
+from niels_gpt.staging import staging_path
 
 RECIPE_NAME: Final = "recipe.json"
 UNITS_VERSION: Final = 2

@@ -14,10 +14,11 @@ import sentencepiece
 
 from niels_gpt import __version__
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
-from niels_gpt.files import StagedDirectory, json_bytes, write_atomic
+from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.staging import StagedDirectory
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 

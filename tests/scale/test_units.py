@@ -14,7 +14,6 @@ import pytest
 from niels_gpt.documents import DocumentWork
 from niels_gpt.encoders import SentinelEncoder
 from niels_gpt.errors import OutputExists
-from niels_gpt.files import StagedDirectory
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.portions import EpisodeWork, Portion
 from niels_gpt.progress import SILENT
@@ -23,6 +22,7 @@ from niels_gpt.scale.kept import prepare, units_path
 from niels_gpt.scale.units import ATTEMPTS, Task, build_unit, forget
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.slices import Slice
+from niels_gpt.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats
