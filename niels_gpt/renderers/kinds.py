@@ -15,14 +15,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
 
-STAND_IN = re.compile(r'\{"niels-(\d+)-gpt": 1\}|niels-(\d+)-gpt')
+# A text, arguments as `to_json` writes them, arguments that were text already. None of them is the same once it is
+# quoted, escaped, stripped, parsed and written again, or sorted: a format that does so has no shape.
+_AS_TEXT = 'niels-gpt-# "é\\<&>\n".'
+_AS_OBJECT = '{"niels-gpt-#": "é", "a": 1}'
+_AS_JSON = '{"niels-gpt-#":"é","a":1}'
+STAND_IN = re.compile(
+    "|".join(re.escape(form).replace(re.escape("#"), r"\d+") for form in (_AS_TEXT, _AS_OBJECT, _AS_JSON))
+)
+_MARK = "niels-gpt-"
 
 _TEXT, _NAME = {str}, (str, type(None))
 
@@ -208,9 +216,8 @@ def _keys(arguments: Any, values: list[str], bare: Callable[[Any, str], str]) ->
 
 
 def _checked(arguments: str) -> str:
-    """Arguments that are JSON text, without white space around them."""
-    _loaded(arguments)
-    if arguments.strip() != arguments:
+    """Arguments that are a JSON object as text, without white space around it."""
+    if type(_loaded(arguments)) is not dict or arguments.strip() != arguments:
         raise _Unkind
     return arguments
 
@@ -234,59 +241,57 @@ def _written(arguments: Any) -> str:
         raise _Unkind from error
 
 
-def stand_ins(key: Key) -> tuple[list[Message], list[bool]]:
-    """A conversation of these kinds whose values are told apart, and which of them are JSON."""
-    is_json: list[bool] = []
+def stand_ins(key: Key) -> tuple[list[Message], dict[str, int]]:
+    """A conversation of these kinds whose values are told apart, and the number of each stand-in."""
+    made: dict[str, int] = {}
 
-    def text() -> str:
-        is_json.append(False)
-        return f"niels-{len(is_json) - 1}-gpt"
+    def new(form: str = _AS_TEXT) -> str:
+        stand_in = form.replace("#", str(len(made)))
+        made[stand_in] = len(made)
+        return stand_in
 
-    made: list[Message] = []
+    messages: list[Message] = []
     ids: list[str] = []
     for kind in key:
         if isinstance(kind, str):
-            made.append({"role": kind, "content": text()})
+            messages.append({"role": kind, "content": new()})
             continue
-        message: Message = {"role": kind.role, "content": text() if kind.content else ""}
+        message: Message = {"role": kind.role, "content": new() if kind.content else ""}
         if kind.answers is not None:
             message["tool_call_id"] = ids[kind.answers]
         if kind.name is not None:
             message["name"] = kind.name
         if kind.reasoning:
-            message["reasoning_content"] = text()
+            message["reasoning_content"] = new()
         if kind.calls:
-            message["tool_calls"] = [_stand_in_call(call, text, is_json) for call in kind.calls]
+            message["tool_calls"] = [_stand_in_call(call, new) for call in kind.calls]
             ids = [call.get("id", "") for call in message["tool_calls"]]
-        made.append(message)
-    return made, is_json
+        messages.append(message)
+    return messages, made
 
 
-def _stand_in_call(kind: CallKind, text: Callable[[], str], is_json: list[bool]) -> Any:
-    call: dict[str, Any] = {"id": text()} if kind.has_id else {}
+def _stand_in_call(kind: CallKind, new: Callable[..., str]) -> Any:
+    call: dict[str, Any] = {"id": new()} if kind.has_id else {}
     if kind.type is not None:
         call["type"] = kind.type
     if kind.keys is None:
-        arguments: dict[str, Any] = {text(): 1}
-        is_json[-1] = True
+        stand_in = new(_AS_JSON if kind.is_text else _AS_OBJECT)
+        arguments = stand_in if kind.is_text else json.loads(stand_in)
     else:
-        arguments = {key: text() for key in kind.keys}
-    call["function"] = {"name": kind.name, "arguments": to_json(arguments) if kind.is_text else arguments}
+        bare = {key: new() for key in kind.keys}
+        arguments = to_json(bare) if kind.is_text else bare
+    call["function"] = {"name": kind.name, "arguments": arguments}
     return call
 
 
 def spells_stand_in(*texts: str) -> bool:
     """A name of a tool, or the like, which is no value, looks like one."""
-    return any(STAND_IN.search(text) for text in texts)
+    return any(_MARK in text.lower() for text in texts)
 
 
-def found_in(text: str, is_json: Sequence[bool]) -> list[int] | None:
+def found_in(text: str, made: Mapping[str, int]) -> list[int] | None:
     """The values whose stand-ins a text holds; `None`: one of them stands there in another clothing than its own."""
-    found = []
-    for stand_in in STAND_IN.finditer(text):
-        as_json = stand_in[1] is not None
-        at = int(stand_in[1] if as_json else stand_in[2])
-        if is_json[at] != as_json:
-            return None
-        found.append(at)
-    return found
+    if spells_stand_in(STAND_IN.sub("", text)):
+        return None
+    found = [made.get(stand_in, -1) for stand_in in STAND_IN.findall(text)]
+    return None if -1 in found else found

@@ -161,7 +161,7 @@ class Shapes:
         key = (kinds, id(offered))  # equal tools are the same object, as long as it is kept
         try:
             shape = self._known.get(key, _UNKNOWN)
-        except TypeError:  # a role that is no text
+        except TypeError:  # a role that cannot be a key
             return None
         if shape is not _UNKNOWN:
             return shape
@@ -183,17 +183,19 @@ class Shapes:
 
         ::
 
-            text of a piece   "<s>"   "\\nniels-0-gpt"   "</s>"      one stand-in, in piece 1, which is no scaffold
-            sizes              3       1                  4           frames  "<s>\\n" "" "</s>"
+            text of a piece   "<s>"   "\\n(value 0)"   "</s>"      one stand-in, in piece 1, which is no scaffold
+            sizes              3       1                4           frames  "<s>\\n" "" "</s>"
         """
         if spells_stand_in(repr(kinds), *(tools.texts if tools else ())):
             return None
-        messages, is_json = stand_ins(kinds)
+        if not all(isinstance(kind, str | Kind) for kind in kinds):  # a role that is no text: the grammar refuses it
+            return None
+        messages, made = stand_ins(kinds)
         try:
             out, _ = self._write(normalise(messages), tools)
         except MessageError:
             return None
-        found = [found_in(text, is_json) for text in out.texts]
+        found = [found_in(text, made) for text in out.texts]
         holding = [piece for piece, values in enumerate(found) if values]
         order = tuple(chain.from_iterable(values or () for values in found))
         as_given = all(values is not None and len(values) <= 1 for values in found)
@@ -212,7 +214,7 @@ class Shapes:
             return None
         return Shape(
             frames=[text for frame in between for text in (frame, "")][:-1],
-            order=None if order == tuple(range(len(is_json))) else order,
+            order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
             places=np.array(holding, np.int64),
             controls=np.array(controls, np.int64).reshape(-1, 3),
