@@ -7,30 +7,19 @@
      "tool_calls": [{"id": "a", "function": {"name": "look", ...}}]}        Kind(calls=(look, with id))   2 values
     {"role": "tool", "tool_call_id": "a", "content": "4 degrees"}           Kind(answers=0)               1 value
 
-The kinds of all messages are a key; `stand_ins` makes of it a conversation whose values can be found again in what a
-grammar writes. A message that has anything else about it has no kind, and its conversation is written by itself.
+The kinds of all messages are a key; `stand_ins.py` makes of it a conversation whose values can be found again in what
+a grammar writes. A message that has anything else about it has no kind, and its conversation is written by itself.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
-
-# A text, arguments as `to_json` writes them, arguments that were text already. None of them is the same once it is
-# quoted, escaped, stripped, parsed and written again, or sorted: a format that does so has no shape.
-_AS_TEXT = 'niels-gpt-# "é\\<&>\n".'
-_AS_OBJECT = '{"niels-gpt-#": "é", "a": 1}'
-_AS_JSON = '{"niels-gpt-#":"é","a":1}'
-STAND_IN = re.compile(
-    "|".join(re.escape(form).replace(re.escape("#"), r"\d+") for form in (_AS_TEXT, _AS_OBJECT, _AS_JSON))
-)
-_MARK = "niels-gpt-"
 
 _TEXT, _NAME = {str}, (str, type(None))
 
@@ -86,12 +75,17 @@ class _Unkind(Exception):
 
 
 def read_values(
-    messages: Sequence[Message], *, calls: bool = True, bare: Callable[[Any, str], str] | None = None
+    messages: Sequence[Message],
+    *,
+    calls: bool = True,
+    bare: Callable[[Any, str], str] | None = None,
+    quoted: bool = False,
 ) -> Values | None:
     """The kinds of a conversation and what it fills in; `None`: a message has no kind, or calls without `calls`.
 
     Args:
         bare: how an argument is written that stands by itself; `None`: arguments are written as JSON.
+        quoted: results of tools are written as JSON.
     """
     values: list[Any] = []
     kinds: list[str | Kind] = []
@@ -103,7 +97,7 @@ def read_values(
             normal.append(message)
             role = message["role"]
             if role == "tool":
-                kinds.append(_answer(message, asked, values))
+                kinds.append(_answer(message, asked, values, quoted))
             elif len(message) == 2:
                 kinds.append(role)
                 values.append(message["content"])
@@ -162,7 +156,7 @@ def _kind(message: Message, values: list[str], bare: Callable[[Any, str], str] |
     return Kind("assistant", content, reasoning, calls)
 
 
-def _answer(message: Message, asked: list[str], values: list[str]) -> Kind:
+def _answer(message: Message, asked: list[str], values: list[str], quoted: bool) -> Kind:
     """The kind of a tool's result."""
     name = message.get("name")
     if len(message) != (3 if name is None else 4) or type(name) not in _NAME:
@@ -171,7 +165,10 @@ def _answer(message: Message, asked: list[str], values: list[str]) -> Kind:
         answers = asked.index(message["tool_call_id"])
     except ValueError as error:
         raise _Unkind from error
-    return Kind("tool", _taken(message["content"], values), False, (), answers, name)
+    content = _taken(message["content"], values)
+    if content and quoted:
+        values[-1] = _as_json(values[-1])
+    return Kind("tool", content, False, (), answers, name)
 
 
 def _taken(text: Any, values: list[str]) -> bool:
@@ -235,63 +232,11 @@ def _written(arguments: Any) -> str:
     """Arguments that are an object, as JSON."""
     if type(arguments) is not dict or not set(map(type, arguments)) <= _TEXT:
         raise _Unkind
+    return _as_json(arguments)
+
+
+def _as_json(value: Any) -> str:
     try:
-        return to_json(arguments)
+        return to_json(value)
     except MessageError as error:
         raise _Unkind from error
-
-
-def stand_ins(key: Key) -> tuple[list[Message], dict[str, int]]:
-    """A conversation of these kinds whose values are told apart, and the number of each stand-in."""
-    made: dict[str, int] = {}
-
-    def new(form: str = _AS_TEXT) -> str:
-        stand_in = form.replace("#", str(len(made)))
-        made[stand_in] = len(made)
-        return stand_in
-
-    messages: list[Message] = []
-    ids: list[str] = []
-    for kind in key:
-        if isinstance(kind, str):
-            messages.append({"role": kind, "content": new()})
-            continue
-        message: Message = {"role": kind.role, "content": new() if kind.content else ""}
-        if kind.answers is not None:
-            message["tool_call_id"] = ids[kind.answers]
-        if kind.name is not None:
-            message["name"] = kind.name
-        if kind.reasoning:
-            message["reasoning_content"] = new()
-        if kind.calls:
-            message["tool_calls"] = [_stand_in_call(call, new) for call in kind.calls]
-            ids = [call.get("id", "") for call in message["tool_calls"]]
-        messages.append(message)
-    return messages, made
-
-
-def _stand_in_call(kind: CallKind, new: Callable[..., str]) -> Any:
-    call: dict[str, Any] = {"id": new()} if kind.has_id else {}
-    if kind.type is not None:
-        call["type"] = kind.type
-    if kind.keys is None:
-        stand_in = new(_AS_JSON if kind.is_text else _AS_OBJECT)
-        arguments = stand_in if kind.is_text else json.loads(stand_in)
-    else:
-        bare = {key: new() for key in kind.keys}
-        arguments = to_json(bare) if kind.is_text else bare
-    call["function"] = {"name": kind.name, "arguments": arguments}
-    return call
-
-
-def spells_stand_in(*texts: str) -> bool:
-    """A name of a tool, or the like, which is no value, looks like one."""
-    return any(_MARK in text.lower() for text in texts)
-
-
-def found_in(text: str, made: Mapping[str, int]) -> list[int] | None:
-    """The values whose stand-ins a text holds; `None`: one of them stands there in another clothing than its own."""
-    if spells_stand_in(STAND_IN.sub("", text)):
-        return None
-    found = [made.get(stand_in, -1) for stand_in in STAND_IN.findall(text)]
-    return None if -1 in found else found

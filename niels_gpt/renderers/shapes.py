@@ -25,18 +25,10 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.calls import BareForm, CallForm
-from niels_gpt.renderers.kinds import (
-    STAND_IN,
-    Key,
-    Kind,
-    found_in,
-    plain_values,
-    read_values,
-    spells_stand_in,
-    stand_ins,
-)
+from niels_gpt.renderers.kinds import Key, Kind, plain_values, read_values
 from niels_gpt.renderers.rendered import SCAFFOLD
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.stand_ins import STAND_IN, found_in, spells_stand_in, stand_ins
 from niels_gpt.renderers.tools import Tools, tools_of
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, is_ascii, utf8_of
@@ -97,6 +89,7 @@ class Shapes:
         looks_for: what it looks for in texts. Those that hold one of these are none of its shapes', and neither are
             texts that are empty, begin or end in white space, or begin with a tag.
         dialect: how it writes calls; `None`: it writes none.
+        quoted: it writes results of tools as JSON.
     """
 
     def __init__(
@@ -105,8 +98,10 @@ class Shapes:
         encoder: Encoder,
         looks_for: Sequence[str],
         dialect: CallForm | None = None,
+        *,
+        quoted: bool = False,
     ) -> None:
-        self._write, self._encoder = write, encoder
+        self._write, self._encoder, self._quoted = write, encoder, quoted
         self._bare = dialect.bare if isinstance(dialect, BareForm) else None
         self._tags = [text for text in looks_for if "<" in text]
         self._words = [text for text in looks_for if "<" not in text]
@@ -130,7 +125,7 @@ class Shapes:
             offered.met = True
             return None
         calls = self._calls_known > 0 or self._calls_tried < _TRIES
-        read = plain_values(messages) or read_values(messages, calls=calls, bare=self._bare)
+        read = plain_values(messages) or read_values(messages, calls=calls, bare=self._bare, quoted=self._quoted)
         if read is None:
             return None
         shape = self._shape_of(read.key, offered)
@@ -190,7 +185,7 @@ class Shapes:
             return None
         if not all(isinstance(kind, str | Kind) for kind in kinds):  # a role that is no text: the grammar refuses it
             return None
-        messages, made = stand_ins(kinds)
+        messages, made = stand_ins(kinds, quoted=self._quoted)
         try:
             out, _ = self._write(normalise(messages), tools)
         except MessageError:
