@@ -118,7 +118,7 @@ class Shapes:
         if type(messages) is not list or set(map(type, messages)) != _DICT:
             return None
         try:
-            offered = tools_of(tools) if tools else None
+            offered = None if tools is None else tools_of(tools)
         except MessageError:
             return None
         if offered is not None and not offered.met:  # where every conversation has tools of its own, no more is read
