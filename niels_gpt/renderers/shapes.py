@@ -32,7 +32,7 @@ from niels_gpt.renderers.stand_ins import STAND_IN, found_in, spells_stand_in, s
 from niels_gpt.renderers.tools import Tools, tools_of
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, is_ascii, utf8_of
-from niels_gpt.tokenizer.pieces import NO_POSITIONS, Positions, edges_of
+from niels_gpt.tokenizer.pieces import Positions, edges_of
 
 _MOST_MESSAGES = 64  # longer conversations are seldom alike
 _MOST_KINDS = 4096
@@ -63,9 +63,6 @@ class Shape:
         whole = self.frames.copy()
         whole[1::2] = values
         return "".join(whole)
-
-
-_UNKNOWN = Shape([], None, NO_POSITIONS, NO_POSITIONS, NO_POSITIONS)
 
 
 class Shaped(NamedTuple):
@@ -105,7 +102,7 @@ class Shapes:
         self._bare = dialect.bare if isinstance(dialect, BareForm) else None
         self._tags = [text for text in looks_for if "<" in text]
         self._words = [text for text in looks_for if "<" not in text]
-        self._known: dict[tuple[Key, int], Shape | None] = {}
+        self._known: dict[tuple[Key, int], tuple[Shape | None, Tools | None]] = {}
         self._met: dict[tuple[Key, int], Tools | None] = {}
         self._calls_tried = self._calls_known = 0  # kinds with calls that were learned, and that have a shape
 
@@ -155,13 +152,14 @@ class Shapes:
         """A kind of conversation that comes a second time is worth a shape."""
         key = (kinds, id(offered))  # equal tools are the same object, as long as it is kept
         try:
-            shape = self._known.get(key, _UNKNOWN)
+            known = self._known.get(key)
         except TypeError:  # a role that cannot be a key
             return None
-        if shape is not _UNKNOWN:
-            return shape
+        if known is not None:
+            return known[0]
         if key in self._met:
-            shape = self._known[key] = self._learned(kinds, offered)
+            shape = self._learned(kinds, offered)
+            self._known[key] = shape, offered  # kept, whatever other threads forget
             if any(isinstance(kind, Kind) and kind.calls for kind in kinds):
                 self._calls_tried += 1
                 self._calls_known += shape is not None

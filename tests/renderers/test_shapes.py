@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import random
+import weakref
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -27,6 +29,7 @@ from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.shapes import Shapes
+from niels_gpt.renderers.tools import Tools
 from tests.renderers.chats import TOOLS, Messages
 from tests.renderers.sweeps import Options, cases, chats, families
 from tests.renderers.tiny_families import CASES, renderer_of
@@ -532,6 +535,28 @@ def test_a_subclass_says_for_itself_what_it_looks_for() -> None:
     assert renderer._shapes is None
     for _ in range(3):
         assert "REALLY?" in renderer.encoder.decode(renderer.render_many([ask("really?")]).ids.tolist())
+
+
+def test_what_is_forgotten_while_it_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may forget all. Shapes are known by where their tools are; nobody else's may come to lie there."""
+    renderer = new("qwen3")
+    shapes = renderer._shapes
+    assert shapes is not None
+    write, offered = shapes._write, Tools([{"name": "f", "description": "only here"}])
+
+    def forgetful(messages: Any, tools: Any) -> Any:
+        shapes._met.clear()
+        shapes._known.clear()
+        return write(messages, tools)
+
+    monkeypatch.setattr(shapes, "_write", forgetful)
+    for _ in range(4):
+        renderer.render_many([ask()], tools=[offered])
+    place = weakref.ref(offered)
+    del offered
+    gc.collect()
+    assert shapes._known
+    assert place() is not None
 
 
 def test_roles_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
