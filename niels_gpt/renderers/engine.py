@@ -50,6 +50,7 @@ class Family(ABC):
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
         call_glue: what stands between a content and the first call.
+        quotes_results: results of tools are written as JSON.
         looks_for: spellings that a grammar looks for in contents, be it to write them otherwise. Conversations of plain
             texts without any are written alike where their roles are; the engine then writes them once (`shapes.py`).
             `None`: this is not known, and every conversation is written by itself. Each class says it for itself.
@@ -70,6 +71,7 @@ class Family(ABC):
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
     call_glue: ClassVar[str] = ""
+    quotes_results: ClassVar[bool] = False
     looks_for: ClassVar[tuple[str, ...] | None] = None
     ends_turns: ClassVar[bool] = True
     version: ClassVar[int] = 1
@@ -205,7 +207,7 @@ class Family(ABC):
             return None
         if not isinstance(self.encoder, Encoder) or self.encoder.flat is None:
             return None
-        return Shapes(self._script, self.encoder, own, self.calls)
+        return Shapes(self._script, self.encoder, own, self.calls, quoted=self.quotes_results)
 
     def _script(self, messages: list[Message], tools: Any) -> tuple[Script, str]:
         return self._written(self._chat(messages, tools), False), "full"

@@ -32,6 +32,7 @@ class GptOssRenderer(Family):
     controls = (START, CHANNEL, MESSAGE, END)
     cut_end = END
     calls = _DIALECT = HarmonyCalls()
+    quotes_results = True
 
     def begin(self, chat: Chat, out: Script) -> int:
         """The system block, which is nobody's; then the developer's with instructions and tools, if there are any."""

@@ -12,6 +12,7 @@ import base64
 import binascii
 import hashlib
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -126,7 +127,7 @@ def load_image(part: ImagePart) -> Image:
             return ImageOps.exif_transpose(opened).convert("RGB")
     except FileNotFoundError as error:
         raise MessageError("broken_image", f"{part.where}: no such file: {_shown(part.source)}") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, TypeError, struct.error, Image.DecompressionBombError) as error:
         if isinstance(error, MessageError):
             raise
         raise MessageError(

@@ -7,22 +7,19 @@
      "tool_calls": [{"id": "a", "function": {"name": "look", ...}}]}        Kind(calls=(look, with id))   2 values
     {"role": "tool", "tool_call_id": "a", "content": "4 degrees"}           Kind(answers=0)               1 value
 
-The kinds of all messages are a key; `stand_ins` makes of it a conversation whose values can be found again in what a
-grammar writes. A message that has anything else about it has no kind, and its conversation is written by itself.
+The kinds of all messages are a key; `stand_ins.py` makes of it a conversation whose values can be found again in what
+a grammar writes. A message that has anything else about it has no kind, and its conversation is written by itself.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
-
-STAND_IN = re.compile(r'\{"niels-(\d+)-gpt": 1\}|niels-(\d+)-gpt')
 
 _TEXT, _NAME = {str}, (str, type(None))
 
@@ -78,12 +75,17 @@ class _Unkind(Exception):
 
 
 def read_values(
-    messages: Sequence[Message], *, calls: bool = True, bare: Callable[[Any, str], str] | None = None
+    messages: Sequence[Message],
+    *,
+    calls: bool = True,
+    bare: Callable[[Any, str], str] | None = None,
+    quoted: bool = False,
 ) -> Values | None:
     """The kinds of a conversation and what it fills in; `None`: a message has no kind, or calls without `calls`.
 
     Args:
         bare: how an argument is written that stands by itself; `None`: arguments are written as JSON.
+        quoted: results of tools are written as JSON.
     """
     values: list[Any] = []
     kinds: list[str | Kind] = []
@@ -95,7 +97,7 @@ def read_values(
             normal.append(message)
             role = message["role"]
             if role == "tool":
-                kinds.append(_answer(message, asked, values))
+                kinds.append(_answer(message, asked, values, quoted))
             elif len(message) == 2:
                 kinds.append(role)
                 values.append(message["content"])
@@ -154,7 +156,7 @@ def _kind(message: Message, values: list[str], bare: Callable[[Any, str], str] |
     return Kind("assistant", content, reasoning, calls)
 
 
-def _answer(message: Message, asked: list[str], values: list[str]) -> Kind:
+def _answer(message: Message, asked: list[str], values: list[str], quoted: bool) -> Kind:
     """The kind of a tool's result."""
     name = message.get("name")
     if len(message) != (3 if name is None else 4) or type(name) not in _NAME:
@@ -163,7 +165,10 @@ def _answer(message: Message, asked: list[str], values: list[str]) -> Kind:
         answers = asked.index(message["tool_call_id"])
     except ValueError as error:
         raise _Unkind from error
-    return Kind("tool", _taken(message["content"], values), False, (), answers, name)
+    content = _taken(message["content"], values)
+    if content and quoted:
+        values[-1] = _as_json(values[-1])
+    return Kind("tool", content, False, (), answers, name)
 
 
 def _taken(text: Any, values: list[str]) -> bool:
@@ -208,9 +213,8 @@ def _keys(arguments: Any, values: list[str], bare: Callable[[Any, str], str]) ->
 
 
 def _checked(arguments: str) -> str:
-    """Arguments that are JSON text, without white space around them."""
-    _loaded(arguments)
-    if arguments.strip() != arguments:
+    """Arguments that are a JSON object as text, without white space around it."""
+    if type(_loaded(arguments)) is not dict or arguments.strip() != arguments:
         raise _Unkind
     return arguments
 
@@ -228,65 +232,11 @@ def _written(arguments: Any) -> str:
     """Arguments that are an object, as JSON."""
     if type(arguments) is not dict or not set(map(type, arguments)) <= _TEXT:
         raise _Unkind
+    return _as_json(arguments)
+
+
+def _as_json(value: Any) -> str:
     try:
-        return to_json(arguments)
+        return to_json(value)
     except MessageError as error:
         raise _Unkind from error
-
-
-def stand_ins(key: Key) -> tuple[list[Message], list[bool]]:
-    """A conversation of these kinds whose values are told apart, and which of them are JSON."""
-    is_json: list[bool] = []
-
-    def text() -> str:
-        is_json.append(False)
-        return f"niels-{len(is_json) - 1}-gpt"
-
-    made: list[Message] = []
-    ids: list[str] = []
-    for kind in key:
-        if isinstance(kind, str):
-            made.append({"role": kind, "content": text()})
-            continue
-        message: Message = {"role": kind.role, "content": text() if kind.content else ""}
-        if kind.answers is not None:
-            message["tool_call_id"] = ids[kind.answers]
-        if kind.name is not None:
-            message["name"] = kind.name
-        if kind.reasoning:
-            message["reasoning_content"] = text()
-        if kind.calls:
-            message["tool_calls"] = [_stand_in_call(call, text, is_json) for call in kind.calls]
-            ids = [call.get("id", "") for call in message["tool_calls"]]
-        made.append(message)
-    return made, is_json
-
-
-def _stand_in_call(kind: CallKind, text: Callable[[], str], is_json: list[bool]) -> Any:
-    call: dict[str, Any] = {"id": text()} if kind.has_id else {}
-    if kind.type is not None:
-        call["type"] = kind.type
-    if kind.keys is None:
-        arguments: dict[str, Any] = {text(): 1}
-        is_json[-1] = True
-    else:
-        arguments = {key: text() for key in kind.keys}
-    call["function"] = {"name": kind.name, "arguments": to_json(arguments) if kind.is_text else arguments}
-    return call
-
-
-def spells_stand_in(*texts: str) -> bool:
-    """A name of a tool, or the like, which is no value, looks like one."""
-    return any(STAND_IN.search(text) for text in texts)
-
-
-def found_in(text: str, is_json: Sequence[bool]) -> list[int] | None:
-    """The values whose stand-ins a text holds; `None`: one of them stands there in another clothing than its own."""
-    found = []
-    for stand_in in STAND_IN.finditer(text):
-        as_json = stand_in[1] is not None
-        at = int(stand_in[1] if as_json else stand_in[2])
-        if is_json[at] != as_json:
-            return None
-        found.append(at)
-    return found

@@ -55,6 +55,7 @@ class Llama3Renderer(Family):
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
     calls: ClassVar[CallForm | None] = _DIALECT
+    quotes_results = True
 
     def begin(self, chat: Chat, out: Script) -> int:
         """The system block, always there; then the first user's turn if it holds the tools."""

@@ -11,6 +11,7 @@ from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import NgptRendererConfig
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.tools import tools_of
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 
 _SYSTEM, _USER, _ASSISTANT, _END = SPECIAL_TOKENS
@@ -62,7 +63,7 @@ class NgptRenderer(Family):
         return "", 0
 
     def _chat(self, messages: list[Message], tools: Any) -> Chat:
-        if tools:
+        if tools_of(tools):
             raise MessageError("unsupported_field", "tools have no place in the ngpt format; drop them or the row")
         for index, message in enumerate(messages):
             held = next((name for name in ("tool_calls", "reasoning_content") if message.get(name)), None)

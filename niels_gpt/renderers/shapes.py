@@ -25,22 +25,14 @@ import numpy.typing as npt
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.calls import BareForm, CallForm
-from niels_gpt.renderers.kinds import (
-    STAND_IN,
-    Key,
-    Kind,
-    found_in,
-    plain_values,
-    read_values,
-    spells_stand_in,
-    stand_ins,
-)
+from niels_gpt.renderers.kinds import Key, Kind, plain_values, read_values
 from niels_gpt.renderers.rendered import SCAFFOLD
 from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.stand_ins import STAND_IN, found_in, spells_stand_in, stand_ins
 from niels_gpt.renderers.tools import Tools, tools_of
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, is_ascii, utf8_of
-from niels_gpt.tokenizer.pieces import NO_POSITIONS, Positions, edges_of
+from niels_gpt.tokenizer.pieces import Positions, edges_of
 
 _MOST_MESSAGES = 64  # longer conversations are seldom alike
 _MOST_KINDS = 4096
@@ -73,9 +65,6 @@ class Shape:
         return "".join(whole)
 
 
-_UNKNOWN = Shape([], None, NO_POSITIONS, NO_POSITIONS, NO_POSITIONS)
-
-
 class Shaped(NamedTuple):
     """A conversation with a shape.
 
@@ -97,6 +86,7 @@ class Shapes:
         looks_for: what it looks for in texts. Those that hold one of these are none of its shapes', and neither are
             texts that are empty, begin or end in white space, or begin with a tag.
         dialect: how it writes calls; `None`: it writes none.
+        quoted: it writes results of tools as JSON.
     """
 
     def __init__(
@@ -105,12 +95,14 @@ class Shapes:
         encoder: Encoder,
         looks_for: Sequence[str],
         dialect: CallForm | None = None,
+        *,
+        quoted: bool = False,
     ) -> None:
-        self._write, self._encoder = write, encoder
+        self._write, self._encoder, self._quoted = write, encoder, quoted
         self._bare = dialect.bare if isinstance(dialect, BareForm) else None
         self._tags = [text for text in looks_for if "<" in text]
         self._words = [text for text in looks_for if "<" not in text]
-        self._known: dict[tuple[Key, int], Shape | None] = {}
+        self._known: dict[tuple[Key, int], tuple[Shape | None, Tools | None]] = {}
         self._met: dict[tuple[Key, int], Tools | None] = {}
         self._calls_tried = self._calls_known = 0  # kinds with calls that were learned, and that have a shape
 
@@ -123,14 +115,14 @@ class Shapes:
         if type(messages) is not list or set(map(type, messages)) != _DICT:
             return None
         try:
-            offered = tools_of(tools) if tools else None
+            offered = None if tools is None else tools_of(tools)
         except MessageError:
             return None
         if offered is not None and not offered.met:  # where every conversation has tools of its own, no more is read
             offered.met = True
             return None
         calls = self._calls_known > 0 or self._calls_tried < _TRIES
-        read = plain_values(messages) or read_values(messages, calls=calls, bare=self._bare)
+        read = plain_values(messages) or read_values(messages, calls=calls, bare=self._bare, quoted=self._quoted)
         if read is None:
             return None
         shape = self._shape_of(read.key, offered)
@@ -160,13 +152,14 @@ class Shapes:
         """A kind of conversation that comes a second time is worth a shape."""
         key = (kinds, id(offered))  # equal tools are the same object, as long as it is kept
         try:
-            shape = self._known.get(key, _UNKNOWN)
-        except TypeError:  # a role that is no text
+            known = self._known.get(key)
+        except TypeError:  # a role that cannot be a key
             return None
-        if shape is not _UNKNOWN:
-            return shape
+        if known is not None:
+            return known[0]
         if key in self._met:
-            shape = self._known[key] = self._learned(kinds, offered)
+            shape = self._learned(kinds, offered)
+            self._known[key] = shape, offered  # kept, whatever other threads forget
             if any(isinstance(kind, Kind) and kind.calls for kind in kinds):
                 self._calls_tried += 1
                 self._calls_known += shape is not None
@@ -183,17 +176,19 @@ class Shapes:
 
         ::
 
-            text of a piece   "<s>"   "\\nniels-0-gpt"   "</s>"      one stand-in, in piece 1, which is no scaffold
-            sizes              3       1                  4           frames  "<s>\\n" "" "</s>"
+            text of a piece   "<s>"   "\\n(value 0)"   "</s>"      one stand-in, in piece 1, which is no scaffold
+            sizes              3       1                4           frames  "<s>\\n" "" "</s>"
         """
         if spells_stand_in(repr(kinds), *(tools.texts if tools else ())):
             return None
-        messages, is_json = stand_ins(kinds)
+        if not all(isinstance(kind, str | Kind) for kind in kinds):  # a role that is no text: the grammar refuses it
+            return None
+        messages, made = stand_ins(kinds, quoted=self._quoted)
         try:
             out, _ = self._write(normalise(messages), tools)
         except MessageError:
             return None
-        found = [found_in(text, is_json) for text in out.texts]
+        found = [found_in(text, made) for text in out.texts]
         holding = [piece for piece, values in enumerate(found) if values]
         order = tuple(chain.from_iterable(values or () for values in found))
         as_given = all(values is not None and len(values) <= 1 for values in found)
@@ -212,7 +207,7 @@ class Shapes:
             return None
         return Shape(
             frames=[text for frame in between for text in (frame, "")][:-1],
-            order=None if order == tuple(range(len(is_json))) else order,
+            order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
             places=np.array(holding, np.int64),
             controls=np.array(controls, np.int64).reshape(-1, 3),

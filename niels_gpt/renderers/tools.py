@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import lru_cache
 from typing import Any, cast
 
@@ -42,20 +42,19 @@ def tools_of(tools: Any) -> Tools | None:
     Raises:
         MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
     """
-    if not tools:
-        return None
     if isinstance(tools, Tools):
         return tools
+    if tools is None or (isinstance(tools, Sized) and len(tools) == 0):  # the truth of an array is an error
+        return None
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
         found = type(tools).__name__
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
     try:
-        value = marshal.dumps(cast("Any", tools), 2)
-    except ValueError:  # not plain data, or nested very deeply
+        return _remembered_tools(marshal.dumps(cast("Any", tools), 2))
+    except ValueError:  # not plain data (numpy's scalars come back as bytes), nested very deeply, or no tools at all
         return Tools(tools)
-    return _remembered_tools(value)
 
 
 @lru_cache(maxsize=_REMEMBERED)

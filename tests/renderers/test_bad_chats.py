@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -212,6 +213,7 @@ WRONG_TOOLS: dict[str, tuple[Any, str]] = {
     "a name": ("f", "tools is a str; expected a list"),
     "names": (["f"], r"tools\[0\] has no function with a name"),
     "a number": (5, "tools is a int; expected a list"),
+    "an array": (np.array([{"name": "f"}, {"name": "g"}]), "tools is a ndarray; expected a list"),
     "a tool without name": ([{"name": "f"}, {"function": {"description": "d"}}], r"tools\[1\] has no function"),
     "a function that is a text": ([{"type": "function", "function": "f"}], r"tools\[0\] has no function"),
 }
@@ -229,6 +231,26 @@ def test_tools_of_a_wrong_shape(family: str, case: str) -> None:
     ):
         with pytest.raises(MessageError, match=told):
             use()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_array_offers_nothing(family: str) -> None:
+    renderer = renderer_of(family)
+    assert renderer.render_ids([ASKED], tools=np.array([])) == renderer.render_ids([ASKED])
+    assert renderer.render([ASKED], tools=np.array([])) == renderer.render([ASKED])
+
+
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_numpys_numbers_and_texts_in_tools(family: str) -> None:
+    """Those that are Python's too are written as Python's; `marshal` would make bytes of them."""
+    parameters = {"type": "object", "properties": {"a": {"type": "number", "maximum": 0.5}}}
+    odd = {"type": "object", "properties": {"a": {"type": "number", "maximum": np.float64(0.5)}}}
+    renderer = renderer_of(family)
+    for name, held in (("f", odd), (np.str_("f"), parameters)):
+        ids = renderer.render_ids([ASKED], tools=[{"name": name, "parameters": held}])
+        assert ids == renderer.render_ids([ASKED], tools=[{"name": "f", "parameters": parameters}])
+    with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type int64"):
+        renderer.render([ASKED], tools=[{"name": "f", "parameters": {"minItems": np.int64(5)}}])
 
 
 def test_tools_without_a_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -512,6 +513,15 @@ def test_hashes_tell_images_apart() -> None:
     assert image_hash(picture(4, 6)) == image_hash(picture(4, 6).copy())
 
 
+def turned(tag: bytes) -> bytes:
+    """A photograph to be turned, whose EXIF data has a text under this tag; Pillow writes the data anew."""
+    head = b"Exif\0\0MM\0*\0\0\0\x08\0\x02"
+    fields = tag + b"\0\x02\0\0\0\x06\0\0\0&" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0"
+    file = io.BytesIO()
+    picture(24, 16).save(file, "JPEG", exif=head + fields + b"\0\0\0\0hello\0")
+    return file.getvalue()
+
+
 HALF = png(picture(50, 50))[:400]
 BROKEN: dict[str, tuple[Any, str, str]] = {
     "no image": (
@@ -549,6 +559,8 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
     "a broken URI": (part("data:image/png;base64,???"), "broken_image", r"content\.1 is not base64"),
     "a URI of text": (part("data:image/svg+xml,<svg/>"), "broken_image", "expected data:image/png;base64"),
     "an empty URI": (part("data:image/png;base64,"), "broken_image", "no image that Pillow can read"),
+    "a text where its EXIF has a number": (part(turned(b"\x01\x09")), "broken_image", "no image that Pillow can read"),
+    "a resolution that is a text": (part(turned(b"\x01\x1b")), "broken_image", "no image that Pillow can read"),
     "too long and thin": (
         part(picture(900, 1)),
         "image_refused",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import random
+import weakref
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -27,6 +29,7 @@ from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.shapes import Shapes
+from niels_gpt.renderers.tools import Tools
 from tests.renderers.chats import TOOLS, Messages
 from tests.renderers.sweeps import Options, cases, chats, families
 from tests.renderers.tiny_families import CASES, renderer_of
@@ -44,8 +47,8 @@ TAGS = (
         "%s",
         "%",
         "{}",
-        "niels-0-gpt",
-        '{"niels-0-gpt": 1}',
+        "niels-gpt-0",
+        '{"niels-gpt-0": 1}',
     ),
 )
 WORDS = ("hello", "a b", "ü", "é\u0301", "你好", "🤖", "\n", " ", "\u00a0", "\t", "\0", "x\n\ny", "1", *TAGS)
@@ -186,6 +189,8 @@ def test_calls_results_and_reasoning(family: str, options: Options) -> None:
     renderer = renderer_of(family, *options)
     rng = random.Random(f"kinds {family}")
     wanted = {"parts": False, "nones": False, "flags": False, "spaces": False, "late_system": False}
+    if FAMILIES[family].calls is not None and family != "mistral":  # a call without id, and its result, have no kind
+        wanted["call_id"] = lambda name, number: f"call_{number}"
     data = [(varied(messages, rng), tools) for messages, tools in chats(family, 14, seed=6, **wanted) for _ in range(7)]
     data = [(messages, tools) for messages, tools in data if writable(renderer, messages, tools)]
     expected = [without_shapes(renderer, [messages], [tools]) for messages, tools in data]
@@ -299,15 +304,81 @@ def test_copies_begin_anew() -> None:
 
 def test_names_that_look_like_stand_ins() -> None:
     renderer = new("glm-5")
-    odd = {"type": "function", "function": {"name": "f", "description": "niels-1-gpt", "parameters": {}}}
+    odd = {"type": "function", "function": {"name": "f", "description": "niels-gpt-1", "parameters": {}}}
     for chat, tools in (
-        (called(arguments={"niels-0-gpt": "x"}), [TOOLS[0]]),
-        (called(name="niels-0-gpt"), [TOOLS[0]]),
+        (called(arguments={"niels-gpt-0": "x"}), [TOOLS[0]]),
+        (called(name="niels-gpt-0"), [TOOLS[0]]),
         (called(), [odd]),
     ):
         for _ in range(3):
             expected = without_shapes(renderer, [chat], [tools])
             same(renderer.render_many([chat], tools=[tools]), expected)
+
+
+LOOKS = (
+    'say "hi"',
+    "C:\\new",
+    "two\nlines",
+    "a\tb",
+    "<b>&amp;",
+    "5 > 3",
+    "ü",
+    "你好",
+    "x" * 300,
+    "MiXed",
+    "'",
+    "\x7f",
+    "\0",
+)
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_what_a_format_writes_in_its_own_way_is_no_value(family: str) -> None:
+    """Llama and gpt-oss write results as JSON, Llama also arguments that were text already."""
+    renderer = new(family)
+    for text in (*LOOKS, " ", "\nx "):
+        for chat in (
+            called(content=text),
+            called(arguments={"city": text}),
+            called(arguments=json.dumps({"city": text}, separators=(",", ":"))),
+            called(arguments=json.dumps({"city": text}, ensure_ascii=False)),
+            called(id=f"call {text}."),
+            [*called(), {"role": "assistant", "content": text}],
+            [*called(), {"role": "assistant", "content": text, "reasoning_content": f"because {text}."}],
+        ):
+            expected = without_shapes(renderer, [chat], [[TOOLS[0]]])
+            for _ in range(2):
+                same(renderer.render_many([chat], tools=[[TOOLS[0]]]), expected)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["[1]", "null", "1", '"x"', '{"a": 1, "a": 2}', '{"a":1}', '{"b": 1, "a": 2}', "{}"]
+)
+@pytest.mark.parametrize("family", CALLING)
+def test_arguments_that_are_text_but_no_object(family: str, arguments: str) -> None:
+    """Formats that need an object refuse them every time, others write them as they are."""
+    renderer = new(family)
+    for known in ('{"city": "Rome"}', '{"city": "Oslo"}', '{"city": "Bern"}'):
+        renderer.render_many([called(arguments=known)], tools=[[TOOLS[0]]])
+    chat = called(arguments=arguments)
+
+    def outcome(render: Any) -> str:
+        try:
+            batch = render([chat], tools=[[TOOLS[0]]])
+        except MessageError as error:
+            return str(error)
+        return renderer.encoder.decode(batch.ids)
+
+    expected = outcome(lambda given_, tools: without_shapes(renderer, given_, tools))
+    assert [outcome(renderer.render_many) for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("role", [None, 1, True, ("user",), ["user"], {"a": 1}])
+def test_a_role_that_is_no_text_is_an_error_every_time(role: Any) -> None:
+    renderer = new("qwen3")
+    for _ in range(3):
+        with pytest.raises(MessageError, match="conversation 0: message 0: role is"):
+            renderer.render_many([[{"role": role, "content": "x"}]])
 
 
 def called(*, arguments: Any = None, content: Any = "cold", id: str = "1", **more: Any) -> Messages:
@@ -464,6 +535,28 @@ def test_a_subclass_says_for_itself_what_it_looks_for() -> None:
     assert renderer._shapes is None
     for _ in range(3):
         assert "REALLY?" in renderer.encoder.decode(renderer.render_many([ask("really?")]).ids.tolist())
+
+
+def test_what_is_forgotten_while_it_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may forget all. Shapes are known by where their tools are; nobody else's may come to lie there."""
+    renderer = new("qwen3")
+    shapes = renderer._shapes
+    assert shapes is not None
+    write, offered = shapes._write, Tools([{"name": "f", "description": "only here"}])
+
+    def forgetful(messages: Any, tools: Any) -> Any:
+        shapes._met.clear()
+        shapes._known.clear()
+        return write(messages, tools)
+
+    monkeypatch.setattr(shapes, "_write", forgetful)
+    for _ in range(4):
+        renderer.render_many([ask()], tools=[offered])
+    place = weakref.ref(offered)
+    del offered
+    gc.collect()
+    assert shapes._known
+    assert place() is not None
 
 
 def test_roles_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
