@@ -92,7 +92,7 @@ def test_a_name_that_is_too_long(ask: Ask) -> None:
     ("changes", "said"),
     [
         ({"vocab_size": "x"}, "vocab_size is 'x'; expected a whole number"),
-        ({"special_token_ids": {"eot": None}}, "eot is None; expected a whole number"),
+        ({"special_token_ids": {"eot": None}}, "{'eot': None}; expected an object in which each is a whole number"),
         (None, "not valid JSON"),
     ],
 )

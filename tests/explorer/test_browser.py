@@ -247,6 +247,26 @@ def test_dataset_browse_search_open(address: str, visit: Visit) -> None:
     assert page.url.endswith("#mask")
 
 
+def test_a_list_that_comes_late_hides_no_error(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.wait_for_selector('tr[data-row="0"]')
+    page.get_by_text("From all 100 rows.").wait_for()
+    late: list[Any] = []
+    page.route("**/api/rows", lambda route: late.append(route))
+    page.get_by_label("Go to row").fill("99")
+    page.get_by_role("button", name="Go", exact=True).click()
+    page.locator(".detail h2", has_text="Row 99").wait_for()
+    while not late:
+        page.wait_for_timeout(20)
+    page.get_by_label("Go to row").fill("5000")
+    page.get_by_role("button", name="Go", exact=True).click()
+    problem = page.locator(".browse .problem", has_text="there is no row 5,000")
+    problem.wait_for()
+    late[0].continue_()
+    page.get_by_text("rows 50 to 99 of 100").wait_for()
+    assert problem.is_visible()
+
+
 def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     page.wait_for_selector('tr[data-row="0"]')

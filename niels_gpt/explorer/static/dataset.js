@@ -100,14 +100,24 @@ export class DatasetView {
         this.tellAbout(told.about);
         this.show(found, next, told.page.scanned);
       }
-      this.problem.hidden = true;
+      this.settled("list");
     } catch (error) {
       if (!mine()) return;
-      this.problem.textContent = error.message;
-      this.problem.hidden = false;
+      this.complain("list", error);
     }
     this.list.setAttribute("aria-busy", "false");
     if (this.about.share < 1) setTimeout(() => mine() && this.load(), POLL);
+  }
+
+  complain(part, error) {
+    this.complaining = part;
+    this.problem.textContent = error.message;
+    this.problem.hidden = false;
+  }
+
+  // A list that comes late says nothing about the row that was asked for meanwhile.
+  settled(part) {
+    if (this.complaining === part) this.problem.hidden = true;
   }
 
   tellAbout(about) {
@@ -151,10 +161,10 @@ export class DatasetView {
   }
 
   async goTo(row, evidence = {}) {
+    if (!await this.open(row, evidence)) return;
     this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
     if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = ""; }
-    await this.open(row, evidence);
-    if (this.problem.hidden) await this.load();
+    await this.load();
   }
 
   async open(row, evidence = {}) {
@@ -162,17 +172,17 @@ export class DatasetView {
     this.detail.setAttribute("aria-busy", "true");
     try {
       const told = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
-      if (!mine()) return;
+      if (!mine()) return false;
       this.row = row;
-      this.problem.hidden = true;
+      this.settled("row");
       for (const line of this.list.querySelectorAll("tr[data-row]")) line.toggleAttribute("aria-current", Number(line.dataset.row) === row);
       this.showRow(told, evidence);
     } catch (error) {
-      if (!mine()) return;
-      this.problem.textContent = error.message;
-      this.problem.hidden = false;
+      if (!mine()) return false;
+      this.complain("row", error);
     }
     this.detail.setAttribute("aria-busy", "false");
+    return this.problem.hidden || this.complaining !== "row";
   }
 
   showRow(told, evidence) {
