@@ -106,7 +106,7 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
         yield
     except NielsError:
         raise
-    except Exception as error:
+    except Exception as error:  # each file system of fsspec's has errors of its own
         raise StorageError(f"{url}: {doing} failed: {_short(error)}; {_remedy(error)}") from error
 
 

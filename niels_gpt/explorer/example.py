@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -95,21 +95,21 @@ class TokenColumns(Sequence[TokenView]):
         return [self[at] for at in np.unique(np.concatenate(firsts)).tolist()]
 
     @cached_property
-    def _texts(self) -> _Texts:
-        return _Texts(self.spelling)
+    def _text(self) -> Callable[[int], str]:
+        return cache(self.spelling)
 
     def _between(self, start: int, stop: int) -> Iterator[TokenView]:
-        here, n, texts = slice(start, stop), stop - start, self._texts
+        here, n, text = slice(start, stop), stop - start, self._text
         ids, targets = self.ids[here].tolist(), self.targets[here].tolist()
         segments = [0] * n if self.segments is None else self.segments[here].tolist()
-        target_texts = [texts[target] for target in targets]
+        target_texts = [text(target) for target in targets]
         if self.no_target and stop == len(self):
             target_texts[-1] = ""
         return map(
             TokenView,
             range(start, stop),
             ids,
-            [texts[token] for token in ids],
+            [text(token) for token in ids],
             [KINDS[kind] for kind in self.kinds[here].tolist()],
             targets,
             target_texts,
@@ -119,17 +119,6 @@ class TokenColumns(Sequence[TokenView]):
             [None] * n if self.sampled is None else self.sampled[here].tolist(),
             [None] * n if self.body is None else self.body[here].tolist(),
         )
-
-
-class _Texts(dict[int, str]):
-    """The text of every id that was asked for."""
-
-    def __init__(self, spelling: Callable[[int], str]) -> None:
-        self._spelling = spelling
-
-    def __missing__(self, token: int) -> str:
-        text = self[token] = self._spelling(token)
-        return text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 
 from niels_gpt.explorer.example import ExampleView, Kind, TokenView
-from niels_gpt.explorer.looks import MEANINGS
+from niels_gpt.explorer.looks import MEANINGS, printable
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --faint: #6b7686; --paper: #fbfbf9; --card: #ffffff; --line: #e2e4e8;
@@ -77,10 +77,7 @@ def _token(token: TokenView, has_text: bool) -> str:
 
 def _visible(text: str) -> str:
     """A token's text, escaped; white space with a mark, other control characters by their number."""
-    return "".join(
-        _MARKS.get(character) or (escape(character) if character.isprintable() else f"\\u{ord(character):04x}")
-        for character in text
-    )
+    return "".join(_MARKS.get(character) or escape(printable(character)) for character in text)
 
 
 def legend_html(kinds: Iterable[Kind]) -> str:

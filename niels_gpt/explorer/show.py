@@ -6,7 +6,8 @@ It is printed while it is read, so a row of millions of tokens begins at once an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 
 from rich.console import Console
@@ -59,17 +60,6 @@ def legend(kinds: Iterable[Kind]) -> Text:
     return Text("  ").join(Text(f" {MEANINGS[kind]} ", style=style) for kind, style in STYLES.items() if kind in found)
 
 
-class _Memo(dict[str, str]):
-    """What a function makes of the texts that it was given: there are few different ones."""
-
-    def __init__(self, function: Callable[[str], str]) -> None:
-        self._function = function
-
-    def __missing__(self, text: str) -> str:
-        made = self[text] = self._function(text)
-        return made
-
-
 def _flowing(text: str) -> str:
     text = "\n" if text == "<0x0A>" else text
     shown = "⏎\n".join("".join(map(printable, line)) for line in text.split("\n"))
@@ -97,12 +87,12 @@ def flow(view: ExampleView, n_real: int) -> Iterator[Text]:
 
 def _styled(view: ExampleView, n_real: int) -> Iterator[tuple[str, str]]:
     """Every token's text and style, and what stands between."""
-    shown, segment = _Memo(_flowing), None
+    shown, segment = cache(_flowing), None  # there are few different texts
     for token in islice(view.tokens, n_real):
         if segment is not None and segment != token.segment:
             yield _seam(token), STYLES["padding"]
         segment = token.segment
-        yield shown[token.text] if view.has_text else f"{token.id} ", STYLES[token.kind]
+        yield shown(token.text) if view.has_text else f"{token.id} ", STYLES[token.kind]
     if n_real < len(view.tokens):
         first = view.tokens[n_real]
         yield f"{len(view.tokens) - n_real:,} × {first.text or first.id}", STYLES["padding"]
