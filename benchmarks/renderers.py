@@ -133,8 +133,9 @@ def _parts(model: Path) -> list[Result]:
     bare = _compile_jinja_template(template.source)
     engine = gigatoken.Tokenizer.from_json(grammar.encoder.parts.json_bytes)  # type: ignore[attr-defined]
     normal = [(normalise(chat), own) for chat, own in data]
+    chats, tools = [chat for chat, _ in data], [own for _, own in data]
     for _ in range(2):
-        grammar.render_many([chat for chat, _ in data], tools=[own for _, own in data])
+        grammar.render_many(chats, tools=tools)
     scripts = [grammar._script(chat, own)[0] for chat, own in normal]
     pieces = [(out.texts, out.scaffold) for out in scripts]
     texts = ["".join(out.texts).encode() for out in scripts]
@@ -142,7 +143,7 @@ def _parts(model: Path) -> list[Result]:
         "renderers",
         "where the time goes",
         {
-            "grammar: kinds and values": lambda: [grammar._shapes.of(chat, own) for chat, own in data],
+            "grammar: kinds and values": lambda: grammar._shapes.of(chats, tools),
             "grammar: normalise": lambda: [normalise(chat) for chat, _ in data],
             "grammar: pieces": lambda: [grammar._script(chat, own) for chat, own in normal],
             "encode and attribute": lambda: grammar.encoder.encode_many(pieces),

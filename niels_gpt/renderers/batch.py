@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.filling import Shaped, outline_of
 from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
 from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.shapes import Shaped, Shapes, outline_of
+from niels_gpt.renderers.shapes import Shapes
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -62,15 +63,16 @@ def _block(
     """The conversations with these numbers: those whose shapes are known filled in, the others written."""
     if shapes is None:
         return _written(encoder, write, conversations, tools, numbers)
-    shaped = {at: own for at in numbers if (own := shapes.of(conversations[at], tools[at])) is not None}
-    filled = encoded_shapes(encoder, list(shaped.values()))
+    shaped = shapes.of([conversations[at] for at in numbers], [tools[at] for at in numbers])
+    filled = encoded_shapes(encoder, shaped)
     if filled is None:
         return _written(encoder, write, conversations, tools, numbers)
-    if len(shaped) == len(numbers):
+    known = shaped.numbers
+    if len(known) == len(numbers):
         return filled
-    others = [at for at in numbers if at not in shaped]
-    written = _written(encoder, write, conversations, tools, others)
-    return interleaved([filled, written], [[at - numbers.start for at in own] for own in (shaped, others)])
+    others = sorted(set(range(len(numbers))).difference(known))
+    written = _written(encoder, write, conversations, tools, [numbers.start + at for at in others])
+    return interleaved([filled, written], [known, others])
 
 
 def _written(
@@ -97,9 +99,9 @@ def _written(
     return encoded_batch(encoder, scripts, given, attribution)
 
 
-def encoded_shapes(encoder: PieceEncoder, shaped: Sequence[Shaped]) -> RenderedBatch | None:
+def encoded_shapes(encoder: PieceEncoder, shaped: Shaped) -> RenderedBatch | None:
     """Conversations with shapes as ids; `None`: there are none, or one of them holds what must be looked at closely."""
-    known = outline_of(shaped) if shaped else None
+    known = outline_of(shaped) if shaped.numbers else None
     if known is None or not isinstance(encoder, Encoder) or encoder.flat is None:
         return None
     outline, facts = known
@@ -107,8 +109,7 @@ def encoded_shapes(encoder: PieceEncoder, shaped: Sequence[Shaped]) -> RenderedB
     if made is None:
         return None
     ids, counts, lengths = made
-    messages = [own.messages for own in shaped]
-    return RenderedBatch(ids, lengths, facts, counts, outline.pieces, messages, ["full"] * len(shaped))
+    return RenderedBatch(ids, lengths, facts, counts, outline.pieces, shaped.messages, ["full"] * len(lengths))
 
 
 def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:

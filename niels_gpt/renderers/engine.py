@@ -183,8 +183,7 @@ class Family(ABC):
 
     def _filled(self, messages: Sequence[Message], tools: Any) -> RenderedTokens | None:
         """A conversation whose shape is known."""
-        own = None if self._shapes is None else self._shapes.of(messages, tools)
-        batch = None if own is None else encoded_shapes(self.encoder, [own])
+        batch = None if self._shapes is None else encoded_shapes(self.encoder, self._shapes.of([messages], [tools]))
         return None if batch is None else next(iter(batch))
 
     def render_many(
@@ -207,7 +206,7 @@ class Family(ABC):
             return None
         if not isinstance(self.encoder, Encoder) or self.encoder.flat is None:
             return None
-        return Shapes(self._script, self.encoder, own, self.calls, quoted=self.quotes_results)
+        return Shapes(self._script, self.encoder, own, self.calls, quoted=self.quotes_results, name=self.name)
 
     def _script(self, messages: list[Message], tools: Any) -> tuple[Script, str]:
         return self._written(self._chat(messages, tools), False), "full"

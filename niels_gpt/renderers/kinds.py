@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
 
-_TEXT, _NAME = {str}, (str, type(None))
+_TEXT, _NAME, _TWO = {str}, (str, type(None)), {2}
+_KEPT = 4096
+_role_of, _content_of = itemgetter("role"), itemgetter("content")
 
 
 class CallKind(NamedTuple):
@@ -55,6 +59,8 @@ class Kind(NamedTuple):
     name: str | None = None
 
 
+# Made once for all messages that are alike: looking one up is quicker than making it.
+_call_kind, _message_kind = lru_cache(maxsize=_KEPT)(CallKind), lru_cache(maxsize=_KEPT)(Kind)
 Key = tuple[str | Kind, ...]
 
 
@@ -93,7 +99,7 @@ def read_values(
     asked: list[str] = []
     try:
         for given in messages:
-            message = given if len(given) == 2 else _without_nulls(given)
+            message = _without_nulls(given) if len(given) > 2 and None in given.values() else given
             normal.append(message)
             role = message["role"]
             if role == "tool":
@@ -114,20 +120,16 @@ def read_values(
 
 def plain_values(messages: list[Message]) -> Values | None:
     """`read_values` of messages that are nothing but a role and a text, as most are: nearly for nothing."""
+    if set(map(len, messages)) != _TWO:
+        return None
     try:
-        roles = tuple([message["role"] for message in messages if len(message) == 2])
-        if len(roles) != len(messages):
-            return None
-        contents: list[Any] = [message["content"] for message in messages]
-        return Values(roles, contents, messages)
+        return Values(tuple(map(_role_of, messages)), list(map(_content_of, messages)), messages)
     except KeyError:  # a message without role or content
         return None
 
 
 def _without_nulls(message: Message) -> Message:
     """A message without the keys that hold `None`, as `normalise` leaves it: Arrow writes every key in every row."""
-    if None not in message.values():
-        return message
     tidy: Any = {key: value for key, value in message.items() if value is not None}
     if "content" in message:
         tidy.setdefault("content", "")
@@ -153,7 +155,7 @@ def _kind(message: Message, values: list[str], bare: Callable[[Any, str], str] |
         calls = tuple([_call(call, values, bare) for call in message["tool_calls"]])
     if message["role"] != "assistant" or len(message) != size:
         raise _Unkind
-    return Kind("assistant", content, reasoning, calls)
+    return _message_kind("assistant", content, reasoning, calls)
 
 
 def _answer(message: Message, asked: list[str], values: list[str], quoted: bool) -> Kind:
@@ -168,7 +170,7 @@ def _answer(message: Message, asked: list[str], values: list[str], quoted: bool)
     content = _taken(message["content"], values)
     if content and quoted:
         values[-1] = _as_json(values[-1])
-    return Kind("tool", content, False, (), answers, name)
+    return _message_kind("tool", content, False, (), answers, name)
 
 
 def _taken(text: Any, values: list[str]) -> bool:
@@ -195,7 +197,7 @@ def _call(call: Any, values: list[str], bare: Callable[[Any, str], str] | None) 
         values.append(_checked(arguments) if is_text else _written(arguments))
     else:
         keys = _keys(_loaded(arguments) if is_text else arguments, values, bare)
-    return CallKind(name, given is not None, of_type, is_text, keys)
+    return _call_kind(name, given is not None, of_type, is_text, keys)
 
 
 def _keys(arguments: Any, values: list[str], bare: Callable[[Any, str], str]) -> tuple[str, ...]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
+from operator import eq, itemgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +18,7 @@ from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedBatch, RenderedT
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
 Weights = npt.NDArray[np.float32]
+_role_of = itemgetter("role")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class LossOn:
             return worth, first
         worth = np.zeros((len(flat) + len(chats), 3), np.float32)
         spoken = np.zeros(len(worth), np.float32)
-        speaks = np.array([message["role"] == "assistant" for message in flat], np.bool_)
+        speaks = np.fromiter(map(partial(eq, "assistant"), map(_role_of, flat)), np.bool_, len(flat))
         whole = self.preset == "all_assistant_turns"
         spoken[rows] = own * (speaks if whole else list(chain.from_iterable(map(self.messages, chats))))
         worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])
@@ -125,7 +128,7 @@ class LossOn:
 def _weights_of(flat: list[Message], chats: Sequence[Sequence[Message]]) -> Weights:
     """What each message weighs. One that is nothing but a role and a text weighs 1."""
     own = np.ones(len(flat), np.float32)
-    special = [at for at, message in enumerate(flat) if len(message) > 2]
+    special = np.flatnonzero(np.fromiter(map(len, flat), np.int64, len(flat)) > 2).tolist()
     if special:
         try:
             own[special] = [weight_of(flat[at]) for at in special]

@@ -15,67 +15,29 @@ What a family looks for in a text it says itself (`Family.looks_for`); the tests
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.calls import BareForm, CallForm
+from niels_gpt.renderers.filling import Shape, Shaped, outline_of
 from niels_gpt.renderers.kinds import Key, Kind, plain_values, read_values
+from niels_gpt.renderers.odd_texts import OddTexts
 from niels_gpt.renderers.rendered import SCAFFOLD
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.stand_ins import STAND_IN, found_in, spells_stand_in, stand_ins
 from niels_gpt.renderers.tools import Tools, tools_of
 from niels_gpt.tokenizer.encoder import Encoder
-from niels_gpt.tokenizer.flat import Outline, bytes_of, is_ascii, utf8_of
-from niels_gpt.tokenizer.pieces import Positions, edges_of
+from niels_gpt.tokenizer.flat import bytes_of
 
 _MOST_MESSAGES = 64  # longer conversations are seldom alike
 _MOST_KINDS = 4096
+_PROVEN_EVERY = 1024  # conversations with shapes, of which one is written by the grammar too
 _TRIES = 8  # kinds with calls; if none of them has a shape, no other is tried
 _DICT = {dict}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Conversations of the same kinds, without their values.
-
-    Attributes:
-        frames: what stands before, between and behind the values, and nothing at every second place, for the values.
-        order: the value that stands at each of these places; `None`: all stand in order.
-        pieces: int64 of shape (pieces, 2), of each its facts as in `Script` and its bytes without the value in it.
-        places: int64 of shape (values,), the piece that each value stands in.
-        controls: int64 of shape (controls, 3), as in `Outline`.
-    """
-
-    frames: list[str]
-    order: tuple[int, ...] | None
-    pieces: Positions
-    places: Positions
-    controls: Positions
-
-    def filled(self, values: Sequence[str]) -> str:
-        """The rendering with these values, in the order of their places."""
-        whole = self.frames.copy()
-        whole[1::2] = values
-        return "".join(whole)
-
-
-class Shaped(NamedTuple):
-    """A conversation with a shape.
-
-    Attributes:
-        values: in the order of their places.
-        messages: as `normalise` returns them; the caller's own where nothing is to be normalised.
-    """
-
-    shape: Shape
-    values: list[str]
-    messages: Sequence[Message]
 
 
 class Shapes:
@@ -83,10 +45,10 @@ class Shapes:
 
     Args:
         write: the grammar.
-        looks_for: what it looks for in texts. Those that hold one of these are none of its shapes', and neither are
-            texts that are empty, begin or end in white space, or begin with a tag.
+        looks_for: what it looks for in texts. Texts that are odd to it (`odd_texts.py`) are none of its shapes'.
         dialect: how it writes calls; `None`: it writes none.
         quoted: it writes results of tools as JSON.
+        name: what errors call it.
     """
 
     def __init__(
@@ -97,56 +59,82 @@ class Shapes:
         dialect: CallForm | None = None,
         *,
         quoted: bool = False,
+        name: str = "the grammar",
     ) -> None:
-        self._write, self._encoder, self._quoted = write, encoder, quoted
+        self._write, self._encoder, self._quoted, self._name = write, encoder, quoted, name
         self._bare = dialect.bare if isinstance(dialect, BareForm) else None
-        self._tags = [text for text in looks_for if "<" in text]
-        self._words = [text for text in looks_for if "<" not in text]
+        self._odd = OddTexts(looks_for)
         self._known: dict[tuple[Key, int], tuple[Shape | None, Tools | None]] = {}
         self._met: dict[tuple[Key, int], Tools | None] = {}
+        self._filled, self._proof_at = 0, 1  # conversations so far, and after how many one is proven next
         self._calls_tried = self._calls_known = 0  # kinds with calls that were learned, and that have a shape
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was learned: its keys hold where tools are in the memory of this process."""
         return self.__dict__ | {"_known": {}, "_met": {}}
 
-    def of(self, messages: Sequence[Message], tools: Any = None) -> Shaped | None:
-        """The shape of a conversation and its values; `None`: it has none that is known."""
+    def of(self, conversations: Sequence[Sequence[Message]], tools: Sequence[Any]) -> Shaped:
+        """Those of the conversations whose shapes are known and whose texts are not odd.
+
+        Raises:
+            Mismatch: the grammar writes a conversation otherwise than its shape says. The first one is compared, and
+                the second, the fourth and so on, and one in 1,024.
+        """
+        found = Shaped([], [], [], [])
+        for number, (messages, offered) in enumerate(zip(conversations, tools, strict=True)):
+            read = self._read(messages, offered)
+            if read is not None:
+                found.numbers.append(number)
+                found.shapes.append(read[0])
+                found.values.append(read[1])
+                found.messages.append(read[2])
+        odd = self._odd.among(list(chain.from_iterable(found.values)))
+        if odd:
+            found = found.without(odd)
+        self._filled += len(found.numbers)
+        if self._filled >= self._proof_at:
+            self._proof_at = self._filled + min(self._filled, _PROVEN_EVERY)
+            self._prove(found.last(), tools[found.numbers[-1]])
+        return found
+
+    def _read(self, messages: Sequence[Message], tools: Any) -> tuple[Shape, list[str], list[Message]] | None:
+        """Shape, values and messages of a conversation, however odd the values are; `None`: no shape is known."""
         if type(messages) is not list or set(map(type, messages)) != _DICT:
             return None
-        try:
-            offered = None if tools is None else tools_of(tools)
-        except MessageError:
-            return None
-        if offered is not None and not offered.met:  # where every conversation has tools of its own, no more is read
-            offered.met = True
-            return None
-        calls = self._calls_known > 0 or self._calls_tried < _TRIES
-        read = plain_values(messages) or read_values(messages, calls=calls, bare=self._bare, quoted=self._quoted)
+        offered = None
+        if tools is not None:
+            try:
+                offered = tools_of(tools)
+            except MessageError:
+                return None
+            if offered is not None and not offered.met:  # where each conversation has tools of its own, that is all
+                offered.met = True
+                return None
+        read = plain_values(messages)
         if read is None:
-            return None
+            calls = self._calls_known > 0 or self._calls_tried < _TRIES
+            read = read_values(messages, calls=calls, bare=self._bare, quoted=self._quoted)
+            if read is None:
+                return None
         shape = self._shape_of(read.key, offered)
-        values = read.values
-        if shape is None or not self._ordinary(values):
-            return None
-        return Shaped(shape, values if shape.order is None else [values[at] for at in shape.order], read.messages)
+        return None if shape is None else (shape, read.values, read.messages)
 
-    def _ordinary(self, values: list[str]) -> bool:
-        """The grammar writes these texts as they are, and looks for nothing that they hold."""
+    def _prove(self, own: Shaped, tools: Any) -> None:
+        """Write a conversation by the grammar, and compare."""
+        messages = own.messages[0]
         try:
-            if list(map(str.strip, values)) != values or not all(values):
-                return False
-        except TypeError:  # one of them is no text
-            return False
-        joined = "\0".join(values)
-        if not joined.isascii() and utf8_of([joined]) is None:
-            return False
-        for word in self._words:
-            if word in joined:
-                return False
-        if "<" not in joined:  # one letter is found several times as fast as a tag
-            return True
-        return not any(text[0] == "<" for text in values) and not any(tag in joined for tag in self._tags)
+            out, _ = self._write(normalise(messages), tools_of(tools))
+            written = "".join(out.texts), out.facts, bytes_of(out.texts, ascii_only=False).tolist()
+        except MessageError as error:
+            written = str(error), [], []
+        known = outline_of(own)
+        if known is None or written != (known[0].text, known[1].tolist(), known[0].sizes.tolist()):
+            roles = ", ".join(message["role"] for message in messages)
+            raise Mismatch(
+                f"{self._name} writes a conversation of {roles} otherwise than one of the same kind before; expected "
+                "texts to decide nothing but by what its looks_for names. Name there what decides it, or set it to "
+                "None. What was rendered so far may be wrong"
+            )
 
     def _shape_of(self, kinds: Key, offered: Tools | None) -> Shape | None:
         """A kind of conversation that comes a second time is worth a shape."""
@@ -177,7 +165,7 @@ class Shapes:
         ::
 
             text of a piece   "<s>"   "\\n(value 0)"   "</s>"      one stand-in, in piece 1, which is no scaffold
-            sizes              3       1                4           frames  "<s>\\n" "" "</s>"
+            sizes              3       1                4           frames  "<s>\\n" "" "</s>" ""
         """
         if spells_stand_in(repr(kinds), *(tools.texts if tools else ())):
             return None
@@ -206,53 +194,9 @@ class Shapes:
         if len(between) != len(order) + 1:  # a value over two pieces, or a tool that spells one
             return None
         return Shape(
-            frames=[text for frame in between for text in (frame, "")][:-1],
+            frames=tuple(text for frame in between for text in (frame, "")),
             order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
             places=np.array(holding, np.int64),
             controls=np.array(controls, np.int64).reshape(-1, 3),
         )
-
-
-def outline_of(shaped: Sequence[Shaped]) -> tuple[Outline, npt.NDArray[np.int32]] | None:
-    """What is known of conversations with shapes before they are encoded, and the facts of their pieces.
-
-    `None`: a text cannot be encoded.
-
-    ::
-
-        shapes     3 pieces, text in 1 | 3 pieces, text in 1      first pieces  0 3      texts in pieces  1 4
-        sizes      3 1 4               | 3 1 4                    and texts of 5 and 7 bytes: 3 6 4 3 8 4
-    """
-    strings = [shape.filled(values) for shape, values, _ in shaped]
-    data = utf8_of(strings)
-    if data is None:
-        return None
-    ascii_only = is_ascii(strings, data)
-    pieces, places, controls, counts = _laid_end_to_end([own.shape for own in shaped])
-    facts, sizes = pieces[:, 0].astype(np.int32), pieces[:, 1].copy()
-    sizes[places] += bytes_of(list(chain.from_iterable([own.values for own in shaped])), ascii_only=ascii_only)
-    return Outline(strings, data, counts, sizes, controls, ascii_only), facts
-
-
-def _laid_end_to_end(shapes: Sequence[Shape]) -> tuple[Positions, Positions, Positions, Positions]:
-    """The pieces, the places and the controls of all shapes, and how many pieces each has."""
-    if len(shapes) == 1:
-        only = shapes[0]
-        return only.pieces, only.places, only.controls, np.array([len(only.pieces)], np.int64)
-    counts = _counts([shape.pieces for shape in shapes])
-    first = edges_of(counts)[:-1]
-    places = [shape.places for shape in shapes]
-    held = [shape.controls for shape in shapes]
-    controls = np.concatenate(held)
-    controls[:, 0] += first.repeat(_counts(held))
-    return (
-        np.concatenate([shape.pieces for shape in shapes]),
-        np.concatenate(places) + first.repeat(_counts(places)),
-        controls,
-        counts,
-    )
-
-
-def _counts(arrays: Sequence[Positions]) -> Positions:
-    return np.fromiter(map(len, arrays), np.int64, len(arrays))

@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, pairwise
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.tokenizer.description import Description
-from niels_gpt.tokenizer.engines import BETWEEN, Gigatoken, proven_gigatoken
+from niels_gpt.tokenizer.engines import Gigatoken, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
 _INT32 = 2**31 - 1
-_BATCH = 24  # strings; gigatoken's batches cost some 130 microseconds before the first
 
 
-def utf8_of(strings: Sequence[str]) -> list[bytes] | None:
-    """Strings as UTF-8; `None` where one holds half of a surrogate pair: the general way says which text it is."""
+def utf8_of(text: str) -> bytes | None:
+    """A text as UTF-8; `None` where it holds half of a surrogate pair: the general way says which text it is."""
     try:
-        return [string.encode() for string in strings]
+        return text.encode()
     except UnicodeEncodeError:
         return None
 
@@ -80,34 +78,28 @@ class Frames(dict[str, int]):
         return made
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """What is known of strings before they are encoded: where pieces and control tokens stand in their bytes.
 
     ::
 
-        strings    "<e>ab<e>"      three pieces of sizes 3 2 3
-        controls   piece 0 at byte 0 of it, piece 2 at byte 0 of it, both <e>
+        text       "<e>ab<e>" "<e>"      three pieces of sizes 3 2 3, and one of size 3
+        controls   pieces 0, 2 and 3 at byte 0 of them, all <e>
 
     Attributes:
-        strings, data: each as text and as UTF-8.
+        text, data: all of them end to end, as text and as UTF-8.
         pieces: int64 of shape (strings,), how many each has.
         sizes: int64 of shape (pieces,), the bytes of each.
         controls: int64 of shape (controls, 3), in order: the piece that holds it, the byte in that, the id.
         ascii_only: there is nothing else.
     """
 
-    strings: Sequence[str]
-    data: list[bytes]
+    text: str
+    data: bytes
     pieces: Positions
     sizes: Positions
     controls: Positions
     ascii_only: bool
-
-
-def is_ascii(strings: Sequence[str], data: Sequence[bytes]) -> bool:
-    """These strings, and the same as UTF-8, hold nothing but ASCII: one byte for each character."""
-    return sum(map(len, strings)) == sum(map(len, data))
 
 
 def bytes_of(texts: Sequence[str], *, ascii_only: bool) -> Positions:
@@ -148,13 +140,13 @@ class FlatEncoder:
         self, texts: Sequence[str], scaffold: Sequence[bool], pieces: Positions
     ) -> tuple[Ids, Positions, Positions] | None:
         """See `Encoder.encode_flat`; `None` where this way does not lead to a proven result."""
-        strings = ["".join(texts[a:b]) for a, b in pairwise(edges_of(pieces).tolist())]
-        data = utf8_of(strings)
+        text = "".join(texts)
+        data = utf8_of(text)
         if data is None:
             return None
-        ascii_only = is_ascii(strings, data)
+        ascii_only = len(data) == len(text)
         sizes = bytes_of(texts, ascii_only=ascii_only)
-        return self.encode_outline(Outline(strings, data, pieces, sizes, self._controls(texts, scaffold), ascii_only))
+        return self.encode_outline(Outline(text, data, pieces, sizes, self._controls(texts, scaffold), ascii_only))
 
     def encode_outline(self, known: Outline) -> tuple[Ids, Positions, Positions] | None:
         """The same for strings of which all but the ids is known.
@@ -165,26 +157,29 @@ class FlatEncoder:
             ids        <e> a b <e>      stand for 3 1 1 3 bytes          they start at      0 3 4 5
             controls   at 0 and 5, as the scaffold has them              tokens of pieces   1 2 1
         """
-        if self._form and not known.ascii_only and not all(map(self._is_normal, known.strings)):
-            return None
+        if self._form and not known.ascii_only and not unicodedata.is_normalized(self._form, known.text):
+            return None  # of normal text all strings are normal
         edges = edges_of(known.sizes)
-        with self._one_at_a_time:
-            ids, lengths = self._ids(known.data)
-        starts, controls = self._laid_out(ids)
+        string_edges = edges.take(edges_of(known.pieces))
         piece, byte, expected = known.controls.T
+        there = edges.take(piece) + byte
+        with self._one_at_a_time:
+            ids, ends = self._ids(known.data, string_edges, there)
+        starts, controls = self._laid_out(ids)
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
-        if lengths.size != known.pieces.size or controls.size != expected.size:
+        if controls.size != expected.size or starts[-1] != edges[-1]:
             return None
         # Bytes are compared quicker than numbers, which counts where there is one string alone.
         if ids.take(controls).tobytes() != expected.astype(np.int32).tobytes():
             return None
-        there = starts.take(controls).astype(np.int64)
-        if there.tobytes() != (edges.take(piece) + byte).tobytes() or starts[-1] != edges[-1]:
+        if starts.take(controls).astype(np.int64).tobytes() != there.tobytes():
             return None
-        if lengths.size > 1 and (starts[edges_of(lengths)] != edges[edges_of(known.pieces)]).any():
+        if ends is None:  # every string begins with a control token, so that none reaches into the next
+            ends = starts.searchsorted(string_edges.astype(starts.dtype))
+        elif ends.size > 2 and (starts.take(ends) != string_edges).any():
             return None
         before = starts[:-1].searchsorted(edges.astype(starts.dtype))
-        return ids, before[1:] - before[:-1], lengths
+        return ids, before[1:] - before[:-1], ends[1:] - ends[:-1]
 
     def _laid_out(self, ids: Ids) -> tuple[npt.NDArray[Any], Positions]:
         """Where each token starts in the bytes, and the last one ends; and which of them are control tokens.
@@ -198,9 +193,6 @@ class FlatEncoder:
         starts = np.zeros(ids.size + 1, np.int32 if fits else np.int64)
         np.add.accumulate(self._lengths.take(rows, mode="clip"), out=starts[1:])
         return starts, self._is_control.take(rows, mode="clip").nonzero()[0]
-
-    def _is_normal(self, string: str) -> bool:
-        return string.isascii() or unicodedata.is_normalized(self._form, string)
 
     def controls_in(self, text: str) -> list[tuple[int, int]]:
         """`(byte, id)` of every control token that a scaffold text holds."""
@@ -216,21 +208,26 @@ class FlatEncoder:
         counts, hits = frames.hits(numbers)
         return np.column_stack((pieces.repeat(counts), hits))
 
-    def _ids(self, data: list[bytes]) -> tuple[Ids, Positions]:
-        """All ids, and how many each string has."""
-        backend = self._gigatoken.after(sum(map(len, data)))
-        if len(data) == 1:
-            ids = backend.encode(data[0]).astype(np.int32)
-            return ids, np.array([ids.size], np.int64)
-        if len(data) < _BATCH:
-            encoded = list(map(backend.encode, data))
-            lengths = np.fromiter(map(len, encoded), np.int64, len(data))
-            return np.concatenate(encoded, dtype=np.int32, casting="unsafe"), lengths
-        import gigatoken
+    def _ids(self, data: bytes, edges: Positions, controls: Positions) -> tuple[Ids, Positions | None]:
+        """The ids of strings, and before which of them each string ends; `None`: where its bytes end.
 
-        source: Any = data
-        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
-            source = gigatoken.BytesSource([BETWEEN.join(data)], separator=BETWEEN)
-        layout = gigatoken.Tokenizer(backend).encode_batch(source).layout
-        offsets = np.asarray(layout.offsets.data, np.int64)
-        return np.asarray(layout.content.data).astype(np.int32), offsets[1:] - offsets[:-1]
+        Strings that begin with control tokens are encoded as one: no token is of two of them, as is proven afterwards.
+
+        ::
+
+            <e>ab|<e>c      edges  0 5 9      controls  0 5      <e> a b <e> c      None
+            ab|c            edges  0 2 3      controls           a b c              0 2 3
+
+        Args:
+            edges: where each string starts in the bytes, and the last one ends.
+            controls: where each control token starts, in order.
+        """
+        backend = self._gigatoken.after(len(data))
+        begins = edges[:-1]
+        if begins.size == 1:
+            ids = backend.encode(data).view(np.int32)
+            return ids, np.array([0, ids.size], np.int64)
+        if controls.size and (controls.take(controls.searchsorted(begins), mode="clip") == begins).all():
+            return backend.encode(data).view(np.int32), None
+        encoded = [backend.encode(data[a:b]) for a, b in pairwise(edges.tolist())]
+        return np.concatenate(encoded).view(np.int32), edges_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))

@@ -19,7 +19,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.engine import Family
@@ -125,10 +125,29 @@ def test_what_a_family_looks_for_is_found_out(family: str) -> None:
     for _, options in (case for case in CASES if case[0] == family):
         renderer = FAMILIES[family](renderer_of(family).encoder, renderer_of(family, *options).config)
         renderer._shapes = Shapes(renderer._script, renderer.encoder, ())  # type: ignore[arg-type]
+        renderer._shapes._proof_at = 10**9  # the check of one in so many would find it too
         data = [messages for messages in conversations(family, 400) if writable(renderer, messages)]
         renderer.render_many(data)
         differing += one_by_one(renderer, data) != list(without_shapes(renderer, data))
     assert differing
+
+
+@pytest.mark.parametrize("batch", [1, 64, 600])
+def test_a_family_that_does_not_say_what_it_looks_for_is_caught(batch: int) -> None:
+    """The first, the second, the fourth and so on is written by the grammar too, and one in 1,024."""
+
+    class Shouting(type(renderer_of("chatml"))):  # type: ignore[misc]
+        looks_for = ()
+
+        def user(self, chat: Any, index: int, out: Any) -> None:
+            text = chat.messages[index]["content"]
+            out.turn("<|im_start|>user\n", text.upper() if len(text) < 4 else text, "<|im_end|>\n", index)
+
+    renderer = Shouting(renderer_of("chatml").encoder)
+    data = [ask(text) for text in ("quiet", "silent", *["so", "too"] * 400)]
+    parts = [data[at : at + batch] for at in range(0, len(data), batch)]
+    with pytest.raises(Mismatch, match=r"^chatml writes a conversation of user, assistant otherwise .* looks_for"):
+        list(map(renderer.render_many, parts))
 
 
 @families
@@ -142,7 +161,7 @@ def test_shapes_are_used(family: str) -> None:
     if shapes is None:  # only gigatoken encodes strings whole
         assert getattr(renderer.encoder, "flat", None) is None
         return
-    assert all(shapes.of(messages) is not None for messages in plain)
+    assert shapes.of(plain, [None] * len(plain)).numbers == list(range(len(plain)))
 
 
 @families
@@ -234,7 +253,7 @@ def test_keys_that_hold_nothing(family: str) -> None:
                 same(renderer.render_many([chat], tools=[tools]), batch)
     renderer.render_many([ask()] * 2)
     if renderer._shapes is not None:
-        assert renderer._shapes.of(as_arrow(ask())) is not None
+        assert renderer._shapes.of([as_arrow(ask())], [None]).numbers
 
 
 CALLING = [name for name, made in FAMILIES.items() if made.calls is not None and name != "mistral"]
@@ -249,10 +268,10 @@ def test_calls_have_shapes(family: str) -> None:
         chat = called(arguments={"city": f"Oslo {number}"}, content=f"{number} degrees", id=f"id{number}")
         tools = [copy.deepcopy(TOOLS[0])]
         renderer.render_many([chat], tools=[tools])
-    assert shapes.of(chat, tools) is not None
-    assert shapes.of(called(content=None), tools) is None
-    assert shapes.of(called(arguments='{"city": "Oslo"}'), tools) is None, "text and object are two kinds"
-    assert shapes.of(called(), [TOOLS[1]]) is None
+    assert shapes.of([chat], [tools]).numbers
+    assert not shapes.of([called(content=None)], [tools]).numbers
+    assert not shapes.of([called(arguments='{"city": "Oslo"}')], [tools]).numbers, "text and object are two kinds"
+    assert not shapes.of([called()], [[TOOLS[1]]]).numbers
 
 
 def test_a_format_whose_calls_have_no_shapes_is_given_up() -> None:
@@ -265,7 +284,7 @@ def test_a_format_whose_calls_have_no_shapes_is_given_up() -> None:
             renderer.render_many([[*called(id="abcdefgh1"), ask()[1]] * turns], tools=[[TOOLS[0]]])
     assert (shapes._calls_known, shapes._calls_tried) == (0, 8)
     renderer.render_many([ask()] * 2)
-    assert shapes.of(ask()) is not None
+    assert shapes.of([ask()], [None]).numbers
 
 
 def test_what_is_not_written_is_checked_all_the_same() -> None:
@@ -487,8 +506,8 @@ def new(family: str) -> Family:
 def test_what_is_not_of_the_shape(messages: Any) -> None:
     shapes = taught()._shapes
     assert shapes is not None
-    assert shapes.of(ask("Hi there.", "No < yes")) is not None
-    assert shapes.of(messages) is None
+    assert shapes.of([ask("Hi there.", "No < yes")], [None]).numbers
+    assert not shapes.of([messages], [None]).numbers
 
 
 def test_an_order_of_roles_is_learned_the_second_time() -> None:
@@ -542,6 +561,7 @@ def test_what_is_forgotten_while_it_is_learned(monkeypatch: pytest.MonkeyPatch) 
     renderer = new("qwen3")
     shapes = renderer._shapes
     assert shapes is not None
+    shapes._proof_at = 10**9  # it writes too
     write, offered = shapes._write, Tools([{"name": "f", "description": "only here"}])
 
     def forgetful(messages: Any, tools: Any) -> Any:

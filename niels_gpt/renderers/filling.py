@@ -1,0 +1,124 @@
+"""Conversations whose shapes are known, filled in: their text, and where its pieces and control tokens stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from itertools import chain, compress
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.messages import Message
+from niels_gpt.tokenizer.flat import Outline, bytes_of, utf8_of
+from niels_gpt.tokenizer.pieces import Positions, edges_of
+
+_SEAM = ("",)  # no value stands between the last frame of a conversation and the first of the next
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Conversations of the same kinds, without their values.
+
+    Attributes:
+        frames: what stands before, between and behind the values, and behind each frame nothing, for a value.
+        order: the value that stands at each of these places; `None`: all stand in order.
+        pieces: int64 of shape (pieces, 2), of each its facts as in `Script` and its bytes without the value in it.
+        places: int64 of shape (values,), the piece that each value stands in.
+        controls: int64 of shape (controls, 3), as in `Outline`.
+    """
+
+    frames: tuple[str, ...]
+    order: tuple[int, ...] | None
+    pieces: Positions
+    places: Positions
+    controls: Positions
+
+
+class Shaped(NamedTuple):
+    """Conversations with shapes, an entry for each.
+
+    Attributes:
+        numbers: which of those that were asked for they are.
+        values: in the order in which they were read; a grammar may leave some out.
+        messages: as `normalise` returns them; the caller's own where nothing is to be normalised.
+    """
+
+    numbers: list[int]
+    shapes: list[Shape]
+    values: list[list[str]]
+    messages: list[Sequence[Message]]
+
+    def without(self, odd: Sequence[int]) -> Shaped:
+        """Only conversations that have none of these values, numbered through.
+
+        ::
+
+            values   a b | c | d e      odd  1 2      left  d e
+        """
+        kept = np.ones(len(self.numbers), np.bool_)
+        kept[edges_of(_counts(self.values)).searchsorted(odd, side="right") - 1] = False
+        chosen = kept.tolist()
+        return Shaped(
+            list(compress(self.numbers, chosen)),
+            list(compress(self.shapes, chosen)),
+            list(compress(self.values, chosen)),
+            list(compress(self.messages, chosen)),
+        )
+
+    def last(self) -> Shaped:
+        """The last conversation alone."""
+        return Shaped(self.numbers[-1:], self.shapes[-1:], self.values[-1:], self.messages[-1:])
+
+
+def outline_of(shaped: Shaped) -> tuple[Outline, npt.NDArray[np.int32]] | None:
+    """What is known of conversations with shapes before they are encoded, and the facts of their pieces.
+
+    `None`: a text cannot be encoded.
+
+    ::
+
+        shapes     3 pieces, text in 1 | 3 pieces, text in 1      first pieces  0 3      texts in pieces  1 4
+        sizes      3 1 4               | 3 1 4                    and texts of 5 and 7 bytes: 3 6 4 3 8 4
+        whole      frame text frame ""   frame text frame ""
+    """
+    shapes = shaped.shapes
+    placed = [
+        values if shape.order is None else [values[at] for at in shape.order]
+        for shape, values in zip(shapes, shaped.values, strict=True)
+    ]
+    whole = list(chain.from_iterable([shape.frames for shape in shapes]))
+    whole[1::2] = chain.from_iterable([values for own in placed for values in (own, _SEAM)])
+    text = "".join(whole)
+    data = utf8_of(text)
+    if data is None:
+        return None
+    ascii_only = len(data) == len(text)
+    pieces, places, controls, counts = _laid_end_to_end(shapes)
+    facts, sizes = pieces[:, 0].astype(np.int32), pieces[:, 1].copy()
+    sizes[places] += bytes_of(list(chain.from_iterable(placed)), ascii_only=ascii_only)
+    return Outline(text, data, counts, sizes, controls, ascii_only), facts
+
+
+def _laid_end_to_end(shapes: Sequence[Shape]) -> tuple[Positions, Positions, Positions, Positions]:
+    """The pieces, the places and the controls of all shapes, and how many pieces each has."""
+    if len(shapes) == 1:
+        only = shapes[0]
+        return only.pieces, only.places, only.controls, np.array([len(only.pieces)], np.int64)
+    counts = _counts([shape.pieces for shape in shapes])
+    first = edges_of(counts)[:-1]
+    places = [shape.places for shape in shapes]
+    held = [shape.controls for shape in shapes]
+    controls = np.concatenate(held)
+    controls[:, 0] += first.repeat(_counts(held))
+    return (
+        np.concatenate([shape.pieces for shape in shapes]),
+        np.concatenate(places) + first.repeat(_counts(places)),
+        controls,
+        counts,
+    )
+
+
+def _counts(held: Sequence[Sized]) -> Positions:
+    return np.fromiter(map(len, held), np.int64, len(held))

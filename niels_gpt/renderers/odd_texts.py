@@ -1,0 +1,54 @@
+"""Texts that a grammar may write in its own way: nearly none are, so that many are asked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_STR = {str}
+
+
+class OddTexts:
+    """What is odd to a grammar: no text, nothing, white space at an end, a tag to begin with, and what it looks for.
+
+    Args:
+        looks_for: as `Family.looks_for`.
+    """
+
+    def __init__(self, looks_for: Sequence[str]) -> None:
+        self._tags = [text for text in looks_for if "<" in text]
+        self._words = [text for text in looks_for if "<" not in text]
+
+    def among(self, values: list[Any]) -> list[int]:
+        """Where the odd ones stand, some of them more than once.
+
+        ::
+
+            values    "Hi." " no" "a < b" "</think>ok" None      looks for  </think>
+            stripped        1                        4
+            tagged                2        3                     of which 3 begins with a tag
+            odd       1 4 3
+        """
+        texts = values if set(map(type, values)) <= _STR else [v if type(v) is str else "" for v in values]
+        odd: list[int] = []
+        if list(map(str.strip, texts)) != texts or not all(texts):
+            odd += [at for at, text in enumerate(texts) if not text or text.strip() != text]
+        joined = "\0".join(texts)
+        if not joined.isascii() and not _encodes(joined):
+            odd += [at for at, text in enumerate(texts) if not _encodes(text)]
+        for word in self._words:
+            if word in joined:
+                odd += [at for at, text in enumerate(texts) if word in text]
+        if "<" in joined:  # one letter is found several times as fast as a tag
+            tagged = [at for at, text in enumerate(texts) if "<" in text]
+            odd += [at for at in tagged if texts[at][0] == "<" or any(tag in texts[at] for tag in self._tags)]
+        return odd
+
+
+def _encodes(text: str) -> bool:
+    """It is no text that holds half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
