@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from operator import eq, itemgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,7 +16,6 @@ from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedBatch, RenderedT
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
 Weights = npt.NDArray[np.float32]
-_role_of = itemgetter("role")
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class LossOn:
             return worth, first
         worth = np.zeros((len(flat) + len(chats), 3), np.float32)
         spoken = np.zeros(len(worth), np.float32)
-        speaks = np.fromiter(map(partial(eq, "assistant"), map(_role_of, flat)), np.bool_, len(flat))
+        speaks = np.array([message["role"] == "assistant" for message in flat], np.bool_)
         whole = self.preset == "all_assistant_turns"
         spoken[rows] = own * (speaks if whole else list(chain.from_iterable(map(self.messages, chats))))
         worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])

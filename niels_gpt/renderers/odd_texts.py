@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-_STR = {str}
-
 
 class OddTexts:
     """What is odd to a grammar: no text, nothing, white space at an end, a tag to begin with, and what it looks for.
@@ -29,9 +27,13 @@ class OddTexts:
             tagged                2        3                     of which 3 begins with a tag
             odd       1 4 3
         """
-        texts = values if set(map(type, values)) <= _STR else [v if type(v) is str else "" for v in values]
-        odd: list[int] = []
-        if list(map(str.strip, texts)) != texts or not all(texts):
+        texts, odd = values, list[int]()
+        try:
+            stripped = list(map(str.strip, texts))
+        except TypeError:  # one of them is no text, which counts as nothing
+            texts = [value if isinstance(value, str) else "" for value in values]
+            stripped = list(map(str.strip, texts))
+        if stripped != texts or not all(texts):
             odd += [at for at, text in enumerate(texts) if not text or text.strip() != text]
         joined = "\0".join(texts)
         if not joined.isascii() and not _encodes(joined):

@@ -222,8 +222,8 @@ class RenderedBatch:
 
     @cached_property
     def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        by_piece = self.facts >> 3, self.facts & SAMPLED != 0, self.facts & BODY != 0
-        return by_piece[0].repeat(self.counts), by_piece[1].repeat(self.counts), by_piece[2].repeat(self.counts)
+        by_token = self.facts.repeat(self.counts)
+        return by_token >> 3, by_token & SAMPLED != 0, by_token & BODY != 0
 
     def __len__(self) -> int:
         return len(self.messages)

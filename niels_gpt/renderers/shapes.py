@@ -80,15 +80,23 @@ class Shapes:
             Mismatch: the grammar writes a conversation otherwise than its shape says. The first one is compared, and
                 the second, the fourth and so on, and one in 1,024.
         """
-        found = Shaped([], [], [], [])
-        for number, (messages, offered) in enumerate(zip(conversations, tools, strict=True)):
-            read = self._read(messages, offered)
+        numbers: list[int] = []
+        shapes: list[Shape] = []
+        values: list[list[str]] = []
+        normal: list[Sequence[Message]] = []
+        given = offered = None
+        for number, (messages, own) in enumerate(zip(conversations, tools, strict=True)):
+            if own is not None and own is not given:  # the same object as before is not read again
+                given, offered = own, _offered(own)
+            read = self._read(messages, None if own is None else offered)
             if read is not None:
-                found.numbers.append(number)
-                found.shapes.append(read[0])
-                found.values.append(read[1])
-                found.messages.append(read[2])
-        odd = self._odd.among(list(chain.from_iterable(found.values)))
+                shape, own_values, own_messages = read
+                numbers.append(number)
+                shapes.append(shape)
+                values.append(own_values)
+                normal.append(own_messages)
+        found = Shaped(numbers, shapes, values, normal)
+        odd = self._odd.among(list(chain.from_iterable(values)))
         if odd:
             found = found.without(odd)
         self._filled += len(found.numbers)
@@ -97,19 +105,15 @@ class Shapes:
             self._prove(found.last(), tools[found.numbers[-1]])
         return found
 
-    def _read(self, messages: Sequence[Message], tools: Any) -> tuple[Shape, list[str], list[Message]] | None:
+    def _read(
+        self, messages: Sequence[Message], offered: Tools | MessageError | None
+    ) -> tuple[Shape, list[str], list[Message]] | None:
         """Shape, values and messages of a conversation, however odd the values are; `None`: no shape is known."""
-        if type(messages) is not list or set(map(type, messages)) != _DICT:
+        if type(messages) is not list or set(map(type, messages)) != _DICT or isinstance(offered, MessageError):
             return None
-        offered = None
-        if tools is not None:
-            try:
-                offered = tools_of(tools)
-            except MessageError:
-                return None
-            if offered is not None and not offered.met:  # where each conversation has tools of its own, that is all
-                offered.met = True
-                return None
+        if offered is not None and not offered.met:  # where each conversation has tools of its own, that is all
+            offered.met = True
+            return None
         read = plain_values(messages)
         if read is None:
             calls = self._calls_known > 0 or self._calls_tried < _TRIES
@@ -200,3 +204,11 @@ class Shapes:
             places=np.array(holding, np.int64),
             controls=np.array(controls, np.int64).reshape(-1, 3),
         )
+
+
+def _offered(tools: Any) -> Tools | MessageError | None:
+    """Tools, or why they are none: the grammar tells the caller."""
+    try:
+        return tools_of(tools)
+    except MessageError as error:
+        return error

@@ -160,11 +160,10 @@ class FlatEncoder:
         if self._form and not known.ascii_only and not unicodedata.is_normalized(self._form, known.text):
             return None  # of normal text all strings are normal
         edges = edges_of(known.sizes)
-        string_edges = edges.take(edges_of(known.pieces))
         piece, byte, expected = known.controls.T
         there = edges.take(piece) + byte
         with self._one_at_a_time:
-            ids, ends = self._ids(known.data, string_edges, there)
+            ids, lengths = self._ids(known, edges, there)
         starts, controls = self._laid_out(ids)
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
         if controls.size != expected.size or starts[-1] != edges[-1]:
@@ -174,12 +173,13 @@ class FlatEncoder:
             return None
         if starts.take(controls).astype(np.int64).tobytes() != there.tobytes():
             return None
-        if ends is None:  # every string begins with a control token, so that none reaches into the next
-            ends = starts.searchsorted(string_edges.astype(starts.dtype))
-        elif ends.size > 2 and (starts.take(ends) != string_edges).any():
-            return None
         before = starts[:-1].searchsorted(edges.astype(starts.dtype))
-        return ids, before[1:] - before[:-1], ends[1:] - ends[:-1]
+        if lengths is None:  # every string begins with a control token, so that no token reaches into the next
+            ends = before.take(edges_of(known.pieces))
+            lengths = ends[1:] - ends[:-1]
+        elif lengths.size > 1 and (starts.take(edges_of(lengths)) != _string_edges(known, edges)).any():
+            return None
+        return ids, before[1:] - before[:-1], lengths
 
     def _laid_out(self, ids: Ids) -> tuple[npt.NDArray[Any], Positions]:
         """Where each token starts in the bytes, and the last one ends; and which of them are control tokens.
@@ -208,26 +208,32 @@ class FlatEncoder:
         counts, hits = frames.hits(numbers)
         return np.column_stack((pieces.repeat(counts), hits))
 
-    def _ids(self, data: bytes, edges: Positions, controls: Positions) -> tuple[Ids, Positions | None]:
-        """The ids of strings, and before which of them each string ends; `None`: where its bytes end.
+    def _ids(self, known: Outline, edges: Positions, controls: Positions) -> tuple[Ids, Positions | None]:
+        """The ids of strings, and how many each has; `None`: those up to where the next one's bytes begin.
 
         Strings that begin with control tokens are encoded as one: no token is of two of them, as is proven afterwards.
 
         ::
 
-            <e>ab|<e>c      edges  0 5 9      controls  0 5      <e> a b <e> c      None
-            ab|c            edges  0 2 3      controls           a b c              0 2 3
+            <e>ab|<e>c      edges  0 3 5 8 9      controls  0 5      <e> a b <e> c      None
+            ab|c            edges  0 2 3          controls           a b c              2 1
 
         Args:
-            edges: where each string starts in the bytes, and the last one ends.
+            edges: where each piece starts in the bytes, and the last one ends.
             controls: where each control token starts, in order.
         """
-        backend = self._gigatoken.after(len(data))
-        begins = edges[:-1]
-        if begins.size == 1:
-            ids = backend.encode(data).view(np.int32)
-            return ids, np.array([0, ids.size], np.int64)
+        backend = self._gigatoken.after(len(known.data))
+        if known.pieces.size == 1:
+            ids = backend.encode(known.data).view(np.int32)
+            return ids, np.array([ids.size], np.int64)
+        ends = _string_edges(known, edges)
+        begins = ends[:-1]
         if controls.size and (controls.take(controls.searchsorted(begins), mode="clip") == begins).all():
-            return backend.encode(data).view(np.int32), None
-        encoded = [backend.encode(data[a:b]) for a, b in pairwise(edges.tolist())]
-        return np.concatenate(encoded).view(np.int32), edges_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+            return backend.encode(known.data).view(np.int32), None
+        encoded = [backend.encode(known.data[a:b]) for a, b in pairwise(ends.tolist())]
+        return np.concatenate(encoded).view(np.int32), np.fromiter(map(len, encoded), np.int64, len(encoded))
+
+
+def _string_edges(known: Outline, edges: Positions) -> Positions:
+    """Where each string starts in the bytes, and the last one ends."""
+    return edges.take(edges_of(known.pieces))

@@ -213,7 +213,7 @@ def test_the_quick_way_beyond_two_gigabytes_and_beyond_the_vocabulary(monkeypatc
     assert [(one.dtype, one.tolist()) for one in made] == [(one.dtype, one.tolist()) for one in expected]
     wrong = expected[0].copy()
     wrong[-1] = encoder("bytes").vocab_size
-    monkeypatch.setattr(quick, "_ids", lambda data, edges, controls: (wrong, np.array([0, wrong.size])))
+    monkeypatch.setattr(quick, "_ids", lambda known, edges, controls: (wrong, np.array([wrong.size])))
     assert quick.encode(*given) is None
 
 
