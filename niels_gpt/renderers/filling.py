@@ -24,6 +24,7 @@ class Shape:
     Attributes:
         frames: what stands before, between and behind the values, and behind each frame nothing, for a value.
         order: the value that stands at each of these places; `None`: all stand in order.
+        spaced: values that are written with the white space at their ends. Of others that have some, nothing is known.
         pieces: int64 of shape (pieces, 2), of each its facts as in `Script` and its bytes without the value in it.
         places: int64 of shape (values,), the piece that each value stands in.
         controls: int64 of shape (controls, 3), as in `Outline`.
@@ -31,6 +32,7 @@ class Shape:
 
     frames: tuple[str, ...]
     order: tuple[int, ...] | None
+    spaced: frozenset[int]
     pieces: Positions
     places: Positions
     controls: Positions
@@ -50,15 +52,23 @@ class Shaped(NamedTuple):
     values: list[list[str]]
     messages: list[Sequence[Message]]
 
-    def without(self, odd: Sequence[int]) -> Shaped:
+    def without(self, odd: Sequence[int], spaced: Sequence[int]) -> Shaped:
         """Only conversations that have none of these values, numbered through.
 
         ::
 
             values   a b | c | d e      odd  1 2      left  d e
+
+        Args:
+            spaced: values with white space at an end, which are as good as others where the shape says so.
         """
+        edges = edges_of(_counts(self.values))
         kept = np.ones(len(self.numbers), np.bool_)
-        kept[edges_of(_counts(self.values)).searchsorted(odd, side="right") - 1] = False
+        kept[edges.searchsorted(odd, side="right") - 1] = False
+        holders = edges.searchsorted(spaced, side="right") - 1
+        for at, holder in zip((np.array(spaced, np.int64) - edges[holders]).tolist(), holders.tolist(), strict=True):
+            if at not in self.shapes[holder].spaced:
+                kept[holder] = False
         chosen = kept.tolist()
         return Shaped(
             list(compress(self.numbers, chosen)),

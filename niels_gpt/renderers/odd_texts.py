@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OddTexts:
-    """What is odd to a grammar: no text, nothing, white space at an end, a tag to begin with, and what it looks for.
+    """What is odd to a grammar: no text, nothing but white space, a tag to begin with, and what it looks for.
 
     Args:
         looks_for: as `Family.looks_for`.
@@ -17,24 +17,25 @@ class OddTexts:
         self._tags = [text for text in looks_for if "<" in text]
         self._words = [text for text in looks_for if "<" not in text]
 
-    def among(self, values: list[Any]) -> list[int]:
-        """Where the odd ones stand, some of them more than once.
+    def among(self, values: list[Any]) -> tuple[list[int], list[int]]:
+        """Where the odd ones stand, some of them more than once; and where others have white space at an end.
 
         ::
 
             values    "Hi." " no" "a < b" "</think>ok" None      looks for  </think>
-            stripped        1                        4
             tagged                2        3                     of which 3 begins with a tag
-            odd       1 4 3
+            odd       4 3               spaced  1
         """
-        texts, odd = values, list[int]()
+        texts, odd, spaced = values, list[int](), list[int]()
         try:
             stripped = list(map(str.strip, texts))
         except TypeError:  # one of them is no text, which counts as nothing
             texts = [value if isinstance(value, str) else "" for value in values]
             stripped = list(map(str.strip, texts))
-        if stripped != texts or not all(texts):
-            odd += [at for at, text in enumerate(texts) if not text or text.strip() != text]
+        if not all(stripped):
+            odd += [at for at, text in enumerate(stripped) if not text]
+        if stripped != texts:
+            spaced += [at for at, text in enumerate(stripped) if len(text) < len(texts[at])]
         joined = "\0".join(texts)
         if not joined.isascii() and not _encodes(joined):
             odd += [at for at, text in enumerate(texts) if not _encodes(text)]
@@ -43,8 +44,8 @@ class OddTexts:
                 odd += [at for at, text in enumerate(texts) if word in text]
         if "<" in joined:  # one letter is found several times as fast as a tag
             tagged = [at for at, text in enumerate(texts) if "<" in text]
-            odd += [at for at in tagged if texts[at][0] == "<" or any(tag in texts[at] for tag in self._tags)]
-        return odd
+            odd += [at for at in tagged if stripped[at][0] == "<" or any(tag in texts[at] for tag in self._tags)]
+        return odd, spaced
 
 
 def _encodes(text: str) -> bool:

@@ -38,6 +38,7 @@ _MOST_KINDS = 4096
 _PROVEN_EVERY = 1024  # conversations with shapes, of which one is written by the grammar too
 _TRIES = 8  # kinds with calls; if none of them has a shape, no other is tried
 _DICT = {dict}
+_SPACES = ("\n\n", "  ", "\t\u2003\n ")
 
 
 class Shapes:
@@ -96,9 +97,9 @@ class Shapes:
                 values.append(own_values)
                 normal.append(own_messages)
         found = Shaped(numbers, shapes, values, normal)
-        odd = self._odd.among(list(chain.from_iterable(values)))
-        if odd:
-            found = found.without(odd)
+        odd, spaced = self._odd.among(list(chain.from_iterable(values)))
+        if odd or spaced:
+            found = found.without(odd, spaced)
         self._filled += len(found.numbers)
         if self._filled >= self._proof_at:
             self._proof_at = self._filled + min(self._filled, _PROVEN_EVERY)
@@ -198,12 +199,36 @@ class Shapes:
         if len(between) != len(order) + 1:  # a value over two pieces, or a tool that spells one
             return None
         return Shape(
+            spaced=self._spaced(kinds, tools, out, found),
             frames=tuple(text for frame in between for text in (frame, "")),
             order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
             places=np.array(holding, np.int64),
             controls=np.array(controls, np.int64).reshape(-1, 3),
         )
+
+    def _spaced(
+        self, kinds: Key, tools: Tools | None, out: Script, found: Sequence[Sequence[int] | None]
+    ) -> frozenset[int]:
+        """The values that the grammar writes with the white space at their ends, of all kinds and at both.
+
+        Args:
+            out: what it writes without; found: the values in each piece, one at most.
+        """
+        kept = {number for values in found for number in values or ()}
+        for space in _SPACES:
+            try:
+                other, _ = self._write(normalise(stand_ins(kinds, quoted=self._quoted, around=space)[0]), tools)
+            except MessageError:
+                return frozenset()
+            if other.facts != out.facts:
+                return frozenset()
+            for text, spaced, values in zip(out.texts, other.texts, found, strict=True):
+                if values and spaced != STAND_IN.sub(rf"{space}\g<0>{space}", text):
+                    kept -= set(values)
+                elif not values and spaced != text:
+                    return frozenset()
+        return frozenset(kept)
 
 
 def _offered(tools: Any) -> Tools | MessageError | None:

@@ -25,8 +25,12 @@ STAND_IN = re.compile("|".join(re.escape(form).replace(re.escape("#"), r"\d+") f
 _MARK = "niels-gpt-"
 
 
-def stand_ins(key: Key, *, quoted: bool = False) -> tuple[list[Message], dict[str, int]]:
-    """A conversation of these kinds whose values are told apart, and the number of each stand-in."""
+def stand_ins(key: Key, *, quoted: bool = False, around: str = "") -> tuple[list[Message], dict[str, int]]:
+    """A conversation of these kinds whose values are told apart, and the number of each stand-in.
+
+    Args:
+        around: white space at both ends of contents and of reasoning.
+    """
     made: dict[str, int] = {}
 
     def new(form: str = _AS_TEXT) -> str:
@@ -38,17 +42,17 @@ def stand_ins(key: Key, *, quoted: bool = False) -> tuple[list[Message], dict[st
     ids: list[str] = []
     for kind in key:
         if isinstance(kind, str):
-            messages.append({"role": kind, "content": new()})
+            messages.append({"role": kind, "content": around + new() + around})
             continue
         is_json = quoted and kind.answers is not None
-        content = "" if not kind.content else json.loads(new(_AS_QUOTED)) if is_json else new()
+        content = "" if not kind.content else json.loads(new(_AS_QUOTED)) if is_json else around + new() + around
         message: Message = {"role": kind.role, "content": content}
         if kind.answers is not None:
             message["tool_call_id"] = ids[kind.answers]
         if kind.name is not None:
             message["name"] = kind.name
         if kind.reasoning:
-            message["reasoning_content"] = new()
+            message["reasoning_content"] = around + new() + around
         if kind.calls:
             message["tool_calls"] = [_stand_in_call(call, new) for call in kind.calls]
             ids = [call.get("id", "") for call in message["tool_calls"]]

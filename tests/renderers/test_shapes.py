@@ -150,6 +150,36 @@ def test_a_family_that_does_not_say_what_it_looks_for_is_caught(batch: int) -> N
         list(map(renderer.render_many, parts))
 
 
+SPACES = (" ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u2003", " \n ")
+
+
+@cases
+def test_white_space_at_the_ends_of_texts(family: str, options: Options) -> None:
+    """Some formats write it, some do not, and Qwen's do so for some messages alone."""
+    renderer = renderer_of(family, *options)
+    rng = random.Random(family)
+
+    def text(word: str) -> str:
+        return rng.choice(("", rng.choice(SPACES))) + word + rng.choice(("", rng.choice(SPACES)))
+
+    roles = [role for role in ("system", "user", "assistant", "user", "assistant") if role in renderer.roles]
+    data = [[{"role": role, "content": text(f"{role} {n}")} for role in roles] for n in range(60)]
+    data = [messages for messages in data if writable(renderer, messages)]
+    expected = without_shapes(renderer, data)
+    for _ in range(2):
+        same(renderer.render_many(data), expected)
+
+
+def test_white_space_that_is_written_keeps_the_shape() -> None:
+    told = {}
+    for family in ("chatml", "qwen3", "llama-3"):
+        renderer = taught(family)
+        shapes = renderer._shapes
+        assert shapes is not None
+        told[family] = [bool(shapes.of([ask(*texts)], [None]).numbers) for texts in ((" hi\n",), ("hi", " yes\n"))]
+    assert told == {"chatml": [True, True], "qwen3": [True, False], "llama-3": [False, False]}
+
+
 @families
 def test_shapes_are_used(family: str) -> None:
     """Else the tests above show nothing."""
@@ -486,8 +516,9 @@ def new(family: str) -> Family:
     "messages",
     [
         ask(""),
-        ask(" hi"),
-        ask("hi\u00a0"),
+        ask(" \n"),
+        ask(" <b>"),
+        ask(answer="\n\nyes"),
         ask("<tool_response>\nx\n</tool_response>"),
         ask(answer="a</think>b"),
         ask(None),
