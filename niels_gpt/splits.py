@@ -1,6 +1,7 @@
-"""Who goes to validation, and the shuffle buffer: the random choices of a build, from torch's generator alone.
+"""Who goes to validation, and the shuffle buffer: the random choices of a build, with the numbers of torch's generator.
 
-Choices depend on the seed and on a row's number in the stream, never on how rows are batched.
+Choices depend on the seed and on a row's number in the stream, never on how rows are batched. torch itself is not
+imported: it takes seconds to load, in every command and every worker that builds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.errors import UsageError
 
@@ -21,20 +21,30 @@ Item = TypeVar("Item")
 
 
 class _Draws:
-    """Uniform numbers in [0, 1), drawn from torch in blocks of fixed size so that the sequence is one and the same."""
+    """Uniform numbers in [0, 1): those of `torch.rand(..., dtype=torch.float64)`, which is a Mersenne Twister.
+
+    numpy's `RandomState` is the same twister, set up in the same way, and its numbers are frozen for good. torch makes
+    a float64 of two 32-bit numbers, the first of them the upper half, of which it keeps the lowest 53 bits.
+    """
 
     def __init__(self, seed: int, purpose: int) -> None:
-        # Two purposes of one build must not see the same numbers; torch keeps 64 bits of a seed.
-        self._generator = torch.Generator().manual_seed((seed * 2 + purpose) % 2**63)
+        # Two purposes of one build must not see the same numbers; a twister is set up with 32 bits, torch's too.
+        self._twister = np.random.RandomState((seed * 2 + purpose) % 2**32)
         self._block = np.empty(0)
 
     def take(self, n: int) -> npt.NDArray[np.float64]:
         """The next `n` numbers."""
         missing = -(-(n - len(self._block)) // BLOCK)  # in blocks, rounded up
-        more = [torch.rand(BLOCK, generator=self._generator, dtype=torch.float64).numpy() for _ in range(missing)]
-        self._block = np.concatenate([self._block, *more])
+        self._block = np.concatenate([self._block, *(self._drawn() for _ in range(missing))])
         taken, self._block = self._block[:n], self._block[n:]
         return taken
+
+    def _drawn(self) -> npt.NDArray[np.float64]:
+        """The next block."""
+        halves = self._twister.randint(2**32, size=(BLOCK, 2), dtype=np.uint32).astype(np.uint64)
+        whole = halves[:, 0] << np.uint64(32) | halves[:, 1]
+        drawn: npt.NDArray[np.float64] = (whole & np.uint64(2**53 - 1)).astype(np.float64) * 2.0**-53
+        return drawn
 
 
 class ValidationSplit:

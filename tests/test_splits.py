@@ -11,11 +11,11 @@ from itertools import groupby, islice
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
-from niels_gpt.splits import ValidationSplit, shuffled
+from niels_gpt.splits import BLOCK, ValidationSplit, _Draws, shuffled
 
 FRACTIONS = [0.5, 0.1, 0.25, 1 / 3, 0.3, 0.9, 0.01, 0.005, 2 / 7]
 
@@ -50,6 +50,17 @@ def test_split_is_independent_of_batching(fraction: float, seed: int, batches: l
     parts = [split.take(n) for n in batches]
     assert [part.shape for part in parts] == [(n,) for n in batches]
     assert np.array_equal(np.concatenate([*parts, []]), whole)
+
+
+@given(st.integers(-(2**70), 2**70))
+@example(2**31)
+@example(2**62)
+def test_the_numbers_are_torch_s(seed: int) -> None:
+    """Caches built when the numbers were drawn from torch itself stay the same."""
+    for purpose in (0, 1):
+        generator = torch.Generator().manual_seed((seed * 2 + purpose) % 2**63)
+        expected = torch.rand(5 * BLOCK, generator=generator, dtype=torch.float64).numpy()
+        assert np.array_equal(_Draws(seed, purpose).take(5 * BLOCK), expected)
 
 
 def test_split_row_by_row() -> None:

@@ -137,13 +137,17 @@ def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_looking_at_a_dataset_does_not_load_torch(dataset: Path) -> None:
+@pytest.mark.parametrize("building", [False, True])
+def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
+    dataset: Path, tokenizer_dir: Path, tmp_path: Path, building: bool
+) -> None:
     import subprocess
     import sys
 
+    build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
         "import sys; from niels_gpt.episodes.cli import app\n"
-        f"try: app(['info', {str(dataset)!r}])\n"
+        f"try: app({build if building else ['info', str(dataset)]})\n"
         "except SystemExit as stop: assert not stop.code\n"
         "assert 'torch' not in sys.modules"
     )
