@@ -15,9 +15,33 @@
     graded.py     answers beside the mask                       summaries.py  a finding in one line
 """
 
-from niels_gpt.doctor.live import check_batch
-from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
-from niels_gpt.doctor.rules import RULES
-from niels_gpt.doctor.run import diagnose
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from niels_gpt.doctor.live import check_batch
+    from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
+    from niels_gpt.doctor.rules import RULES
+    from niels_gpt.doctor.run import diagnose
+
+# Where each public name lives: the command line offers the doctor, and no other command should load all renderers.
+_HOMES = {
+    "RULES": "rules",
+    "Evidence": "report",
+    "Finding": "report",
+    "Report": "report",
+    "WindowToken": "report",
+    "check_batch": "live",
+    "diagnose": "run",
+}
 
 __all__ = ["RULES", "Evidence", "Finding", "Report", "WindowToken", "check_batch", "diagnose"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
