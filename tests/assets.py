@@ -24,3 +24,11 @@ def encoder_at(folder: Path) -> Any:
     from niels_gpt.tokenizer.opening import open_encoder
 
     return open_encoder(folder)
+
+
+@cache
+def family_encoder(folder: Path, family: str) -> Any:
+    """The encoder with a family's control tokens, which for some is another: set up once, for that takes seconds."""
+    from niels_gpt.renderers.registry import FAMILIES
+
+    return FAMILIES[family](encoder_at(folder)).encoder

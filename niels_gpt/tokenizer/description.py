@@ -74,14 +74,16 @@ def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) ->
     controls = [token for token in added if token.get("special") or token["content"] in more_controls]
     others = [token for token in added if not token.get("special") and token["content"] not in more_controls]
     body = {**data, "added_tokens": others, "model": _with_words(data["model"], others)}
+    rest = _never_prepending(body)
+    dumped = _dumped(body)
     vocab = _words(data["model"])
     return Description(
         vocab_size=1 + max([*vocab.values(), *(int(token["id"]) for token in added)], default=-1),
         control_ids={token["content"]: int(token["id"]) for token in controls},
         added_ids={token["content"]: int(token["id"]) for token in added},
         competitors=_competitors([t["content"] for t in controls], [t["content"] for t in others]),
-        body=_dumped(body),
-        rest=_dumped(_never_prepending(body)),
+        body=dumped,
+        rest=dumped if rest == body else _dumped(rest),  # often the same; megabytes to write
         whole=whole,
         uncuttable=_uncuttable(data, controls, others),
         byte_lengths=_byte_lengths(data, vocab, others),

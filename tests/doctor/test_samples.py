@@ -21,7 +21,7 @@ from niels_gpt.renderers.opening import open_renderer
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_file import ChatFile
-from tests.assets import ASSETS, encoder_at, needs_assets
+from tests.assets import ASSETS, encoder_at, family_encoder, needs_assets
 from tests.doctor.made import chats as made_chats
 from tests.renderers.tiny_families import renderer_of
 
@@ -112,7 +112,7 @@ def test_the_samples_are_no_error_by_real_tokenizers(family: str) -> None:
     folder = ASSETS / REAL[family]
     if not (folder / "tokenizer.json").is_file():
         pytest.skip(f"no {folder}")
-    renderer = FAMILIES[family](encoder_at(folder))
+    renderer = FAMILIES[family](family_encoder(folder, family))
     check_chats(renderer)
     assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
 

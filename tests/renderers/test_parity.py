@@ -20,7 +20,7 @@ from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.renderers.typescript import declare_tools
 from niels_gpt.tokenizer.protocol import PieceEncoder
-from tests.assets import FOLDERS, encoder_at, needs_assets
+from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.sweeps import kimi_id
 from tests.renderers.test_template import dated, official
@@ -364,12 +364,6 @@ pairs = pytest.mark.parametrize(("folder", "family"), PAIRS, ids=[f"{folder.name
 @cache
 def encoder_of(folder: Path) -> PieceEncoder:
     return encoder_at(folder)
-
-
-@cache
-def family_encoder(folder: Path, family: str) -> PieceEncoder:
-    """The encoder with the family's control tokens, which for some is another: set up once, for that takes seconds."""
-    return FAMILIES[family](encoder_of(folder)).encoder
 
 
 @cache
