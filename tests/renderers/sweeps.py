@@ -37,6 +37,13 @@ def _case(family: str, options: Options) -> Any:
 
 cases = pytest.mark.parametrize(("family", "options"), [_case(*case) for case in CASES], ids=CASE_IDS)
 families = pytest.mark.parametrize("family", FAMILIES)
+
+
+def conversations(usual: int, all_of_them: int) -> Any:
+    """`number` of conversations: some by default, and these and more in the long run."""
+    return pytest.mark.parametrize("number", [usual, pytest.param(all_of_them, marks=pytest.mark.slow)])
+
+
 both_cuts = pytest.mark.parametrize("split", [True, False], ids=["split", "merging"])
 
 

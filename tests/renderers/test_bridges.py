@@ -15,6 +15,7 @@ from tests.renderers.sweeps import (
     Options,
     answered,
     cases,
+    conversations,
     families,
     reasons,
     served_and_said,
@@ -46,11 +47,12 @@ def results(family: str, message: dict[str, Any]) -> list[Messages]:
     return [answers, [*answers, {"role": "user", "content": "and?"}]]
 
 
+@conversations(7, 14)
 @cases
-def test_bridges_are_what_rendering_gives(family: str, options: Options) -> None:
+def test_bridges_are_what_rendering_gives(family: str, options: Options, number: int) -> None:
     renderer = renderer_of(family, *options)
     whole = []
-    for messages, tools in answered(family, 14, seed=5):
+    for messages, tools in answered(family, number, seed=5):
         if len(messages) < 2:
             continue
         if family == "mistral" and messages[0]["role"] == "system":

@@ -19,7 +19,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import Messages
-from tests.renderers.sweeps import chats, families
+from tests.renderers.sweeps import chats, conversations, families
 from tests.renderers.test_shapes import new, varied, without_shapes
 
 
@@ -113,13 +113,14 @@ def outcome(renderer: Family, chat: Any, tools: Any, *, by_grammar: bool = False
     return repr((batch.ids.tolist(), batch.facts.repeat(batch.counts).tolist(), list(batch)))
 
 
+@conversations(6, 12)
 @families
-def test_odd_messages(family: str) -> None:
+def test_odd_messages(family: str, number: int) -> None:
     renderer, rng = new(family), random.Random(f"odd {family}")
     plain = {"parts": False, "nones": False, "flags": False, "spaces": False, "late_system": False}
     if FAMILIES[family].calls is not None and family != "mistral":
         plain["call_id"] = lambda name, number: f"call_{number}"  # type: ignore[assignment]
-    for chat, tools in chats(family, 12, seed=11, **plain):
+    for chat, tools in chats(family, number, seed=11, **plain):
         for _ in range(8):
             made = odd(varied(chat, rng), rng)
             expected = outcome(renderer, made, tools, by_grammar=True)

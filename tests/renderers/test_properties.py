@@ -20,6 +20,7 @@ from tests.renderers.sweeps import (
     both_cuts,
     cases,
     chats,
+    conversations,
     ends_of,
     families,
     nfc,
@@ -32,11 +33,12 @@ from tests.tokenizer.tiny import END
 # ---- ids
 
 
+@conversations(12, 25)
 @both_cuts
 @cases
-def test_ids_are_those_of_the_text(family: str, options: Options, split: bool) -> None:
+def test_ids_are_those_of_the_text(family: str, options: Options, split: bool, number: int) -> None:
     renderer = renderer_of(family, *options, split=split)
-    for messages, tools in chats(family, 25):
+    for messages, tools in chats(family, number):
         for gen in (False, True):
             rendered = renderer.render(messages, tools=tools, add_generation_prompt=gen)
             text = renderer.text(messages, tools=tools, add_generation_prompt=gen)
