@@ -1,4 +1,8 @@
-"""One example of a cache, token by token: what each is, what is predicted after it, and whether that counts."""
+"""One example of a cache, token by token: what each is, what is predicted after it, and whether that counts.
+
+What makes rows as a training step sees them is imported where one is made: it needs torch, which takes seconds to load,
+and lists of rows, token streams and mistakes do without.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,12 @@ import numpy as np
 from niels_gpt.cache.formats import TOKEN_DTYPES, index_name, tokens_name
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.cache.mmap import ExampleIndex, map_tokens
-from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import is_episode_indexed_dataset, open_manifest
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.explorer.example import CONTEXT, PADDING, SCAFFOLD, TRAINED, Bools, ExampleView, Ints, TokenColumns
-from niels_gpt.format.collate import check_length
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
 
@@ -46,6 +47,8 @@ def view_example(
         CacheError: no cache, or a damaged one. UsageError: no such example. Mismatch: not the cache's tokenizer.
     """
     if T is not None:
+        from niels_gpt.format.collate import check_length
+
         check_length(T)
     if is_episode_indexed_dataset(cache):
         return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer, spelling=spelling)
@@ -73,6 +76,8 @@ def view_episode(
     Raises:
         CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
     """
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
     manifest = open_manifest(dataset) or {}
     if T is None:
         opened = EpisodeSplit([dataset], split)
@@ -109,6 +114,8 @@ def view_episode(
 
 
 def _sft(cache: Path, meta: Meta, number: int, split: str, T: int | None, text: Spelling | None) -> ExampleView:
+    from niels_gpt.cache.sft_dataset import SFTExampleDataset
+
     tokens_path, idx_path = cache / tokens_name(split), cache / index_name(split)
     tokens = map_tokens(tokens_path, TOKEN_DTYPES[meta["token_dtype"]])
     index = ExampleIndex(idx_path, len(tokens))
