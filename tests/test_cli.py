@@ -72,14 +72,19 @@ def test_a_reader_imports_neither_tokenizers_nor_the_command_line() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["demo", "cache build-sft FILE --out OUT"])
-def test_without_torch_the_message_says_what_to_install(command: str, tmp_path: Path, tokenizer_dir: Path) -> None:
-    arguments = command.replace("FILE", str(chats_file())).replace("OUT", str(tmp_path / "c")).split()
-    without_torch = "import sys; sys.modules['torch'] = None"
-    code = f"{without_torch}; sys.argv = ['niels-gpt', *{arguments!r}]; from niels_gpt.cli import main; main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr == "error: this needs torch, which is not installed: pip install 'niels-gpt[torch]'\n"
+def test_without_torch_builds_work_and_else_the_message_says_what_to_install(
+    tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        given = ["niels-gpt", *map(str, arguments)]
+        code = f"import sys; sys.modules['torch'] = None; sys.argv = {given!r}; from niels_gpt.cli import main; main()"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    built = run("cache", "build-sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir)
+    assert built.returncode == 0, built.stderr
+    for refused in (run("demo"), run("show", "c")):
+        assert refused.returncode == 2
+        assert refused.stderr == "error: this needs torch, which is not installed: pip install 'niels-gpt[torch]'\n"
 
 
 def test_text_from_data_cannot_steer_the_terminal() -> None:

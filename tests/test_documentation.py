@@ -106,17 +106,17 @@ def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyP
     tokens = Tokens(controls=("<|over|>", "<|from|>", "<|says|>"), added=names["added"], holds={"inline": False})
     monkeypatch.setitem(TOKENS, "radio", tokens)
     for split in (True, False):
-        test_properties.test_ids_are_those_of_the_text("radio", (), split)
+        test_properties.test_ids_are_those_of_the_text("radio", (), split, 25)
         test_properties.test_every_token_has_the_facts_of_its_first_character("radio", (), split)
         test_properties.test_batches_equal_single_renderings("radio", (), split)
         test_forgery.test_bodies_never_become_control_tokens("radio", split)
+    test_bridges.test_bridges_are_what_rendering_gives("radio", (), 14)
     for holds in (
         test_properties.test_facts_agree_with_roles,
         test_properties.test_assistants_end_in_a_sampled_stop,
         test_properties.test_what_the_generation_prompt_supplies_is_not_sampled,
         test_properties.test_bodies_come_back_from_their_tokens,
         test_reading.test_completions_are_read_back,
-        test_bridges.test_bridges_are_what_rendering_gives,
         test_bridges.test_bridges_refuse_what_they_cannot_take,
     ):
         holds("radio", ())
