@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, compress
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class Shape:
     Attributes:
         frames: what stands before, between and behind the values, and behind each frame nothing, for a value.
         order: the value that stands at each of these places; `None`: all stand in order.
-        spaced: values that are written with the white space at their ends. Of others that have some, nothing is known.
+        find_spaced: what `spaced` is found with, when it is first asked for.
         pieces: int64 of shape (pieces, 2), of each its facts as in `Script` and its bytes without the value in it.
         places: int64 of shape (values,), the piece that each value stands in.
         controls: int64 of shape (controls, 3), as in `Outline`.
@@ -32,10 +33,15 @@ class Shape:
 
     frames: tuple[str, ...]
     order: tuple[int, ...] | None
-    spaced: frozenset[int]
+    find_spaced: Callable[[], frozenset[int]]
     pieces: Positions
     places: Positions
     controls: Positions
+
+    @cached_property
+    def spaced(self) -> frozenset[int]:
+        """Values that are written with the white space at their ends. Of others that have some, nothing is known."""
+        return self.find_spaced()
 
 
 class Shaped(NamedTuple):

@@ -15,6 +15,7 @@ What a family looks for in a text it says itself (`Family.looks_for`); the tests
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -199,7 +200,7 @@ class Shapes:
         if len(between) != len(order) + 1:  # a value over two pieces, or a tool that spells one
             return None
         return Shape(
-            spaced=self._spaced(kinds, tools, out, found),
+            find_spaced=partial(self._spaced, kinds, tools, out, found),
             frames=tuple(text for frame in between for text in (frame, "")),
             order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
