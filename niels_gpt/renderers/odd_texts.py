@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from niels_gpt.tokenizer.flat import utf8_of
+
 
 class OddTexts:
     """What is odd to a grammar: no text, nothing but white space, a tag to begin with, and what it looks for.
@@ -26,7 +28,9 @@ class OddTexts:
             tagged                2        3                     of which 3 begins with a tag
             odd       4 3               spaced  1
         """
-        texts, odd, spaced = values, list[int](), list[int]()
+        texts = values
+        odd: list[int] = []
+        spaced: list[int] = []
         try:
             stripped = list(map(str.strip, texts))
         except TypeError:  # one of them is no text, which counts as nothing
@@ -37,8 +41,8 @@ class OddTexts:
         if stripped != texts:
             spaced += [at for at, text in enumerate(stripped) if len(text) < len(texts[at])]
         joined = "\0".join(texts)
-        if not joined.isascii() and not _encodes(joined):
-            odd += [at for at, text in enumerate(texts) if not _encodes(text)]
+        if not joined.isascii() and utf8_of(joined) is None:
+            odd += [at for at, text in enumerate(texts) if utf8_of(text) is None]
         for word in self._words:
             if word in joined:
                 odd += [at for at, text in enumerate(texts) if word in text]
@@ -46,12 +50,3 @@ class OddTexts:
             tagged = [at for at, text in enumerate(texts) if "<" in text]
             odd += [at for at in tagged if stripped[at][0] == "<" or any(tag in texts[at] for tag in self._tags)]
         return odd, spaced
-
-
-def _encodes(text: str) -> bool:
-    """It is no text that holds half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
