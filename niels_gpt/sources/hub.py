@@ -195,7 +195,7 @@ def _named(dataset: HubDataset) -> Iterator[None]:
         yield
     except SourceError:  # named already, as where rows ask for the commit
         raise
-    except Exception as error:
+    except Exception as error:  # datasets, pyarrow, fsspec and the network each fail in their own way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SourceError(
             f"{dataset}: reading from the hub failed: {type(error).__name__}: {reason[:300]}. "
