@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.apart import encode_apart
 from niels_gpt.renderers.filling import Shaped, outline_of
 from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
 from niels_gpt.renderers.script import Script
@@ -63,16 +64,18 @@ def _block(
     """The conversations with these numbers: those whose shapes are known filled in, the others written."""
     if shapes is None:
         return _written(encoder, write, conversations, tools, numbers)
-    shaped = shapes.of([conversations[at] for at in numbers], [tools[at] for at in numbers])
-    filled = encoded_shapes(encoder, shaped)
-    if filled is None:
-        return _written(encoder, write, conversations, tools, numbers)
-    known = shaped.numbers
-    if len(known) == len(numbers):
-        return filled
-    others = sorted(set(range(len(numbers))).difference(known))
-    written = _written(encoder, write, conversations, tools, [numbers.start + at for at in others])
-    return interleaved([filled, written], [known, others])
+    made: list[RenderedBatch] = []
+    known: list[Sequence[int]] = []
+    for shaped in shapes.of([conversations[at] for at in numbers], [tools[at] for at in numbers]).parted():
+        filled = encoded_shapes(encoder, shaped)
+        if filled is not None:
+            made.append(filled)
+            known.append(shaped.numbers)
+    others = sorted(set(range(len(numbers))).difference(*known))
+    if others or not made:
+        made.append(_written(encoder, write, conversations, tools, [numbers.start + at for at in others]))
+        known.append(others)
+    return made[0] if len(made) == 1 else interleaved(made, known)
 
 
 def _written(
@@ -100,16 +103,27 @@ def _written(
 
 
 def encoded_shapes(encoder: PieceEncoder, shaped: Shaped) -> RenderedBatch | None:
-    """Conversations with shapes as ids; `None`: there are none, or one of them holds what must be looked at closely."""
-    known = outline_of(shaped) if shaped.numbers else None
-    if known is None or not isinstance(encoder, Encoder) or encoder.flat is None:
+    """Conversations with shapes as ids; `None`: one of them holds what must be looked at closely.
+
+    Args:
+        shaped: one of `Shaped.parted`.
+    """
+    if not isinstance(encoder, Encoder) or encoder.flat is None:
         return None
-    outline, facts = known
-    made = encoder.flat.encode_outline(outline)
-    if made is None:
-        return None
-    ids, counts, lengths = made
-    return RenderedBatch(ids, lengths, facts, counts, outline.pieces, shaped.messages, ["full"] * len(lengths))
+    parts = shaped.aparts()
+    if len(parts) == len(shaped.numbers):
+        made = encode_apart(encoder.flat, parts, shaped.placed())
+        if made is None:
+            return None
+        ids, counts, facts, pieces = made
+        lengths = np.array([ids.size]) if len(parts) == 1 else np.add.reduceat(counts, edges_of(pieces)[:-1])
+    else:
+        known = outline_of(shaped)
+        found = None if known is None else encoder.flat.encode_outline(known[0])
+        if known is None or found is None:
+            return None
+        (ids, counts, lengths), facts, pieces = found, known[1], known[0].pieces
+    return RenderedBatch(ids, lengths, facts, counts, pieces, shaped.messages, ["full"] * len(lengths))
 
 
 def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,6 @@ from niels_gpt.messages import Message, check_text, reasoning_of
 if TYPE_CHECKING:
     from niels_gpt.renderers.tools import Tools
 
-_write = json.JSONEncoder(ensure_ascii=False).encode
 TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -174,6 +173,19 @@ class Chat:
     def ends_run(self, index: int) -> bool:
         """No message with the same role stands right behind this one."""
         return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
+
+
+def _writer() -> Callable[[Any], str]:
+    """`encode` of this encoder, which makes a writer anew for each value: for a call's arguments most of its time."""
+    made = json.JSONEncoder(ensure_ascii=False)
+    make: Any = getattr(json.encoder, "c_make_encoder", None)  # other Pythons have none
+    if make is None:
+        return made.encode
+    write = make(None, made.default, json.encoder.encode_basestring, None, ": ", ", ", False, False, True)
+    return lambda value: "".join(write(value, 0))
+
+
+_write = _writer()
 
 
 def to_json(value: Any, where: str = "a tool") -> str:

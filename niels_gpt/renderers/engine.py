@@ -183,8 +183,11 @@ class Family(ABC):
 
     def _filled(self, messages: Sequence[Message], tools: Any) -> RenderedTokens | None:
         """A conversation whose shape is known."""
-        batch = None if self._shapes is None else encoded_shapes(self.encoder, self._shapes.of([messages], [tools]))
-        return None if batch is None else next(iter(batch))
+        for shaped in () if self._shapes is None else self._shapes.of([messages], [tools]).parted():
+            batch = encoded_shapes(self.encoder, shaped)
+            if batch is not None:
+                return next(iter(batch))
+        return None
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None

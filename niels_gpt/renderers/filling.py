@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import Message
+from niels_gpt.renderers.apart import Apart
+from niels_gpt.renderers.woven import counted, woven
 from niels_gpt.tokenizer.flat import Outline, bytes_of, utf8_of
 from niels_gpt.tokenizer.pieces import Positions, edges_of
-
-_SEAM = ("",)  # no value stands between the last frame of a conversation and the first of the next
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Shape:
         pieces: int64 of shape (pieces, 2), of each its facts as in `Script` and its bytes without the value in it.
         places: int64 of shape (values,), the piece that each value stands in.
         controls: int64 of shape (controls, 3), as in `Outline`.
+        apart: how only the texts are encoded; `None`: all of it is.
     """
 
     frames: tuple[str, ...]
@@ -37,6 +38,7 @@ class Shape:
     pieces: Positions
     places: Positions
     controls: Positions
+    apart: Apart | None
 
     @cached_property
     def spaced(self) -> frozenset[int]:
@@ -51,12 +53,14 @@ class Shaped(NamedTuple):
         numbers: which of those that were asked for they are.
         values: in the order in which they were read; a grammar may leave some out.
         messages: as `normalise` returns them; the caller's own where nothing is to be normalised.
+        spaced: which of them have values with white space at their ends.
     """
 
     numbers: list[int]
     shapes: list[Shape]
     values: list[list[str]]
     messages: list[Sequence[Message]]
+    spaced: frozenset[int] = frozenset()
 
     def without(self, odd: Sequence[int], spaced: Sequence[int]) -> Shaped:
         """Only conversations that have none of these values, numbered through.
@@ -68,24 +72,48 @@ class Shaped(NamedTuple):
         Args:
             spaced: values with white space at an end, which are as good as others where the shape says so.
         """
-        edges = edges_of(_counts(self.values))
+        edges = edges_of(counted(self.values))
         kept = np.ones(len(self.numbers), np.bool_)
         kept[edges.searchsorted(odd, side="right") - 1] = False
         holders = edges.searchsorted(spaced, side="right") - 1
         for at, holder in zip((np.array(spaced, np.int64) - edges[holders]).tolist(), holders.tolist(), strict=True):
             if at not in self.shapes[holder].spaced:
                 kept[holder] = False
-        chosen = kept.tolist()
-        return Shaped(
-            list(compress(self.numbers, chosen)),
-            list(compress(self.shapes, chosen)),
-            list(compress(self.values, chosen)),
-            list(compress(self.messages, chosen)),
-        )
+        return self._replace(spaced=frozenset(holders.tolist()))._chosen(kept.nonzero()[0].tolist())
+
+    def parted(self) -> list[Shaped]:
+        """Those of which only the texts are encoded, and the others, as far as there are any."""
+        apart = [shape.apart is not None for shape in self.shapes]
+        if not self.spaced and all(apart):
+            return [self] if apart else []
+        groups: tuple[list[int], list[int]] = [], []
+        for at, is_apart in enumerate(apart):
+            groups[is_apart and at not in self.spaced].append(at)
+        return [self._chosen(group) for group in groups if group]
+
+    def aparts(self) -> list[Apart]:
+        """How the texts of each are encoded apart; fewer than conversations where one is not."""
+        return [] if self.spaced else [shape.apart for shape in self.shapes if shape.apart is not None]
 
     def last(self) -> Shaped:
         """The last conversation alone."""
-        return Shaped(self.numbers[-1:], self.shapes[-1:], self.values[-1:], self.messages[-1:])
+        return self._chosen([len(self.numbers) - 1])
+
+    def placed(self) -> list[list[str]]:
+        """The values of each conversation in the order in which they stand there."""
+        return [
+            values if shape.order is None else [values[at] for at in shape.order]
+            for shape, values in zip(self.shapes, self.values, strict=True)
+        ]
+
+    def _chosen(self, kept: list[int]) -> Shaped:
+        return Shaped(
+            [self.numbers[at] for at in kept],
+            [self.shapes[at] for at in kept],
+            [self.values[at] for at in kept],
+            [self.messages[at] for at in kept],
+            frozenset(new for new, old in enumerate(kept) if old in self.spaced),
+        )
 
 
 def outline_of(shaped: Shaped) -> tuple[Outline, npt.NDArray[np.int32]] | None:
@@ -99,14 +127,8 @@ def outline_of(shaped: Shaped) -> tuple[Outline, npt.NDArray[np.int32]] | None:
         sizes      3 1 4               | 3 1 4                    and texts of 5 and 7 bytes: 3 6 4 3 8 4
         whole      frame text frame ""   frame text frame ""
     """
-    shapes = shaped.shapes
-    placed = [
-        values if shape.order is None else [values[at] for at in shape.order]
-        for shape, values in zip(shapes, shaped.values, strict=True)
-    ]
-    whole = list(chain.from_iterable([shape.frames for shape in shapes]))
-    whole[1::2] = chain.from_iterable([values for own in placed for values in (own, _SEAM)])
-    text = "".join(whole)
+    shapes, placed = shaped.shapes, shaped.placed()
+    text = woven([shape.frames for shape in shapes], placed)
     data = utf8_of(text)
     if data is None:
         return None
@@ -122,19 +144,15 @@ def _laid_end_to_end(shapes: Sequence[Shape]) -> tuple[Positions, Positions, Pos
     if len(shapes) == 1:
         only = shapes[0]
         return only.pieces, only.places, only.controls, np.array([len(only.pieces)], np.int64)
-    counts = _counts([shape.pieces for shape in shapes])
+    counts = counted([shape.pieces for shape in shapes])
     first = edges_of(counts)[:-1]
     places = [shape.places for shape in shapes]
     held = [shape.controls for shape in shapes]
     controls = np.concatenate(held)
-    controls[:, 0] += first.repeat(_counts(held))
+    controls[:, 0] += first.repeat(counted(held))
     return (
         np.concatenate([shape.pieces for shape in shapes]),
-        np.concatenate(places) + first.repeat(_counts(places)),
+        np.concatenate(places) + first.repeat(counted(places)),
         controls,
         counts,
     )
-
-
-def _counts(held: Sequence[Sized]) -> Positions:
-    return np.fromiter(map(len, held), np.int64, len(held))

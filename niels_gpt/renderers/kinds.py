@@ -14,18 +14,17 @@ a grammar writes. A message that has anything else about it has no kind, and its
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.chat import to_json
 
-_TEXT, _NAME, _TWO = {str}, (str, type(None)), {2}
+_TEXT, _NAME = {str}, (str, type(None))
 _KEPT = 4096
-_role_of, _content_of = itemgetter("role"), itemgetter("content")
+PLAIN = 2  # keys of a message that is nothing but a role and a text, as most are
 
 
 class CallKind(NamedTuple):
@@ -81,7 +80,9 @@ class _Unkind(Exception):
 
 
 def read_values(
-    messages: Sequence[Message],
+    messages: list[Message],
+    roles: list[Any],
+    contents: list[Any],
     *,
     calls: bool = True,
     bare: Callable[[Any, str], str] | None = None,
@@ -90,42 +91,41 @@ def read_values(
     """The kinds of a conversation and what it fills in; `None`: a message has no kind, or calls without `calls`.
 
     Args:
+        roles, contents: of all messages, `None` where there is none.
         bare: how an argument is written that stands by itself; `None`: arguments are written as JSON.
         quoted: results of tools are written as JSON.
     """
     values: list[Any] = []
-    kinds: list[str | Kind] = []
-    normal: list[Message] = []
+    kinds, normal = [*roles], messages
     asked: list[str] = []
+    done = 0
     try:
-        for given in messages:
-            message = _without_nulls(given) if len(given) > 2 and None in given.values() else given
-            normal.append(message)
-            role = message["role"]
-            if role == "tool":
-                kinds.append(_answer(message, asked, values, quoted))
-            elif len(message) == 2:
-                kinds.append(role)
+        for at, given in enumerate(messages):
+            if len(given) == PLAIN:
+                continue
+            if done < at:  # messages without a kind of their own stand between
+                values += contents[done:at]
+                asked = []
+            done = at + 1
+            message = given
+            if None in given.values():
+                message = _without_nulls(given)
+                normal = [*messages] if normal is messages else normal
+                normal[at] = message
+            if message["role"] == "tool":
+                kinds[at] = _answer(message, asked, values, quoted)
+            elif len(message) == PLAIN:
                 values.append(message["content"])
                 asked = []
             elif "tool_calls" in message and not calls:
                 return None
             else:
-                kinds.append(_kind(message, values, bare))
+                kinds[at] = _kind(message, values, bare)
                 asked = [call.get("id", "") for call in message.get("tool_calls", ())]
     except (_Unkind, KeyError, TypeError, AttributeError):  # something is missing, or is no text
         return None
+    values += contents[done:]
     return Values(tuple(kinds), values, normal)
-
-
-def plain_values(messages: list[Message]) -> Values | None:
-    """`read_values` of messages that are nothing but a role and a text, as most are: nearly for nothing."""
-    if set(map(len, messages)) != _TWO:
-        return None
-    try:
-        return Values(tuple(map(_role_of, messages)), list(map(_content_of, messages)), messages)
-    except KeyError:  # a message without role or content
-        return None
 
 
 def _without_nulls(message: Message) -> Message:

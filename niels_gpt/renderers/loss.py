@@ -106,7 +106,7 @@ class LossOn:
             return worth, first
         worth = np.zeros((len(flat) + len(chats), 3), np.float32)
         spoken = np.zeros(len(worth), np.float32)
-        speaks = np.array([message["role"] == "assistant" for message in flat], np.bool_)
+        speaks = np.frombuffer(bytes([message["role"] == "assistant" for message in flat]), np.bool_)
         whole = self.preset == "all_assistant_turns"
         spoken[rows] = own * (speaks if whole else list(chain.from_iterable(map(self.messages, chats))))
         worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])
@@ -125,7 +125,7 @@ class LossOn:
 def _weights_of(flat: list[Message], chats: Sequence[Sequence[Message]]) -> Weights:
     """What each message weighs. One that is nothing but a role and a text weighs 1."""
     own = np.ones(len(flat), np.float32)
-    special = np.flatnonzero(np.fromiter(map(len, flat), np.int64, len(flat)) > 2).tolist()
+    special = [at for at, message in enumerate(flat) if len(message) > 2]
     if special:
         try:
             own[special] = [weight_of(flat[at]) for at in special]

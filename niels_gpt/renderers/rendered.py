@@ -222,8 +222,8 @@ class RenderedBatch:
 
     @cached_property
     def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        by_token = self.facts.repeat(self.counts)
-        return by_token >> 3, by_token & SAMPLED != 0, by_token & BODY != 0
+        indices, sampled, body = self.facts >> 3, self.facts & SAMPLED != 0, self.facts & BODY != 0
+        return indices.repeat(self.counts), sampled.repeat(self.counts), body.repeat(self.counts)
 
     def __len__(self) -> int:
         return len(self.messages)

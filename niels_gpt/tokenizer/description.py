@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, parsed
+from niels_gpt.tokenizer.seams import has_seams
 
 _SPACE_MARK = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -38,6 +39,7 @@ class Description:
         byte_lengths: int64 (vocab_size,), bytes of text a token stands for, or `None` where ids do not tell.
         spelt: a word of the vocabulary as the bytes of text that it stands for.
         form: the Unicode form to which the normalizer brings text, or `None`; lengths count for such text only.
+        seams: texts can be encoded with seams between them (`seams.py`).
     """
 
     vocab_size: int
@@ -51,6 +53,7 @@ class Description:
     byte_lengths: npt.NDArray[np.int64] | None
     spelt: Callable[[str], bytes]
     form: str | None
+    seams: bool
 
 
 def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) -> Description:
@@ -77,11 +80,12 @@ def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) ->
     rest = _never_prepending(body)
     dumped = _dumped(body)
     vocab = _words(data["model"])
+    competitors = _competitors([t["content"] for t in controls], [t["content"] for t in others])
     return Description(
         vocab_size=1 + max([*vocab.values(), *(int(token["id"]) for token in added)], default=-1),
         control_ids={token["content"]: int(token["id"]) for token in controls},
         added_ids={token["content"]: int(token["id"]) for token in added},
-        competitors=_competitors([t["content"] for t in controls], [t["content"] for t in others]),
+        competitors=competitors,
         body=dumped,
         rest=dumped if rest == body else _dumped(rest),  # often the same; megabytes to write
         whole=whole,
@@ -91,6 +95,7 @@ def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) ->
         if any(step["type"] == "ByteLevel" for step in _steps(data["pre_tokenizer"]))
         else from_spaced,
         form=_form(data["normalizer"])[1],
+        seams=not competitors and has_seams(_steps(data["pre_tokenizer"]), others),
     )
 
 

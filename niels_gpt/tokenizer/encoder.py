@@ -83,7 +83,7 @@ class Encoder:
         self._whole_tokenizer: Any = None
         self.flat = None
         if self.engine == "gigatoken":
-            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole())
+            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole(), self._rest)
         self._added_bytes: dict[int, bytes] | None = None
 
     @classmethod

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.tokenizer.description import Description
-from niels_gpt.tokenizer.engines import Gigatoken, proven_gigatoken
+from niels_gpt.tokenizer.engines import Body, Gigatoken, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
@@ -111,9 +111,20 @@ def bytes_of(texts: Sequence[str], *, ascii_only: bool) -> Positions:
 
 
 class FlatEncoder:
-    """Strings of pieces through gigatoken in one go."""
+    """Strings of pieces through gigatoken in one go.
 
-    def __init__(self, finder: ControlFinder, about: Description, made: Gigatoken, is_control: npt.NDArray[np.bool_]):
+    Attributes:
+        has_seams: texts can be encoded apart (`encode_apart`).
+    """
+
+    def __init__(
+        self,
+        finder: ControlFinder,
+        about: Description,
+        made: Gigatoken,
+        is_control: npt.NDArray[np.bool_],
+        body: Body,
+    ) -> None:
         self._form: Any = about.form
         self._finder, self._frames = finder, Frames(finder)
         self._gigatoken = made
@@ -122,19 +133,21 @@ class FlatEncoder:
         lengths = np.zeros(about.vocab_size, np.int32)
         if about.byte_lengths is not None:
             lengths[: about.byte_lengths.size] = about.byte_lengths
+        self.has_seams, self._body = about.seams, body
+        self._body_lengths = np.where(is_control, 0, lengths)  # a text that becomes a control token fails the proof
         for text, token in about.control_ids.items():
             lengths[token] = len(text.encode())
         self._lengths, self._longest = lengths, int(lengths.max(initial=0))
 
     @classmethod
     def proven(
-        cls, finder: ControlFinder, about: Description, is_control: npt.NDArray[np.bool_], reference: Any
+        cls, finder: ControlFinder, about: Description, is_control: npt.NDArray[np.bool_], reference: Any, body: Body
     ) -> FlatEncoder | None:
         """The quick way for a tokenizer, or `None` where it has not been proven to lead to the reference's ids."""
         if about.uncuttable or about.byte_lengths is None or about.rest != about.body:
             return None
         made, _ = proven_gigatoken(about.whole, reference, about.added_ids)
-        return None if made is None else cls(finder, about, made, is_control)
+        return None if made is None else cls(finder, about, made, is_control, body)
 
     def encode(
         self, texts: Sequence[str], scaffold: Sequence[bool], pieces: Positions
@@ -164,7 +177,9 @@ class FlatEncoder:
         there = edges.take(piece) + byte
         with self._one_at_a_time:
             ids, lengths = self._ids(known, edges, there)
-        starts, controls = self._laid_out(ids)
+        rows = ids.astype(np.intp)  # numpy would do it for each table
+        starts = self._starts(rows, self._lengths)
+        controls = self._is_control.take(rows, mode="clip").nonzero()[0]
         # All bytes of every string are told by its own tokens, and control tokens are where they should be.
         if controls.size != expected.size or starts[-1] != edges[-1]:
             return None
@@ -181,22 +196,51 @@ class FlatEncoder:
             return None
         return ids, before[1:] - before[:-1], lengths
 
-    def _laid_out(self, ids: Ids) -> tuple[npt.NDArray[Any], Positions]:
-        """Where each token starts in the bytes, and the last one ends; and which of them are control tokens.
+    def encode_apart(self, text: str, sizes: Positions, sides: Positions) -> tuple[Ids, Positions] | None:
+        """Texts that have neither white space nor nothing at their ends, each as between control tokens.
 
         ::
 
-            ids  <e> a b <e>      starts  0 3 4 5 8      controls  0 3
-        """
-        rows = ids.astype(np.intp)  # numpy would do it for each table
-        fits = ids.size * self._longest <= _INT32  # nearly always, and half the memory to go through
-        starts = np.zeros(ids.size + 1, np.int32 if fits else np.int64)
-        np.add.accumulate(self._lengths.take(rows, mode="clip"), out=starts[1:])
-        return starts, self._is_control.take(rows, mode="clip").nonzero()[0]
+            text       " \\nab" " \\nab<e>"        units of sizes 2 2 2 2 3      seams  0 2      sides  0 2 1 3
+            ids        _ a b _ a b < e >         tokens of units  1 2 1 2 3
 
-    def controls_in(self, text: str) -> list[tuple[int, int]]:
-        """`(byte, id)` of every control token that a scaffold text holds."""
-        return [(begin, token) for begin, _, token in self._finder.hits(text.encode())]
+        Args:
+            text: all of them with `SEAM` in front of each.
+            sizes: the bytes of each unit: a seam, or a stretch of a text.
+            sides: the edges of units that are a side of a seam.
+
+        Returns:
+            The ids, and how many tokens each unit has. `None` where this way does not lead to a proven result.
+        """
+        data = utf8_of(text)
+        if data is None:
+            return None
+        if self._form and len(data) != len(text) and not unicodedata.is_normalized(self._form, text):
+            return None
+        ids = self._body.encode_one(data)
+        starts = self._starts(ids.astype(np.intp), self._body_lengths)
+        edges = edges_of(sizes).astype(starts.dtype)
+        before = starts[:-1].searchsorted(edges)
+        # All bytes are told, and no token reaches into a seam or out of it.
+        if starts[-1] != edges[-1] or starts.take(before.take(sides)).tobytes() != edges.take(sides).tobytes():
+            return None
+        return ids, before[1:] - before[:-1]
+
+    def _starts(self, rows: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+        """Where each token starts in the bytes, and the last one ends.
+
+        ::
+
+            ids  <e> a b <e>      starts  0 3 4 5 8
+        """
+        fits = rows.size * self._longest <= _INT32  # nearly always, and half the memory to go through
+        starts = np.zeros(rows.size + 1, np.int32 if fits else np.int64)
+        np.add.accumulate(lengths.take(rows, mode="clip"), out=starts[1:])
+        return starts
+
+    def controls_in(self, text: str) -> list[tuple[int, int, int]]:
+        """Of every control token that a scaffold text holds its first byte, the byte behind it, and its id."""
+        return list(self._finder.hits(text.encode()))
 
     def _controls(self, texts: Sequence[str], scaffold: Sequence[bool]) -> Positions:
         """Every control token that the scaffold has: piece, byte and id."""

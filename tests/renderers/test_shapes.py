@@ -465,7 +465,8 @@ def called(*, arguments: Any = None, content: Any = "cold", id: str = "1", **mor
     ids=lambda wrong: repr(wrong[-1])[-60:],
 )
 def test_messages_without_a_kind(wrong: Any) -> None:
-    assert read_values(wrong) is None
+    roles, contents = ([message.get(key) for message in wrong] for key in ("role", "content"))
+    assert read_values(wrong, roles, contents) is None
 
 
 def test_mistrals_ids_are_looked_at_every_time() -> None:

@@ -1,0 +1,288 @@
+"""Conversations of which only the texts are encoded: the tokens of what a grammar writes around them are known.
+
+A text that begins behind a control token or a line's end, and ends before a control token, is encoded as it would be
+alone if there is no white space at its ends (`tokenizer/seams.py`). So all of them are encoded in one go, and put
+between the tokens that every conversation of their shape has::
+
+    pieces     <|im_start|>user\\n    Hi.    <|im_end|>\\n<|im_start|>assistant\\n    Yes!    <|im_end|>\\n
+    encoded                         Hi.                                            Yes!
+    known      3 tokens                    5 tokens                                        2 tokens
+
+Where a value touches other text (`"arguments": {...}}`), the pieces around it are encoded with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.renderers.rendered import SCAFFOLD
+from niels_gpt.renderers.script import Script
+from niels_gpt.renderers.stand_ins import STAND_IN
+from niels_gpt.renderers.woven import counted, woven
+from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.flat import FlatEncoder, bytes_of
+from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
+from niels_gpt.tokenizer.seams import SEAM
+
+Bools = npt.NDArray[np.bool_]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """What conversations of a shape have in common, where their texts can be encoded apart.
+
+    A cell is a piece, or a part of one of which another part is encoded::
+
+        pieces    "<s>\\n"  "(value 0)"  "\\n# Tools"      "</s>"
+        cells     "<s>\\n"  "(value 0)"  "\\n#" " Tools"  "</s>"      tokens  2 -1 -1 1 1      ids  <s> \\n Tools </s>
+        encoded   seam, value 0, "\\n#"      units  -2 0 2      places  1      frames  "" "" "\\n#" ""
+
+    Attributes:
+        frames: as `Shape.frames`, of the texts that are encoded, with seams between them; none where they are values.
+        units: int64 of shape (units,), of each cell that is encoded the bytes without the value in it, and of each seam
+            its bytes below 0.
+        places: int64 of shape (values,), the unit that each value stands in.
+        cells: int32 of shape (cells,), of each twice its tokens, -1 where it is encoded, and 1 if it begins a piece.
+        facts: int32 of shape (pieces,), as in `Script`.
+        ids: int32 of shape (known tokens,).
+    """
+
+    frames: tuple[str, ...]
+    units: Positions
+    places: Positions
+    cells: Ids
+    facts: Ids
+    ids: Ids
+
+    @cached_property
+    def alone(self) -> _Laid:
+        """One conversation of this shape."""
+        pieces = np.array([len(self.facts)], np.int64)
+        return _laid(self.units, self.places, self.cells, self.facts, self.ids, pieces)
+
+
+class _Cell(NamedTuple):
+    text: str
+    facts: int
+    begins_piece: bool
+    run: int  # -1: it is not encoded
+
+
+def apart_of(encoder: Encoder, flat: FlatEncoder, out: Script) -> Apart | None:
+    """What is known of a conversation of stand-ins; `None`: it has none, or one that cannot be encoded apart.
+
+    Args:
+        out: the conversation as a grammar writes it, with one stand-in in a piece at most.
+    """
+    text = "".join(out.texts)
+    values = [found.span() for found in STAND_IN.finditer(text)]
+    runs = _runs(text, values, _controls(flat, out)) if flat.has_seams else None
+    if not runs:
+        return None
+    frames = STAND_IN.sub("\0", SEAM.join(text[begin:end] for begin, end in runs)).split("\0")
+    if len(frames) != len(values) + 1:  # the grammar writes a "\0"
+        return None
+    if runs == values:
+        frames = []
+    cells = _cells(out, runs)
+    scaffold = [bool(cell.facts & SCAFFOLD) for cell in cells]
+    ids, counts, _ = encoder.encode_flat([cell.text for cell in cells], scaffold, np.array([len(cells)], np.int64))
+    units: list[int] = []
+    places: list[int] = []
+    seams = 0
+    for cell in cells:
+        if cell.run < 0:
+            continue
+        if cell.run == seams:
+            seams += 1
+            units.append(-len(SEAM))
+        if STAND_IN.search(cell.text):
+            places.append(len(units))
+        units.append(len(STAND_IN.sub("", cell.text).encode()))
+    encoded = np.array([cell.run >= 0 for cell in cells], np.bool_)
+    begins = np.array([cell.begins_piece for cell in cells], np.int32)
+    return Apart(
+        frames=tuple(text for frame in frames for text in (frame, "")),
+        units=np.array(units, np.int64),
+        places=np.array(places, np.int64),
+        cells=2 * np.where(encoded, -1, counts).astype(np.int32) + begins,
+        facts=np.array(out.facts, np.int32),
+        ids=ids[~encoded.repeat(counts)],
+    )
+
+
+def _controls(flat: FlatEncoder, out: Script) -> list[Span]:
+    """Where the control tokens stand in what a grammar writes, in characters."""
+    spans: list[Span] = []
+    for at, text, facts in zip(accumulate(map(len, out.texts), initial=0), out.texts, out.facts, strict=False):
+        data = text.encode()
+        for begin, end, _ in flat.controls_in(text) if facts & SCAFFOLD else ():
+            spans.append((at + len(data[:begin].decode()), at + len(data[:end].decode())))
+    return spans
+
+
+def _runs(text: str, values: Sequence[Span], controls: Sequence[Span]) -> list[Span] | None:
+    """The texts that are encoded with the values in them, each as short as it can be; `None`: one has no proven ends.
+
+    A text begins behind a control token or a line's end and ends before a control token or a space; that is all that
+    decides how it is encoded (`seams.py`)::
+
+        <s>\\n(value 0)\\n# Tools</s>      values  4 13      controls  0 3, 21 25      run  4 15
+
+    Args:
+        values, controls: where they stand.
+    """
+    cuttable = [True] * (len(text) + 1)
+    for begin, end in (*values, *controls):
+        cuttable[begin + 1 : end] = [False] * (end - begin - 1)
+    behind, before = {0, *(end for _, end in controls)}, {len(text), *(begin for begin, _ in controls)}
+    runs: list[Span] = []
+    for first, last in values:
+        if runs and last <= runs[-1][1]:
+            continue
+        begin, end = first, last
+        while not (cuttable[begin] and (begin in behind or text[begin - 1] == "\n") and not text[begin].isspace()):
+            begin -= 1
+            if begin < 0:
+                return None
+        while not (cuttable[end] and (end in before or text[end] == " ") and not text[end - 1].isspace()):
+            end += 1
+            if end > len(text):
+                return None
+        if runs and begin < runs[-1][1]:  # nothing parts it from the one before
+            begin = min(begin, runs.pop()[0])
+        runs.append((begin, end))
+    if any(begin < stop and start < end for begin, end in runs for start, stop in controls):
+        return None
+    return runs
+
+
+def _cells(out: Script, runs: Sequence[Span]) -> list[_Cell]:
+    """The pieces, cut where runs begin and end."""
+    cells: list[_Cell] = []
+    cuts = sorted({cut for run in runs for cut in run})
+    for at, text, facts in zip(accumulate(map(len, out.texts), initial=0), out.texts, out.facts, strict=False):
+        edges = [at, *(cut for cut in cuts if at < cut < at + len(text)), at + len(text)]
+        for begin, end in pairwise(edges):
+            run = next((number for number, (a, b) in enumerate(runs) if a <= begin < end <= b), -1)
+            cells.append(_Cell(text[begin - at : end - at], facts, begin == at, run))
+    return cells
+
+
+class _Laid(NamedTuple):
+    """Many of them end to end, or one alone.
+
+    Attributes:
+        sizes: int64, the bytes of each unit without its value.
+        is_text: whether it is no seam; texts: those that are none; sides: the edges of units at the sides of seams.
+        places, ids: as in `Apart`, numbered through.
+        tokens: of each cell; is_encoded: whether it is encoded; encoded: those that are.
+        first: the first cell of each piece.
+        facts: int32, of each piece; pieces: int64, how many each conversation has.
+    """
+
+    sizes: Positions
+    is_text: Bools
+    texts: Positions
+    sides: Positions
+    places: Positions
+    ids: Ids
+    tokens: Positions
+    is_encoded: Bools
+    encoded: Positions
+    first: Positions
+    facts: Ids
+    pieces: Positions
+
+
+def encode_apart(
+    flat: FlatEncoder, parts: Sequence[Apart], placed: Sequence[Sequence[str]]
+) -> tuple[Ids, Positions, Ids, Positions] | None:
+    """Conversations as ids; `None`: they are not proven.
+
+    ::
+
+        cells      "<s>\\n" "ab" "</s>"      known tokens  2 -1 1      encoded  a b      tokens  2 2 1
+        ids        <s> \\n a b </s>          of which are encoded  . . # # .
+
+    Args:
+        placed: the values of each, in the order in which they stand there.
+
+    Returns:
+        The ids, how many tokens each piece has, the facts of each piece, and how many pieces each conversation has.
+    """
+    values = list(chain.from_iterable(placed))
+    if any(part.frames for part in parts):
+        texts = [
+            own if not part.frames else (woven([part.frames], [own]),) for part, own in zip(parts, placed, strict=True)
+        ]
+        text = SEAM + SEAM.join(chain.from_iterable(texts))
+    else:
+        text = SEAM + SEAM.join(values)
+    laid = parts[0].alone if len(parts) == 1 else _laid_end_to_end(parts)
+    sizes = laid.sizes.copy()
+    sizes[laid.places] += bytes_of(values, ascii_only=text.isascii())
+    found = flat.encode_apart(text, sizes, laid.sides)
+    if found is None:
+        return None
+    encoded, taken = found
+    tokens = laid.tokens.copy()
+    tokens[laid.encoded] = taken[laid.texts]
+    mask = laid.is_encoded.repeat(tokens)
+    ids = np.empty(mask.size, np.int32)
+    ids[mask] = encoded[laid.is_text.repeat(taken)]
+    ids[~mask] = laid.ids
+    return ids, np.add.reduceat(tokens, laid.first), laid.facts, laid.pieces
+
+
+def _laid_end_to_end(parts: Sequence[Apart]) -> _Laid:
+    units, places, facts = (
+        [part.units for part in parts],
+        [part.places for part in parts],
+        [part.facts for part in parts],
+    )
+    first = edges_of(counted(units))[:-1]
+    return _laid(
+        np.concatenate(units),
+        np.concatenate(places) + first.repeat(counted(places)),
+        np.concatenate([part.cells for part in parts]),
+        np.concatenate(facts),
+        np.concatenate([part.ids for part in parts]),
+        counted(facts),
+    )
+
+
+def _laid(units: Positions, places: Positions, cells: Ids, facts: Ids, ids: Ids, pieces: Positions) -> _Laid:
+    """What follows from what they have in common.
+
+    ::
+
+        units    -2 0 2 -2 0     seams  0 3      their sides  0 3 1 4
+        cells    5 -1 -2 3       tokens  2 -1 -1 1      pieces begin with cells  0 1 3
+    """
+    is_text = units >= 0
+    seams = (~is_text).nonzero()[0]
+    tokens = (cells >> 1).astype(np.int64)
+    is_encoded = tokens < 0
+    return _Laid(
+        sizes=np.abs(units),
+        is_text=is_text,
+        texts=is_text.nonzero()[0],
+        sides=np.concatenate((seams, seams + 1)),
+        places=places,
+        ids=ids,
+        tokens=tokens,
+        is_encoded=is_encoded,
+        encoded=is_encoded.nonzero()[0],
+        first=(cells & 1).nonzero()[0],
+        facts=facts,
+        pieces=pieces,
+    )
