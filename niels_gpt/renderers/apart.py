@@ -13,6 +13,7 @@ Where a value touches other text (`"arguments": {...}}`), the pieces around it a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ from niels_gpt.renderers.woven import counted, woven
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import FlatEncoder, bytes_of
 from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
-from niels_gpt.tokenizer.seams import SEAM
+from niels_gpt.tokenizer.seams import SEAM, Seams
 
 Bools = npt.NDArray[np.bool_]
 Span = tuple[int, int]
@@ -84,7 +85,7 @@ def apart_of(encoder: Encoder, flat: FlatEncoder, out: Script) -> Apart | None:
     """
     text = "".join(out.texts)
     values = [found.span() for found in STAND_IN.finditer(text)]
-    runs = _runs(text, values, _controls(flat, out)) if flat.has_seams else None
+    runs = None if flat.seams is None else _runs(text, values, _controls(flat, out), flat.seams)
     if not runs:
         return None
     frames = STAND_IN.sub("\0", SEAM.join(text[begin:end] for begin, end in runs)).split("\0")
@@ -129,7 +130,7 @@ def _controls(flat: FlatEncoder, out: Script) -> list[Span]:
     return spans
 
 
-def _runs(text: str, values: Sequence[Span], controls: Sequence[Span]) -> list[Span] | None:
+def _runs(text: str, values: Sequence[Span], controls: Sequence[Span], seams: Seams) -> list[Span] | None:
     """The texts that are encoded with the values in them, each as short as it can be; `None`: one has no proven ends.
 
     A text begins behind a control token or a line's end and ends before a control token or a space; that is all that
@@ -143,13 +144,13 @@ def _runs(text: str, values: Sequence[Span], controls: Sequence[Span]) -> list[S
     cuttable = [True] * (len(text) + 1)
     for begin, end in (*values, *controls):
         cuttable[begin + 1 : end] = [False] * (end - begin - 1)
-    behind, before = {0, *(end for _, end in controls)}, {len(text), *(begin for begin, _ in controls)}
+    behind, before = [0, *(end for _, end in controls)], {len(text), *(begin for begin, _ in controls)}
     runs: list[Span] = []
     for first, last in values:
         if runs and last <= runs[-1][1]:
             continue
         begin, end = first, last
-        while not (cuttable[begin] and (begin in behind or text[begin - 1] == "\n") and not text[begin].isspace()):
+        while text[begin].isspace() or not (cuttable[begin] and seams.parts_behind(text[_last(behind, begin) : begin])):
             begin -= 1
             if begin < 0:
                 return None
@@ -163,6 +164,11 @@ def _runs(text: str, values: Sequence[Span], controls: Sequence[Span]) -> list[S
     if any(begin < stop and start < end for begin, end in runs for start, stop in controls):
         return None
     return runs
+
+
+def _last(ascending: Sequence[int], at: int) -> int:
+    """The last of these that is not behind."""
+    return ascending[bisect_right(ascending, at) - 1]
 
 
 def _cells(out: Script, runs: Sequence[Span]) -> list[_Cell]:

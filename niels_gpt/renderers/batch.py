@@ -11,12 +11,10 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.apart import encode_apart
-from niels_gpt.renderers.filling import Shaped, outline_of
+from niels_gpt.renderers.filling import encoded_shapes
 from niels_gpt.renderers.rendered import SCAFFOLD, MultiModalData, PlaceholderRange, RenderedBatch
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.shapes import Shapes
-from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
@@ -100,30 +98,6 @@ def _written(
         given.append(normal)
         attribution.append(told)
     return encoded_batch(encoder, scripts, given, attribution)
-
-
-def encoded_shapes(encoder: PieceEncoder, shaped: Shaped) -> RenderedBatch | None:
-    """Conversations with shapes as ids; `None`: one of them holds what must be looked at closely.
-
-    Args:
-        shaped: one of `Shaped.parted`.
-    """
-    if not isinstance(encoder, Encoder) or encoder.flat is None:
-        return None
-    parts = shaped.aparts()
-    if len(parts) == len(shaped.numbers):
-        made = encode_apart(encoder.flat, parts, shaped.placed())
-        if made is None:
-            return None
-        ids, counts, facts, pieces = made
-        lengths = np.array([ids.size]) if len(parts) == 1 else np.add.reduceat(counts, edges_of(pieces)[:-1])
-    else:
-        known = outline_of(shaped)
-        found = None if known is None else encoder.flat.encode_outline(known[0])
-        if known is None or found is None:
-            return None
-        (ids, counts, lengths), facts, pieces = found, known[1], known[0].pieces
-    return RenderedBatch(ids, lengths, facts, counts, pieces, shaped.messages, ["full"] * len(lengths))
 
 
 def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:

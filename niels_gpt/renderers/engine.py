@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.batch import encoded_batch, encoded_shapes, render_batch
+from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
+from niels_gpt.renderers.filling import encoded_shapes
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_controls
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens

@@ -12,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.apart import Apart
+from niels_gpt.renderers.apart import Apart, encode_apart
+from niels_gpt.renderers.rendered import RenderedBatch
 from niels_gpt.renderers.woven import counted, woven
+from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, utf8_of
 from niels_gpt.tokenizer.pieces import Positions, edges_of
+from niels_gpt.tokenizer.protocol import PieceEncoder
 
 
 @dataclass(frozen=True)
@@ -156,3 +159,27 @@ def _laid_end_to_end(shapes: Sequence[Shape]) -> tuple[Positions, Positions, Pos
         controls,
         counts,
     )
+
+
+def encoded_shapes(encoder: PieceEncoder, shaped: Shaped) -> RenderedBatch | None:
+    """Conversations with shapes as ids; `None`: one of them holds what must be looked at closely.
+
+    Args:
+        shaped: one of `Shaped.parted`.
+    """
+    if not isinstance(encoder, Encoder) or encoder.flat is None:
+        return None
+    parts = shaped.aparts()
+    if len(parts) == len(shaped.numbers):
+        made = encode_apart(encoder.flat, parts, shaped.placed())
+        if made is None:
+            return None
+        ids, counts, facts, pieces = made
+        lengths = np.array([ids.size]) if len(parts) == 1 else np.add.reduceat(counts, edges_of(pieces)[:-1])
+    else:
+        known = outline_of(shaped)
+        found = None if known is None else encoder.flat.encode_outline(known[0])
+        if known is None or found is None:
+            return None
+        (ids, counts, lengths), facts, pieces = found, known[1], known[0].pieces
+    return RenderedBatch(ids, lengths, facts, counts, pieces, shaped.messages, ["full"] * len(lengths))

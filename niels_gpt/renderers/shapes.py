@@ -25,7 +25,7 @@ from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.apart import apart_of
 from niels_gpt.renderers.calls import BareForm, CallForm
-from niels_gpt.renderers.filling import Shape, Shaped, outline_of
+from niels_gpt.renderers.filling import Shape, Shaped, encoded_shapes
 from niels_gpt.renderers.kinds import PLAIN, Key, Kind, read_values
 from niels_gpt.renderers.odd_texts import OddTexts
 from niels_gpt.renderers.rendered import SCAFFOLD
@@ -140,13 +140,17 @@ class Shapes:
     def _prove(self, own: Shaped, tools: Any) -> None:
         """Write a conversation by the grammar, and compare."""
         messages = own.messages[0]
+        filled = encoded_shapes(self._encoder, own)
+        if filled is None:  # it is written by the grammar
+            return
         try:
             out, _ = self._write(normalise(messages), tools_of(tools))
-            written = "".join(out.texts), out.facts, bytes_of(out.texts, ascii_only=False).tolist()
-        except MessageError as error:
-            written = str(error), [], []
-        known = outline_of(own)
-        if known is None or written != (known[0].text, known[1].tolist(), known[0].sizes.tolist()):
+            scaffold = [bool(facts & SCAFFOLD) for facts in out.facts]
+            ids, counts, _ = self._encoder.encode_flat(out.texts, scaffold, np.array([len(out.texts)], np.int64))
+            written = ids.tolist(), counts.tolist(), out.facts
+        except MessageError:
+            written = [], [], []
+        if written != (filled.ids.tolist(), filled.counts.tolist(), filled.facts.tolist()):
             roles = ", ".join(message["role"] for message in messages)
             raise Mismatch(
                 f"{self._name} writes a conversation of {roles} otherwise than one of the same kind before; expected "

@@ -114,7 +114,7 @@ class FlatEncoder:
     """Strings of pieces through gigatoken in one go.
 
     Attributes:
-        has_seams: texts can be encoded apart (`encode_apart`).
+        seams: with what texts can be encoded apart, if they can (`encode_apart`).
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class FlatEncoder:
         lengths = np.zeros(about.vocab_size, np.int32)
         if about.byte_lengths is not None:
             lengths[: about.byte_lengths.size] = about.byte_lengths
-        self.has_seams, self._body = about.seams, body
+        self.seams, self._body = about.seams, body
         self._body_lengths = np.where(is_control, 0, lengths)  # a text that becomes a control token fails the proof
         for text, token in about.control_ids.items():
             lengths[token] = len(text.encode())
