@@ -23,6 +23,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.sweeps import kimi_id
+from tests.renderers.test_shapes import same, without_shapes, writable
 from tests.renderers.test_template import dated, official
 from tests.renderers.tiny_families import TOKENS
 
@@ -442,6 +443,74 @@ def test_random_conversations(folder: Path, family: str) -> None:
 @pairs
 def test_random_conversations_in_parts(folder: Path, family: str) -> None:
     sweep(folder, family, 8, seed=3, parts=True)
+
+
+BESIDE = (
+    *(
+        "/x",
+        "//a/b",
+        "'s fine",
+        "'LL do",
+        "1/2",
+        "12345",
+        "...",
+        "?!\n\nyes",
+        "中文",
+        "かな 1",
+        "\u0301e",
+        "é",
+        "🤖",
+        "½",
+        "ǅ",
+    ),
+    *(
+        "a \n/b",
+        "a\n/",
+        "{1}",
+        '"q"',
+        "(x)",
+        "]",
+        "x = 1;",
+        "\x00a",
+        "\u200bz\u200b",
+        "_",
+        "#",
+        "-1",
+        "</p>",
+        "’s",
+        "Ünï",
+        "$",
+    ),
+)
+
+
+@needs_assets
+@pairs
+def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str) -> None:
+    """Texts that are encoded alone: what the official tokenizer makes of the whole."""
+    renderer = renderer_of(folder, family, {})
+    rng = random.Random(family)
+
+    def text() -> str:
+        return rng.choice(BESIDE) + rng.choice(("", " and ", "\n", " \n", ".")) + rng.choice(BESIDE)
+
+    call = {"id": "abcdefgh1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
+    chats: list[tuple[Messages, Any]] = []
+    for _ in range(40):
+        chats.append(([said(role, text()) for role in ("user", "assistant", "user", "assistant")], None))
+        arguments = {"city": text(), "days": 3}
+        calling_: Any = call | {"function": {"name": "get_weather", "arguments": arguments}}
+        asked = said("assistant", rng.choice(("", text())), tool_calls=[calling_])
+        answer: Any = {"role": "tool", "tool_call_id": "abcdefgh1", "content": text()}
+        chats.append(([said("user", text()), asked, answer, said("assistant", text())], [TOOLS[0]]))
+    chats = [(messages, tools) for messages, tools in chats if writable(renderer, messages, tools)]
+    given, tools = [messages for messages, _ in chats], [own for _, own in chats]
+    for _ in range(3):
+        batch = renderer.render_many(given, tools=tools)
+    for (messages, own), rendered in zip(chats, batch, strict=True):
+        expected = official(folder)(renderer.text(messages, tools=own), add_special_tokens=False)["input_ids"]
+        assert rendered.token_ids == expected
+    same(batch, without_shapes(renderer, given, tools))
 
 
 @pytest.mark.slow

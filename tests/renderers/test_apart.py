@@ -1,0 +1,145 @@
+"""Conversations of which only the texts are encoded: what is known of a shape, where it is cut, and where it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("gigatoken")
+
+from niels_gpt.renderers.apart import Apart, apart_of
+from niels_gpt.renderers.filling import Shape
+from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.rendered import BODY, SCAFFOLD
+from niels_gpt.renderers.script import Script
+from niels_gpt.tokenizer.seams import SEAM, Seams
+from tests.renderers.chats import TOOLS
+from tests.renderers.test_shapes import ask, called, new, same, without_shapes
+from tests.renderers.tiny_families import renderer_of
+
+WHOLE = {"laguna-xs.2", "ngpt"}  # a line behind each text; no byte-level tokenizer
+
+
+def shape_of(family: str, messages: Any, tools: Any = None) -> Shape | None:
+    renderer = new(family)
+    for _ in range(3):
+        renderer.render_many([messages], tools=[tools])
+    if renderer._shapes is None:
+        return None
+    found = renderer._shapes.of([messages], [tools]).shapes
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_texts_of_nearly_all_families_are_encoded_apart(family: str) -> None:
+    shape = shape_of(family, ask())
+    assert (shape is None or shape.apart is None) == (family in WHOLE)
+
+
+def shown(family: str, part: Apart) -> list[tuple[str, bool]]:
+    """The cells: the known tokens of each as text, or `...`; and whether a piece begins with it."""
+    encoder, ids = renderer_of(family).encoder, part.ids.tolist()
+    cells: list[tuple[str, bool]] = []
+    for cell in part.cells.tolist():
+        tokens, begins = cell >> 1, bool(cell & 1)
+        own = ids[:tokens] if tokens > 0 else []
+        ids = ids[len(own) :]
+        cells.append(("..." if tokens < 0 else encoder.decode(own), begins))
+    assert not ids
+    return cells
+
+
+def test_texts_alone() -> None:
+    shape = shape_of("chatml", ask())
+    assert shape is not None
+    assert shape.apart is not None
+    assert shown("chatml", shape.apart) == [
+        ("<|im_start|>user\n", True),
+        ("...", True),
+        ("<|im_end|>\n", True),
+        ("<|im_start|>assistant\n", True),
+        ("...", True),
+        ("<|im_end|>", True),
+        ("\n", True),
+    ]
+    assert (shape.apart.frames, shape.apart.units.tolist(), shape.apart.places.tolist()) == ((), [-2, 0, -2, 0], [1, 3])
+
+
+def test_calls_and_results_bring_along_what_they_touch() -> None:
+    messages: Any = [{"role": "system", "content": "Be brief."}, *called()]
+    shape = shape_of("qwen3", messages, [TOOLS[0]])
+    assert shape is not None
+    assert shape.apart is not None
+    assert shape.apart.frames[::2] == (
+        "",
+        f"\n\n#{SEAM}",  # of the tools behind the system's text
+        f'{SEAM}{{"name": "get_weather", "arguments": ',
+        f"}}\n</tool_call>{SEAM}",
+        "\n</tool_response>",
+    )
+    assert (shape.apart.units.tolist(), shape.apart.places.tolist()) == (
+        [-2, 0, 2, 1, -2, 0, -2, 39, 12, -2, 0, 17],
+        [1, 5, 7, 10],
+    )
+    cells = shown("qwen3", shape.apart)
+    whole = "".join(text for text, _ in cells)
+    assert whole.startswith("<|im_start|>system\n...")
+    assert " Tools\n\nYou may call" in whole, "the rest of a piece whose beginning is encoded is known"
+    assert [begins for text, begins in cells if text.startswith(" Tools")] == [False]
+
+
+@pytest.mark.parametrize(
+    ("texts", "taken"),
+    [
+        (["<|im_start|>", "niels", "<|im_end|>"], True),
+        (["<|im_start|>user\n", "niels", "<|im_end|>"], True),
+        (["user\n", "niels", ""], True),
+        (["<|im_start|>user\n", "niels", " more<|im_end|>"], True),
+        (["<|im_start|>user ", "niels", "<|im_end|>"], True),  # the run begins with "user"
+        (["<|im_start|> ", "niels", "<|im_end|>"], False),
+        ([" ", "niels", "<|im_end|>"], False),
+        (["<|im_start|>", "niels", "\n<|im_end|>"], False),
+        (["<|im_start|>", "niels", "\n"], False),
+        (["<|im_start|>\0", "niels", "<|im_end|>"], False),
+        (["<|im_start|>user\n", "", "<|im_end|>"], False),
+    ],
+    ids=repr,
+)
+def test_where_a_text_can_be_cut_out(texts: list[str], taken: bool) -> None:
+    encoder: Any = renderer_of("chatml").encoder
+    before, value, behind = texts
+    out = Script()
+    out.texts += [before, value and 'niels-gpt-0 "é\\<&>\n".', behind]
+    out.facts += [SCAFFOLD, BODY, SCAFFOLD]
+    made = apart_of(encoder, encoder.flat, out)
+    assert (made is not None) == taken
+
+
+def test_a_slash_behind_a_sign_is_brought_along() -> None:
+    """With expressions that take it to the line before."""
+    encoder: Any = renderer_of("chatml").encoder
+    out = Script()
+    out.texts += ["<|im_start|>a\n<b>\n", 'niels-gpt-0 "é\\<&>\n".', "<|im_end|>"]
+    out.facts += [SCAFFOLD, BODY, SCAFFOLD]
+    frames = {}
+    for slashes in (False, True):
+        encoder.flat.seams, before = Seams(slashes=slashes), encoder.flat.seams
+        try:
+            made = apart_of(encoder, encoder.flat, out)
+        finally:
+            encoder.flat.seams = before
+        assert made is not None
+        frames[slashes] = made.frames
+    assert frames == {False: (), True: ("<b>\n", "", "", "")}
+
+
+def test_white_space_at_the_ends_goes_another_way() -> None:
+    renderer = new("qwen3")
+    data = [ask("a", "b"), ask(" a", "b"), ask("a", "b"), ask("a\n", "b"), ask("/", "'s")]
+    renderer.render_many(data)
+    assert renderer._shapes is not None
+    parted = renderer._shapes.of(data, [None] * len(data)).parted()
+    assert [(group.numbers, bool(group.aparts())) for group in parted] == [([1, 3], False), ([0, 2, 4], True)]
+    same(renderer.render_many(data), without_shapes(renderer, data))
