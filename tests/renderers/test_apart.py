@@ -64,7 +64,7 @@ def test_texts_alone() -> None:
         ("<|im_end|>", True),
         ("\n", True),
     ]
-    assert (shape.apart.frames, shape.apart.units.tolist(), shape.apart.places.tolist()) == ((), [-2, 0, -2, 0], [1, 3])
+    assert (shape.apart.form, shape.apart.units.tolist(), shape.apart.places.tolist()) == ("", [-2, 0, -2, 0], [1, 3])
 
 
 def test_calls_and_results_bring_along_what_they_touch() -> None:
@@ -72,13 +72,12 @@ def test_calls_and_results_bring_along_what_they_touch() -> None:
     shape = shape_of("qwen3", messages, [TOOLS[0]])
     assert shape is not None
     assert shape.apart is not None
-    assert shape.apart.frames[::2] == (
-        "",
-        f"\n\n#{SEAM}",  # of the tools behind the system's text
-        f'{SEAM}{{"name": "get_weather", "arguments": ',
-        f"}}\n</tool_call>{SEAM}",
-        "\n</tool_response>",
-    )
+    assert shape.apart.form.split(SEAM) == [
+        "%s\n\n#",  # of the tools behind the system's text
+        "%s",
+        '{"name": "get_weather", "arguments": %s}\n</tool_call>',
+        "%s\n</tool_response>",
+    ]
     assert (shape.apart.units.tolist(), shape.apart.places.tolist()) == (
         [-2, 0, 2, 1, -2, 0, -2, 39, 12, -2, 0, 17],
         [1, 5, 7, 10],
@@ -102,7 +101,7 @@ def test_calls_and_results_bring_along_what_they_touch() -> None:
         ([" ", "niels", "<|im_end|>"], False),
         (["<|im_start|>", "niels", "\n<|im_end|>"], False),
         (["<|im_start|>", "niels", "\n"], False),
-        (["<|im_start|>\0", "niels", "<|im_end|>"], False),
+        (["<|im_start|>%s\0", "niels", "<|im_end|>"], True),
         (["<|im_start|>user\n", "", "<|im_end|>"], False),
     ],
     ids=repr,
@@ -123,7 +122,7 @@ def test_a_slash_behind_a_sign_is_brought_along() -> None:
     out = Script()
     out.texts += ["<|im_start|>a\n<b>\n", 'niels-gpt-0 "é\\<&>\n".', "<|im_end|>"]
     out.facts += [SCAFFOLD, BODY, SCAFFOLD]
-    frames = {}
+    forms = {}
     for slashes in (False, True):
         encoder.flat.seams, before = Seams(slashes=slashes), encoder.flat.seams
         try:
@@ -131,8 +130,8 @@ def test_a_slash_behind_a_sign_is_brought_along() -> None:
         finally:
             encoder.flat.seams = before
         assert made is not None
-        frames[slashes] = made.frames
-    assert frames == {False: (), True: ("<b>\n", "", "", "")}
+        forms[slashes] = made.form
+    assert forms == {False: "", True: "<b>\n%s"}
 
 
 def test_white_space_at_the_ends_goes_another_way() -> None:
