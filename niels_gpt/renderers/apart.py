@@ -13,27 +13,21 @@ Where a value touches other text (`"arguments": {...}}`), the pieces around it a
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.renderers.rendered import SCAFFOLD
-from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.stand_ins import STAND_IN
 from niels_gpt.renderers.woven import counted
-from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import FlatEncoder, bytes_of
 from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
-from niels_gpt.tokenizer.seams import SEAM, Seams
+from niels_gpt.tokenizer.seams import SEAM
 
 Bools = npt.NDArray[np.bool_]
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -73,114 +67,6 @@ class Apart:
         """One conversation of this shape."""
         pieces = np.array([len(self.facts)], np.int64)
         return _laid(self.units, self.places, self.cells, self.facts, self.ids, pieces)
-
-
-class _Cell(NamedTuple):
-    text: str
-    facts: int
-    begins_piece: bool
-    run: int  # -1: it is not encoded
-
-
-def apart_of(encoder: Encoder, flat: FlatEncoder, out: Script) -> Apart | None:
-    """What is known of a conversation of stand-ins; `None`: it has none, or one that cannot be encoded apart.
-
-    Args:
-        out: the conversation as a grammar writes it, with one stand-in in a piece at most.
-    """
-    text = "".join(out.texts)
-    values = [found.span() for found in STAND_IN.finditer(text)]
-    runs = None if flat.seams is None else _runs(text, values, _controls(flat, out), flat.seams)
-    if not runs:
-        return None
-    cells = _cells(out, runs)
-    scaffold = [bool(cell.facts & SCAFFOLD) for cell in cells]
-    ids, counts, _ = encoder.encode_flat([cell.text for cell in cells], scaffold, np.array([len(cells)], np.int64))
-    units: list[int] = []
-    places: list[int] = []
-    seams = 0
-    for cell in cells:
-        if cell.run < 0:
-            continue
-        if cell.run == seams:
-            seams += 1
-            units.append(-len(SEAM))
-        if STAND_IN.search(cell.text):
-            places.append(len(units))
-        units.append(len(STAND_IN.sub("", cell.text).encode()))
-    encoded = np.array([cell.run >= 0 for cell in cells], np.bool_)
-    begins = np.array([cell.begins_piece for cell in cells], np.int32)
-    return Apart(
-        form="" if runs == values else STAND_IN.sub("%s", SEAM.join(text[a:b].replace("%", "%%") for a, b in runs)),
-        units=np.array(units, np.int64),
-        places=np.array(places, np.int64),
-        cells=2 * np.where(encoded, -1, counts).astype(np.int32) + begins,
-        facts=np.array(out.facts, np.int32),
-        ids=ids[~encoded.repeat(counts)],
-    )
-
-
-def _controls(flat: FlatEncoder, out: Script) -> list[Span]:
-    """Where the control tokens stand in what a grammar writes, in characters."""
-    spans: list[Span] = []
-    for at, text, facts in zip(accumulate(map(len, out.texts), initial=0), out.texts, out.facts, strict=False):
-        data = text.encode()
-        for begin, end, _ in flat.controls_in(text) if facts & SCAFFOLD else ():
-            spans.append((at + len(data[:begin].decode()), at + len(data[:end].decode())))
-    return spans
-
-
-def _runs(text: str, values: Sequence[Span], controls: Sequence[Span], seams: Seams) -> list[Span] | None:
-    """The texts that are encoded with the values in them, each as short as it can be; `None`: one has no proven ends.
-
-    A text begins behind a control token or a line's end and ends before a control token or a space; that is all that
-    decides how it is encoded (`seams.py`)::
-
-        <s>\\n(value 0)\\n# Tools</s>      values  4 13      controls  0 3, 21 25      run  4 15
-
-    Args:
-        values, controls: where they stand.
-    """
-    cuttable = [True] * (len(text) + 1)
-    for begin, end in (*values, *controls):
-        cuttable[begin + 1 : end] = [False] * (end - begin - 1)
-    behind, before = [0, *(end for _, end in controls)], {len(text), *(begin for begin, _ in controls)}
-    runs: list[Span] = []
-    for first, last in values:
-        if runs and last <= runs[-1][1]:
-            continue
-        begin, end = first, last
-        while text[begin].isspace() or not (cuttable[begin] and seams.parts_behind(text[_last(behind, begin) : begin])):
-            begin -= 1
-            if begin < 0:
-                return None
-        while not (cuttable[end] and (end in before or text[end] == " ") and not text[end - 1].isspace()):
-            end += 1
-            if end > len(text):
-                return None
-        if runs and begin < runs[-1][1]:  # nothing parts it from the one before
-            begin = min(begin, runs.pop()[0])
-        runs.append((begin, end))
-    if any(begin < stop and start < end for begin, end in runs for start, stop in controls):
-        return None
-    return runs
-
-
-def _last(ascending: Sequence[int], at: int) -> int:
-    """The last of these that is not behind."""
-    return ascending[bisect_right(ascending, at) - 1]
-
-
-def _cells(out: Script, runs: Sequence[Span]) -> list[_Cell]:
-    """The pieces, cut where runs begin and end."""
-    cells: list[_Cell] = []
-    cuts = sorted({cut for run in runs for cut in run})
-    for at, text, facts in zip(accumulate(map(len, out.texts), initial=0), out.texts, out.facts, strict=False):
-        edges = [at, *(cut for cut in cuts if at < cut < at + len(text)), at + len(text)]
-        for begin, end in pairwise(edges):
-            run = next((number for number, (a, b) in enumerate(runs) if a <= begin < end <= b), -1)
-            cells.append(_Cell(text[begin - at : end - at], facts, begin == at, run))
-    return cells
 
 
 class _Laid(NamedTuple):

@@ -23,12 +23,12 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.apart import apart_of
 from niels_gpt.renderers.calls import BareForm, CallForm
 from niels_gpt.renderers.filling import Shape, Shaped, encoded_shapes
 from niels_gpt.renderers.kinds import PLAIN, Key, Kind, read_values
 from niels_gpt.renderers.odd_texts import OddTexts
 from niels_gpt.renderers.rendered import SCAFFOLD
+from niels_gpt.renderers.runs import apart_of
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.stand_ins import STAND_IN, found_in, spells_stand_in, stand_ins
 from niels_gpt.renderers.tools import Tools, tools_of
@@ -206,10 +206,10 @@ class Shapes:
         if flat is None or out.images or not as_given or any(out.facts[piece] & SCAFFOLD for piece in holding):
             return None
         controls = [
-            (piece, begin, token)
+            (piece, *hit)
             for piece, (text, fact) in enumerate(zip(out.texts, out.facts, strict=True))
             if fact & SCAFFOLD
-            for begin, _, token in flat.controls_in(text)
+            for hit in flat.controls_in(text)
         ]
         empty = [STAND_IN.sub("", text) for text in out.texts]
         between = STAND_IN.sub("\0", "".join(out.texts)).split("\0")
@@ -221,8 +221,8 @@ class Shapes:
             order=None if order == tuple(range(len(made))) else order,
             pieces=np.column_stack((out.facts, bytes_of(empty, ascii_only=False))).astype(np.int64),
             places=np.array(holding, np.int64),
-            controls=np.array(controls, np.int64).reshape(-1, 3),
-            apart=apart_of(self._encoder, flat, out),
+            controls=np.array(controls, np.int64).reshape(-1, 4)[:, [0, 1, 3]],
+            apart=None if flat.seams is None else apart_of(self._encoder, flat.seams, out, controls),
         )
 
     def _spaced(

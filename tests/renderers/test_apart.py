@@ -9,10 +9,11 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("gigatoken")
 
-from niels_gpt.renderers.apart import Apart, apart_of
+from niels_gpt.renderers.apart import Apart
 from niels_gpt.renderers.filling import Shape
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import BODY, SCAFFOLD
+from niels_gpt.renderers.runs import apart_of
 from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.seams import SEAM, Seams
 from tests.renderers.chats import TOOLS
@@ -89,6 +90,10 @@ def test_calls_and_results_bring_along_what_they_touch() -> None:
     assert [begins for text, begins in cells if text.startswith(" Tools")] == [False]
 
 
+def controls(encoder: Any, out: Script) -> list[Any]:
+    return [(piece, *hit) for piece in (0, 2) for hit in encoder.flat.controls_in(out.texts[piece])]
+
+
 @pytest.mark.parametrize(
     ("texts", "taken"),
     [
@@ -112,7 +117,7 @@ def test_where_a_text_can_be_cut_out(texts: list[str], taken: bool) -> None:
     out = Script()
     out.texts += [before, value and 'niels-gpt-0 "é\\<&>\n".', behind]
     out.facts += [SCAFFOLD, BODY, SCAFFOLD]
-    made = apart_of(encoder, encoder.flat, out)
+    made = apart_of(encoder, encoder.flat.seams, out, controls(encoder, out))
     assert (made is not None) == taken
 
 
@@ -124,11 +129,7 @@ def test_a_slash_behind_a_sign_is_brought_along() -> None:
     out.facts += [SCAFFOLD, BODY, SCAFFOLD]
     forms = {}
     for slashes in (False, True):
-        encoder.flat.seams, before = Seams(slashes=slashes), encoder.flat.seams
-        try:
-            made = apart_of(encoder, encoder.flat, out)
-        finally:
-            encoder.flat.seams = before
+        made = apart_of(encoder, Seams(slashes=slashes), out, controls(encoder, out))
         assert made is not None
         forms[slashes] = made.form
     assert forms == {False: "", True: "<b>\n%s"}
