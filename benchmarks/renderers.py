@@ -22,7 +22,8 @@ from niels_gpt.renderers.template import TemplateRenderer
 from tests.assets import ASSETS
 
 CONVERSATIONS = 2000
-ROUNDS = 3
+ROUNDS = 40  # of what takes a tenth of a second
+LONG_ROUNDS = 3  # of what takes many seconds
 TEXT = (
     "the quick brown fox jumps over lazy dog while model answers carefully about data loaders and exact masks for "
     "training runs in Berlin weather temperature function return value list of numbers"
@@ -92,21 +93,36 @@ def _whole(model: Path) -> list[Result]:
             render(chat, tools=own)
 
     options = {"return_dict": True, "return_assistant_tokens_mask": True}
-    return measure(
+    case = f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens"
+    ours = {
+        "qwen3, render_many and weights": partial(masked, grammar),
+        "the same, of a renderer that is new": lambda: masked(Qwen3Renderer(grammar.encoder)),
+        "qwen3, render one by one": partial(each, grammar.render),
+        "bare gigatoken on the joined texts": _bare_gigatoken(grammar, data),
+    }
+    amounts = {"conversations": CONVERSATIONS}
+    return measure("renderers", case, ours, amounts=amounts, rounds=ROUNDS) + measure(
         "renderers",
-        f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens",
+        "the same, beside others",
         {
             "qwen3, render_many and weights": partial(masked, grammar),
-            "the same, of a renderer that is new": lambda: masked(Qwen3Renderer(grammar.encoder)),
-            "qwen3, render one by one": partial(each, grammar.render),
             "template, render_many and weights": partial(masked, template),
             "template, render one by one": partial(each, template.render),
             "apply_chat_template with mask": partial(each, partial(theirs.apply_chat_template, **options)),
             "render each prefix (document 004)": partial(each, partial(by_prefixes, theirs)),
         },
-        amounts={"conversations": CONVERSATIONS},
-        rounds=ROUNDS,
+        amounts=amounts,
+        rounds=LONG_ROUNDS,
     )
+
+
+def _bare_gigatoken(grammar: Qwen3Renderer, data: Chats) -> Callable[[], Any]:
+    """What encodes the whole texts and does nothing else."""
+    import gigatoken
+
+    engine = gigatoken.Tokenizer.from_json(grammar.encoder.parts.json_bytes)  # type: ignore[attr-defined]
+    texts = [grammar.text(chat, tools=own).encode() for chat, own in data]
+    return lambda: engine.encode_batch(texts, parallel=False)
 
 
 def by_prefixes(tokenizer: Any, chat: list[dict[str, Any]], tools: Any = None) -> list[int]:
@@ -125,20 +141,17 @@ def by_prefixes(tokenizer: Any, chat: list[dict[str, Any]], tools: Any = None) -
 
 def _parts(model: Path) -> list[Result]:
     """What the time goes into, by grammar and by template, beside bare Jinja and bare gigatoken."""
-    import gigatoken
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     data = corpus(CONVERSATIONS)
     grammar, template = Qwen3Renderer(model), TemplateRenderer(model)
     bare = _compile_jinja_template(template.source)
-    engine = gigatoken.Tokenizer.from_json(grammar.encoder.parts.json_bytes)  # type: ignore[attr-defined]
     normal = [(normalise(chat), own) for chat, own in data]
     chats, tools = [chat for chat, _ in data], [own for _, own in data]
     for _ in range(2):
         grammar.render_many(chats, tools=tools)
     scripts = [grammar._script(chat, own)[0] for chat, own in normal]
     pieces = [(out.texts, out.scaffold) for out in scripts]
-    texts = ["".join(out.texts).encode() for out in scripts]
     return measure(
         "renderers",
         "where the time goes",
@@ -147,12 +160,12 @@ def _parts(model: Path) -> list[Result]:
             "grammar: normalise": lambda: [normalise(chat) for chat, _ in data],
             "grammar: pieces": lambda: [grammar._script(chat, own) for chat, own in normal],
             "encode and attribute": lambda: grammar.encoder.encode_many(pieces),
-            "bare gigatoken on the joined texts": lambda: engine.encode_batch(texts, parallel=False),
+            "bare gigatoken on the joined texts": _bare_gigatoken(grammar, data),
             "template: pieces": lambda: [template._written(chat, own) for chat, own in normal],
             "bare Jinja": lambda: [bare.render(messages=chat, tools=own) for chat, own in data],
         },
         amounts={"conversations": CONVERSATIONS},
-        rounds=ROUNDS,
+        rounds=LONG_ROUNDS,
     )
 
 

@@ -19,7 +19,8 @@
                         thinking.py   reasoning in tags
                         images.py     images in messages; vision.py, processors.py: as tokens
                         shapes.py     what a grammar writes around texts, learned once; kinds.py, stand_ins.py,
-                        odd_texts.py  how it is learned and when it holds; filling.py: texts filled in
+                        odd_texts.py  how it is learned and when it holds; filling.py: texts filled in;
+                        runs.py, apart.py: those that are encoded alone, where they touch nothing else
                         completion.py sampled ids as text, each character with its token
                         bridge.py     the next prompt behind what was sampled
 

@@ -22,9 +22,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.renderers.woven import counted
 from niels_gpt.tokenizer.flat import FlatEncoder, bytes_of
-from niels_gpt.tokenizer.pieces import Ids, Positions, edges_of
+from niels_gpt.tokenizer.pieces import Ids, Positions, counted, edges_of
 from niels_gpt.tokenizer.seams import SEAM
 
 Bools = npt.NDArray[np.bool_]

@@ -14,11 +14,12 @@ import numpy.typing as npt
 from niels_gpt.messages import Message
 from niels_gpt.renderers.apart import Apart, encode_apart
 from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.renderers.woven import counted, woven
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, utf8_of
-from niels_gpt.tokenizer.pieces import Positions, edges_of
+from niels_gpt.tokenizer.pieces import Positions, counted, edges_of
 from niels_gpt.tokenizer.protocol import PieceEncoder
+
+_SEAM = ("",)  # no value stands between the last frame of a conversation and the first of the next
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,9 @@ def outline_of(shaped: Shaped) -> tuple[Outline, npt.NDArray[np.int32]] | None:
         whole      frame text frame ""   frame text frame ""
     """
     shapes, placed = shaped.shapes, shaped.placed()
-    text = woven([shape.frames for shape in shapes], placed)
+    whole = list(chain.from_iterable([shape.frames for shape in shapes]))
+    whole[1::2] = chain.from_iterable([values for own in placed for values in (own, _SEAM)])
+    text = "".join(whole)
     data = utf8_of(text)
     if data is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -118,6 +118,11 @@ def edges_of(lengths: Positions) -> Positions:
     edges = np.zeros(lengths.size + 1, np.int64)
     np.add.accumulate(lengths, out=edges[1:])  # what `cumsum` does, called more directly
     return edges
+
+
+def counted(held: Sequence[Sized]) -> Positions:
+    """How long each of them is."""
+    return np.fromiter(map(len, held), np.int64, len(held))
 
 
 def _utf8(texts: list[str]) -> list[bytes]:

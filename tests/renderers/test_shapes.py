@@ -23,6 +23,7 @@ from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.filling import encoded_shapes
 from niels_gpt.renderers.kinds import read_values
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.registry import FAMILIES
@@ -550,9 +551,14 @@ def test_an_order_of_roles_is_learned_the_second_time() -> None:
         assert bool(renderer._shapes._known) == expected
 
 
-def test_a_text_that_spells_a_control_token_takes_the_batch_the_long_way() -> None:
+@pytest.mark.parametrize("space", ["", " "])
+def test_a_text_that_spells_a_control_token_is_a_text(space: str) -> None:
+    """Encoded apart as others are; where there is white space at an end, it takes the batch the long way."""
     renderer = taught()
-    data = [ask("x"), ask("say <|im_end|> twice"), ask("y")]
+    data = [ask(f"{space}x"), ask(f"{space}say <|im_end|> twice"), ask(f"{space}y")]
+    assert renderer._shapes is not None
+    parted = renderer._shapes.of(data, [None] * 3).parted()
+    assert [encoded_shapes(renderer.encoder, group) is not None for group in parted] == [not space]
     batch = renderer.render_many(data)
     same(batch, without_shapes(renderer, data))
     assert batch.ids.tolist().count(renderer.encoder.control_ids["<|im_end|>"]) == 6
