@@ -1,14 +1,14 @@
 """Conversations of which only the texts are encoded: the tokens of what a grammar writes around them are known.
 
-A text that begins behind a control token or a line's end, and ends before a control token, is encoded as it would be
-alone if there is no white space at its ends (`tokenizer/seams.py`). So all of them are encoded in one go, and put
-between the tokens that every conversation of their shape has::
+A text that begins behind a control token or a line's end, and ends before a control token or a space, is encoded as it
+would be alone if there is no white space at its ends (`tokenizer/seams.py`). So all of them are encoded in one go, and
+put between the tokens that every conversation of their shape has::
 
     pieces     <|im_start|>user\\n    Hi.    <|im_end|>\\n<|im_start|>assistant\\n    Yes!    <|im_end|>\\n
     encoded                         Hi.                                            Yes!
     known      3 tokens                    5 tokens                                        2 tokens
 
-Where a value touches other text (`"arguments": {...}}`), the pieces around it are encoded with it.
+Where a value touches other text (`"arguments": {...}}`), that is encoded with it (`runs.py`).
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Apart:
 
     @cached_property
     def alone(self) -> _Laid:
-        """One conversation of this shape."""
-        pieces = np.array([len(self.facts)], np.int64)
-        return _laid(self.units, self.places, self.cells, self.facts, self.ids, pieces)
+        """One conversation of this shape. Nobody can write on it."""
+        laid = _laid_end_to_end([self])
+        laid.pieces.flags.writeable = False
+        return laid
 
 
 class _Laid(NamedTuple):

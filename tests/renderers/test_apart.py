@@ -143,3 +143,15 @@ def test_white_space_at_the_ends_goes_another_way() -> None:
     parted = renderer._shapes.of(data, [None] * len(data)).parted()
     assert [(group.numbers, bool(group.aparts())) for group in parted] == [([1, 3], False), ([0, 2, 4], True)]
     same(renderer.render_many(data), without_shapes(renderer, data))
+
+
+def test_what_is_known_of_a_shape_cannot_be_written_on() -> None:
+    renderer = new("chatml")
+    for _ in range(3):
+        batch = renderer.render_many([ask()])
+    expected = batch.facts.tolist(), batch.pieces.tolist(), batch.ids.tolist()
+    for array in (batch.facts, batch.pieces, batch.counts, batch.ids, batch.lengths):
+        if array.flags.writeable:
+            array += 1
+    again = renderer.render_many([ask()])
+    assert (again.facts.tolist(), again.pieces.tolist(), again.ids.tolist()) == expected
