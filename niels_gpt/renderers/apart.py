@@ -63,10 +63,8 @@ class Apart:
 
     @cached_property
     def alone(self) -> _Laid:
-        """One conversation of this shape. Nobody can write on it."""
-        laid = _laid_end_to_end([self])
-        laid.pieces.flags.writeable = False
-        return laid
+        """One conversation of this shape."""
+        return _laid_end_to_end([self])
 
 
 class _Laid(NamedTuple):
@@ -124,7 +122,7 @@ def encode_apart(
     tokens = laid.tokens.copy()
     tokens[laid.encoded] = taken[laid.texts]
     ids = _merged(laid, encoded, taken, laid.is_encoded.repeat(tokens))
-    return ids, np.add.reduceat(tokens, laid.first), laid.facts, laid.pieces
+    return ids, np.add.reduceat(tokens, laid.first), laid.facts.copy(), laid.pieces.copy()
 
 
 def _merged(laid: _Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:

@@ -80,8 +80,8 @@ def _spans(out: Script, controls: Sequence[Control]) -> list[Span]:
 def _runs(text: str, values: Sequence[Span], controls: Sequence[Span], seams: Seams) -> list[Span] | None:
     """The texts that are encoded with the values in them, each as short as it can be; `None`: one has no proven ends.
 
-    A text begins behind a control token or a line's end and ends before a control token or a space; that is all that
-    decides how it is encoded (`seams.py`)::
+    A text begins behind a control token or most ends of lines (`Seams.parts`), and ends before a control token or a
+    space::
 
         <s>\\n(value 0)\\n# Tools</s>      values  4 13      controls  0 3, 21 25      run  4 15
 
@@ -97,7 +97,7 @@ def _runs(text: str, values: Sequence[Span], controls: Sequence[Span], seams: Se
         if runs and last <= runs[-1][1]:
             continue
         begin, end = first, last
-        while text[begin].isspace() or not (cuttable[begin] and seams.parts_behind(text[_last(behind, begin) : begin])):
+        while text[begin].isspace() or not (cuttable[begin] and seams.parts(text, _last(behind, begin), begin)):
             begin -= 1
             if begin < 0:
                 return None

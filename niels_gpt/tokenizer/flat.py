@@ -197,7 +197,7 @@ class FlatEncoder:
         return ids, before[1:] - before[:-1], lengths
 
     def encode_apart(self, text: str, sizes: Positions, sides: Positions) -> tuple[Ids, Positions] | None:
-        """Texts that have neither white space nor nothing at their ends, each as between control tokens.
+        """Texts that have neither white space nor nothing at their ends, which is up to the caller: each as alone.
 
         ::
 

@@ -8,10 +8,11 @@ are split within themselves alone, be it behind a line's end or on both sides of
     text       def f(): \n1,2        with the seam " \n" in the middle
     parts      def| f|():| \n|1|,|2  which are those of "def f():", of the seam, and of "1,2"
 
-This is so if each alternative of the expression is one of those below, as can be seen from each for itself: none has
-white space that ends in a line's end before other characters, none has a space and then a line's end behind others, and
-none looks ahead or back over anything but the white space that it is in. But some take slashes to the line's end behind
-a sign ("...\n//"), so that with those only a line that ends in a letter or a digit, or is empty, parts what comes.
+This is so if each alternative of the expression is one of those below: none has white space that ends in a line's end
+before other characters, and none has a space and then a line's end behind others. How what stands before a text is
+split depends on the text in two cases, so that it is known only where they are not: some expressions take slashes to a
+line's end behind a sign ("...\n//"), and where none takes ends of lines together before all else, two of them are one
+part or two, by whether an added token comes next ("\n\n<think>").
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import Any
 
 SEAM = " \n"
 
+_LINES, _SPACES = r"\s*[\r\n]+", r"\s+"
+_OTHERS = {r"\s+(?!\S)", _SPACES}  # that take ends of lines too
 _SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
 _ALTERNATIVES = frozenset(
     (
@@ -40,12 +43,10 @@ _ALTERNATIVES = frozenset(
         r" ?[^\s\p{L}\p{N}]+[\r\n]*",
         _SLASHES,
         r" ?[\p{P}\p{S}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
+        _LINES,
+        *_OTHERS,
     )
 )
-_SPACES = r"\s+"  # an expression with it leaves no white space to others
 _ALTERNATIVE = re.compile(r"(?:\\.|\[(?:\\.|[^\\\]])*\]|\((?:\\.|[^\\)])*\)|[^\\\[(|])+")
 
 
@@ -55,20 +56,27 @@ class Seams:
 
     Attributes:
         slashes: it takes them to the end of a line behind a sign.
+        lines: it takes ends of lines together, whatever comes next.
     """
 
     slashes: bool
+    lines: bool
 
-    def parts_behind(self, text: str) -> bool:
-        """Whether what comes behind this text, no white space, is split from it, whatever it is.
+    def parts(self, text: str, begin: int, end: int) -> bool:
+        """Whether what is no white space is split from `text[begin:end]` before it, which stays as it is split.
 
         Args:
-            text: all that stands there since the last control token.
+            begin: where the last control token ends.
         """
-        line = text.rstrip("\r\n")
-        if not text or len(line) == len(text):
-            return not text
-        return not self.slashes or not line or (line[-1].isascii() and line[-1].isalnum())
+        line = end
+        while line > begin and text[line - 1] in "\r\n":
+            line -= 1
+        if line == end:
+            return begin == end
+        last = text[line - 1 : line] if line > begin else ""
+        if not self.lines and (end - line > 1 or last.isspace()):
+            return False
+        return not self.slashes or not last or (last.isascii() and last.isalnum())
 
 
 def seams_of(steps: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> Seams | None:
@@ -84,20 +92,24 @@ def seams_of(steps: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, An
         return None  # it might be spelled over a seam
     if not steps or steps[-1]["type"] != "ByteLevel":
         return None
-    splits, alphabet = steps[:-1], steps[-1]
-    found = [_alternatives(step) for step in splits]
-    if not all(known <= _ALTERNATIVES for known in found):
+    found = [_alternatives(step) for step in steps[:-1]]
+    if not all(_ALTERNATIVES.issuperset(known) for known in found):
         return None
+    slashes = any(_SLASHES in known for known in found)
+    spaces = next((known for known in found if _SPACES in known), None)
+    if spaces is not None:
+        lines = _LINES in spaces and all(spaces.index(_LINES) < spaces.index(other) for other in _OTHERS & {*spaces})
+        return Seams(slashes, lines)
     # The last step may have an expression of its own, GPT-2's, whose alternatives are all like those above.
-    if not alphabet.get("use_regex", True) and not any(_SPACES in known for known in found):
-        return None
-    return Seams(slashes=any(_SLASHES in known for known in found))
+    return Seams(slashes, lines=False) if steps[-1].get("use_regex", True) else None
 
 
-def _alternatives(step: Mapping[str, Any]) -> set[str]:
-    """What a step's expression matches one of."""
+def _alternatives(step: Mapping[str, Any]) -> list[str]:
+    """What a step's expression matches one of, in order."""
     regex = step.get("pattern", {}).get("Regex")
     way = step.get("behavior"), bool(step.get("invert"))
     if step["type"] != "Split" or regex is None or way not in (("Isolated", False), ("Removed", True)):
-        return {"it splits in another way"}
-    return set(_ALTERNATIVE.findall(regex.replace("\r", r"\r").replace("\n", r"\n")))
+        return ["it splits in another way"]
+    plain = regex.replace("\r", r"\r").replace("\n", r"\n")
+    found: list[str] = _ALTERNATIVE.findall(plain)
+    return found if "|".join(found) == plain else ["something else"]

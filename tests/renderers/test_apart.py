@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +15,14 @@ from niels_gpt.renderers.apart import Apart
 from niels_gpt.renderers.filling import Shape
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import BODY, SCAFFOLD
-from niels_gpt.renderers.runs import apart_of
+from niels_gpt.renderers.runs import _runs, apart_of
 from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.seams import SEAM, Seams
 from tests.renderers.chats import TOOLS
 from tests.renderers.test_shapes import ask, called, new, same, without_shapes
-from tests.renderers.tiny_families import renderer_of
+from tests.renderers.tiny_families import TOKENS, byte_level, renderer_of
 
-WHOLE = {"laguna-xs.2", "ngpt"}  # a line behind each text; no byte-level tokenizer
+WHOLE = {"laguna-xs.2", "ngpt", "llama-3", "llama-3.0"}  # a line behind each text; no byte-level tokenizer; see below
 
 
 def shape_of(family: str, messages: Any, tools: Any = None) -> Shape | None:
@@ -129,7 +131,7 @@ def test_a_slash_behind_a_sign_is_brought_along() -> None:
     out.facts += [SCAFFOLD, BODY, SCAFFOLD]
     forms = {}
     for slashes in (False, True):
-        made = apart_of(encoder, Seams(slashes=slashes), out, controls(encoder, out))
+        made = apart_of(encoder, Seams(slashes=slashes, lines=True), out, controls(encoder, out))
         assert made is not None
         forms[slashes] = made.form
     assert forms == {False: "", True: "<b>\n%s"}
@@ -145,13 +147,32 @@ def test_white_space_at_the_ends_goes_another_way() -> None:
     same(renderer.render_many(data), without_shapes(renderer, data))
 
 
-def test_what_is_known_of_a_shape_cannot_be_written_on() -> None:
+def test_batches_share_nothing_with_their_shape() -> None:
     renderer = new("chatml")
     for _ in range(3):
         batch = renderer.render_many([ask()])
     expected = batch.facts.tolist(), batch.pieces.tolist(), batch.ids.tolist()
     for array in (batch.facts, batch.pieces, batch.counts, batch.ids, batch.lengths):
-        if array.flags.writeable:
-            array += 1
+        assert array.flags.writeable, "as of conversations that the grammar writes"
+        array += 1
     again = renderer.render_many([ask()])
     assert (again.facts.tolist(), again.pieces.tolist(), again.ids.tolist()) == expected
+
+
+def test_an_added_token_behind_two_ends_of_lines(tmp_path: Any) -> None:
+    """To GPT-2's expression they are one part before it, and two before a letter."""
+    tokens = replace(TOKENS["llama-3"], added=("[X]",))
+    texts = ("assistant\n\nhello", "user\n\n", "a\n\n")
+    byte_level(tokens, texts=texts).save(str(tmp_path / "tokenizer.json"))
+    renderer = FAMILIES["llama-3"](tmp_path)
+    data = [ask("hello", "yes"), ask("hello", "yes"), ask("[X] hello", "[X] yes")]
+    assert renderer.render_many(data).ids.tolist() == without_shapes(renderer, data).ids.tolist()
+    same(renderer.render_many(data), without_shapes(renderer, data))
+
+
+def test_what_is_far_from_a_text_takes_no_time() -> None:
+    """A tool's description of a megabyte is walked through once, not once for each of its lines."""
+    text = "ab. " * 250_000 + "(value)"
+    begin = time.monotonic()
+    assert _runs(text, [(len(text) - 7, len(text))], [], Seams(slashes=False, lines=True)) == [(0, len(text))]
+    assert time.monotonic() - begin < 30  # in squares it would be hours

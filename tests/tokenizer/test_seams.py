@@ -15,7 +15,7 @@ pytest.importorskip("tokenizers")
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.seams import SEAM, Seams, seams_of
@@ -49,8 +49,10 @@ EXPRESSIONS: dict[str, list[str]] = {
     ],
     "gpt-2": [],  # its expression is the last step's own
 }
-SEAMS = {name: Seams(slashes=name in ("gpt-oss", "nemotron")) for name in EXPRESSIONS}
+SEAMS = {name: Seams(slashes=name in ("gpt-oss", "nemotron"), lines=name != "gpt-2") for name in EXPRESSIONS}
+ADDED_TOKEN = "[X]"  # cut out before anything is split
 FRAGMENTS = [
+    ADDED_TOKEN,
     *(
         "hello",
         "World",
@@ -92,6 +94,10 @@ words = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=7).map("".join
 texts = words.map(str.strip).filter(bool)
 
 
+def parts(seams: Seams, text: str) -> bool:
+    return seams.parts(text, 0, len(text))
+
+
 def steps_of(regexes: list[str]) -> list[Any]:
     splits = [pre_tokenizers.Split(Regex(regex), "isolated") for regex in regexes]
     return [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not regexes)]
@@ -106,6 +112,8 @@ def merging(name: str) -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
     made = [a + b + c for a in FRAGMENTS for b in (" ", "\n", " \n", "\n\n", ".\n", "", "  ") for c in FRAGMENTS]
     tokenizer.train_from_iterator(made, trainer)
+    tokenizer.add_tokens([AddedToken(ADDED_TOKEN, normalized=False, special=False)])
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
@@ -123,10 +131,12 @@ def test_the_expression_is_known(name: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_texts_between_seams_are_encoded_as_alone(name: str, given_: list[str]) -> None:
-    seam = encode(name, f"a{SEAM}a")[1:-1]
     expected = encode(name, given_[0])
     for text in given_[1:]:
-        expected += seam + encode(name, text)
+        alone = encode(name, text)
+        seam = encode(name, f"a{SEAM}{text}")[1 : -len(alone)]
+        assert merging(name).decode(seam) == SEAM
+        expected += seam + alone
     assert encode(name, SEAM.join(given_)) == expected
 
 
@@ -135,7 +145,7 @@ def test_texts_between_seams_are_encoded_as_alone(name: str, given_: list[str]) 
 @given(words, texts, words)
 def test_a_text_begins_behind_a_line_and_ends_before_a_space(name: str, before: str, text: str, behind: str) -> None:
     """What stands there is the same for every text: it is read off one of them."""
-    if not SEAMS[name].parts_behind(f"{before}\n"):
+    if not parts(SEAMS[name], f"{before}\n"):
         before += "a"
     first, last = len(encode(name, f"{before}\na")) - 1, len(encode(name, f"a {behind}")) - 1
     opened, closed = encode(name, f"{before}\na")[:first], encode(name, f"a {behind}")[-last:]
@@ -149,22 +159,34 @@ def test_texts_with_white_space_at_their_ends_are_not(name: str) -> None:
         assert encode(name, one + SEAM + other) != [*encode(name, one), *encode(name, SEAM), *encode(name, other)]
 
 
-def test_a_slash_belongs_to_the_line_before() -> None:
-    """The test before the last can fail: signs, a line's end and a slash are one part to some."""
+def test_where_a_text_decides_how_a_line_before_it_is_split() -> None:
+    """The test before the last can fail: a slash belongs to a sign before it, two ends of lines to one another."""
     for name, seams in SEAMS.items():
-        parted = encode(name, "...\n/x")[-2:] == encode(name, "/x")[-2:] and len(encode(name, "...\n/x")) > 3
-        assert seams.parts_behind("...\n") or not parted, name
-    for text, parts in (
-        ("", True),
-        ("\n", True),
-        ("a\n", True),
-        ("a", False),
-        (".\n", False),
-        ("é\n", False),
-        ("> ", False),
-    ):
-        assert Seams(slashes=True).parts_behind(text) == parts
-    assert Seams(slashes=False).parts_behind(".\n")
+        alone, behind = encode(name, "/x"), encode(name, "...\n/x")
+        assert seams.slashes == (behind != [*encode(name, "...\n"), *alone]), name
+        assert seams.lines == (encode(name, "a\n\na")[:-1] == encode(name, f"a\n\n{ADDED_TOKEN}")[:-1]), name
+
+
+@pytest.mark.parametrize(
+    ("text", "any_", "slashes", "no_lines"),
+    [
+        ("", True, True, True),
+        ("\n", True, True, True),
+        ("\n\n", True, True, False),
+        ("a\n", True, True, True),
+        ("a\n\n", True, True, False),
+        ("a \n", True, False, False),
+        (".\n", True, False, True),
+        ("é\n", True, False, True),
+        ("a", False, False, False),
+        ("> ", False, False, False),
+    ],
+)
+def test_behind_what_a_text_is_encoded_as_alone(text: str, any_: bool, slashes: bool, no_lines: bool) -> None:
+    assert parts(Seams(slashes=False, lines=True), text) == any_
+    assert parts(Seams(slashes=True, lines=True), text) == slashes
+    assert parts(Seams(slashes=False, lines=False), text) == no_lines
+    assert Seams(slashes=False, lines=True).parts("<s>" + text, 3, 3 + len(text)) == any_
 
 
 def test_white_space_of_expressions_is_white_space_of_strings() -> None:
@@ -198,6 +220,8 @@ ADDED = {"content": "<think>", "lstrip": False, "rstrip": False, "single_word": 
         ([step(r"\p{N}"), BYTES], [], False),
         ([step(rf"{SPACES}|[^x]+"), BYTES], [], False),
         ([step(rf"\n\w|{SPACES}"), BYTES], [], False),
+        ([step(rf"{SPACES}||\p{{N}}"), BYTES], [], False),
+        ([step(rf"{SPACES}|)"), BYTES], [], False),
         ([step(behavior="MergedWithPrevious"), BYTES], [], False),
         ([step(behavior="Removed"), BYTES], [], False),
         ([step(pattern={"String": " "}), BYTES], [], False),
@@ -210,6 +234,12 @@ ADDED = {"content": "<think>", "lstrip": False, "rstrip": False, "single_word": 
 )
 def test_what_is_known(steps: list[Any], added: list[Any], known: bool) -> None:
     assert (seams_of(steps, added) is not None) == known
+
+
+def test_whether_ends_of_lines_are_taken_together_depends_on_the_order() -> None:
+    for regex, lines in ((SPACES, True), (r"\s+(?!\S)|\s*[\r\n]+|\s+", False), (r"\s+(?!\S)|\s+", False)):
+        assert seams_of([step(regex), BYTES], []) == Seams(slashes=False, lines=lines)
+    assert seams_of([step(r"\p{N}"), BYTES | {"use_regex": True}], []) == Seams(slashes=False, lines=False)
 
 
 @cache
