@@ -21,6 +21,8 @@ Control = tuple[int, int, int, int]  # the piece that holds it, its first byte i
 
 
 class _Cell(NamedTuple):
+    """A piece or a part of one, with the facts of the piece as in `Script`."""
+
     text: str
     facts: int
     begins_piece: bool
@@ -41,7 +43,8 @@ def apart_of(encoder: Encoder, seams: Seams, out: Script, controls: Sequence[Con
         return None
     cells = _cells(out, runs)
     scaffold = [bool(cell.facts & SCAFFOLD) for cell in cells]
-    ids, counts, _ = encoder.encode_flat([cell.text for cell in cells], scaffold, np.array([len(cells)], np.int64))
+    ids, owner = encoder.encode_pieces([cell.text for cell in cells], scaffold)
+    counts = np.bincount(owner, minlength=len(cells))
     units: list[int] = []
     places: list[int] = []
     run = 0
@@ -86,7 +89,7 @@ def _runs(text: str, values: Sequence[Span], controls: Sequence[Span], seams: Se
         <s>\\n(value 0)\\n# Tools</s>      values  4 13      controls  0 3, 21 25      run  4 15
 
     Args:
-        values, controls: where they stand.
+        values, controls: where they stand, in characters.
     """
     cuttable = [True] * (len(text) + 1)
     for begin, end in (*values, *controls):

@@ -96,7 +96,7 @@ class Shapes:
     def _read(self, conversations: Sequence[Sequence[Message]], tools: Sequence[Any]) -> Shaped:
         """Those of the conversations whose shapes are known, however odd their values are.
 
-        What all messages have is read from all of them at once, which takes a third of the time.
+        What all messages have is read from all of them at once, which is quicker.
         """
         numbers, chats, flat = _readable(conversations)
         roles = [message.get("role") for message in flat]
@@ -145,9 +145,8 @@ class Shapes:
             return
         try:
             out, _ = self._write(normalise(messages), tools_of(tools))
-            scaffold = [bool(facts & SCAFFOLD) for facts in out.facts]
-            ids, counts, _ = self._encoder.encode_flat(out.texts, scaffold, np.array([len(out.texts)], np.int64))
-            written = ids.tolist(), counts.tolist(), out.facts
+            ids, owner = self._encoder.encode_pieces(out.texts, out.scaffold)
+            written = ids.tolist(), np.bincount(owner, minlength=len(out.texts)).tolist(), out.facts
         except MessageError:
             written = [], [], []
         if written != (filled.ids.tolist(), filled.counts.tolist(), filled.facts.tolist()):

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 SEAM = " \n"
@@ -95,13 +96,12 @@ def seams_of(steps: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, An
     found = [_alternatives(step) for step in steps[:-1]]
     if not all(_ALTERNATIVES.issuperset(known) for known in found):
         return None
-    slashes = any(_SLASHES in known for known in found)
-    spaces = next((known for known in found if _SPACES in known), None)
-    if spaces is not None:
-        lines = _LINES in spaces and all(spaces.index(_LINES) < spaces.index(other) for other in _OTHERS & {*spaces})
-        return Seams(slashes, lines)
+    order = list(chain.from_iterable(found))
+    spaces = next((known for known in order if known in {_LINES, *_OTHERS}), None)
     # The last step may have an expression of its own, GPT-2's, whose alternatives are all like those above.
-    return Seams(slashes, lines=False) if steps[-1].get("use_regex", True) else None
+    if _SPACES not in order and not steps[-1].get("use_regex", True):
+        return None
+    return Seams(slashes=_SLASHES in order, lines=spaces == _LINES)
 
 
 def _alternatives(step: Mapping[str, Any]) -> list[str]:

@@ -240,6 +240,8 @@ def test_whether_ends_of_lines_are_taken_together_depends_on_the_order() -> None
     for regex, lines in ((SPACES, True), (r"\s+(?!\S)|\s*[\r\n]+|\s+", False), (r"\s+(?!\S)|\s+", False)):
         assert seams_of([step(regex), BYTES], []) == Seams(slashes=False, lines=lines)
     assert seams_of([step(r"\p{N}"), BYTES | {"use_regex": True}], []) == Seams(slashes=False, lines=False)
+    for first, lines in ((r"\s+(?!\S)", False), (r"\p{N}", True)):  # of two steps, the first splits first
+        assert seams_of([step(first), step(SPACES), BYTES], []) == Seams(slashes=False, lines=lines)
 
 
 @cache
