@@ -62,12 +62,12 @@ class Apart:
         return tuple(held.tobytes() for held in (self.units, self.places, self.cells, self.facts, self.ids))
 
     @cached_property
-    def alone(self) -> _Laid:
+    def alone(self) -> Laid:
         """One conversation of this shape."""
         return _laid_end_to_end([self])
 
 
-class _Laid(NamedTuple):
+class Laid(NamedTuple):
     """Many of them end to end, or one alone.
 
     Attributes:
@@ -92,6 +92,12 @@ class _Laid(NamedTuple):
     facts: Ids
     pieces: Positions
 
+    def tokens_of(self, taken: Positions) -> Positions:
+        """The tokens of each cell, where units have so many."""
+        tokens = self.tokens.copy()
+        tokens[self.encoded] = taken[self.texts]
+        return tokens
+
 
 def encode_apart(
     flat: FlatEncoder, parts: Sequence[Apart], placed: Sequence[Sequence[str]]
@@ -111,21 +117,28 @@ def encode_apart(
     """
     values = list(chain.from_iterable(placed))
     texts = [(part.form % tuple(own),) if part.form else own for part, own in zip(parts, placed, strict=True)]
-    text = SEAM + SEAM.join(chain.from_iterable(texts))
     laid = parts[0].alone if len(parts) == 1 else _laid_end_to_end(parts)
-    sizes = laid.sizes.copy()
-    sizes[laid.places] += bytes_of(values, ascii_only=text.isascii())
-    found = flat.encode_apart(text, sizes, laid.sides)
+    found = encode_texts(flat, laid, SEAM.join(chain.from_iterable(texts)), values)
     if found is None:
         return None
     encoded, taken = found
-    tokens = laid.tokens.copy()
-    tokens[laid.encoded] = taken[laid.texts]
+    tokens = laid.tokens_of(taken)
     ids = _merged(laid, encoded, taken, laid.is_encoded.repeat(tokens))
     return ids, np.add.reduceat(tokens, laid.first), laid.facts.copy(), laid.pieces.copy()
 
 
-def _merged(laid: _Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:
+def encode_texts(flat: FlatEncoder, laid: Laid, text: str, values: Sequence[str]) -> tuple[Ids, Positions] | None:
+    """Texts with the seams before them as ids, and how many tokens each unit has; `None`: they are not proven.
+
+    Args:
+        text: all of them, with seams between them. values: what stands in it, in order.
+    """
+    sizes = laid.sizes.copy()
+    sizes[laid.places] += bytes_of(values, ascii_only=text.isascii())
+    return flat.encode_apart(SEAM + text, sizes, laid.sides)
+
+
+def _merged(laid: Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:
     """Known and encoded tokens in their places, the seams left out.
 
     A seam of one token is put where the known token before its text belongs, which then comes over it; that saves to
@@ -149,7 +162,7 @@ def _merged(laid: _Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:
     return ids
 
 
-def _laid_end_to_end(parts: Sequence[Apart]) -> _Laid:
+def _laid_end_to_end(parts: Sequence[Apart]) -> Laid:
     """What all of them have, numbered through; int64 takes 8 bytes of `raw`, int32 takes 4."""
     units, places, cells, facts, ids = zip(*[part.raw for part in parts], strict=True)
     first = edges_of(counted(units) // 8)[:-1]
@@ -163,7 +176,7 @@ def _laid_end_to_end(parts: Sequence[Apart]) -> _Laid:
     )
 
 
-def _laid(units: Positions, places: Positions, cells: Ids, facts: Ids, ids: Ids, pieces: Positions) -> _Laid:
+def _laid(units: Positions, places: Positions, cells: Ids, facts: Ids, ids: Ids, pieces: Positions) -> Laid:
     """What follows from what they have in common.
 
     ::
@@ -175,7 +188,7 @@ def _laid(units: Positions, places: Positions, cells: Ids, facts: Ids, ids: Ids,
     seams = (~is_text).nonzero()[0]
     tokens = (cells >> 1).astype(np.int64)
     is_encoded = tokens < 0
-    return _Laid(
+    return Laid(
         sizes=np.abs(units),
         is_text=is_text,
         texts=is_text.nonzero()[0],

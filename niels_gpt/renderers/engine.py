@@ -22,7 +22,7 @@ from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig
-from niels_gpt.renderers.filling import encoded_shapes
+from niels_gpt.renderers.filling import encoded_shape
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_controls
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
@@ -184,11 +184,10 @@ class Family(ABC):
 
     def _filled(self, messages: Sequence[Message], tools: Any) -> RenderedTokens | None:
         """A conversation whose shape is known."""
-        for shaped in () if self._shapes is None else self._shapes.of([messages], [tools]).parted():
-            batch = encoded_shapes(self.encoder, shaped)
-            if batch is not None:
-                return next(iter(batch))
-        return None
+        if self._shapes is None:
+            return None
+        shaped = self._shapes.of([messages], [tools])
+        return encoded_shape(self.encoder, shaped) if shaped.numbers else None
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.messages import Message
+from niels_gpt.renderers.alone import Alone, encode_alone
 from niels_gpt.renderers.apart import Apart, encode_apart
-from niels_gpt.renderers.rendered import RenderedBatch
+from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.flat import Outline, bytes_of, utf8_of
 from niels_gpt.tokenizer.pieces import Positions, counted, edges_of
@@ -43,6 +44,15 @@ class Shape:
     places: Positions
     controls: Positions
     apart: Apart | None
+
+    def placed(self, values: list[str]) -> list[str]:
+        """These values in the order in which they stand there."""
+        return values if self.order is None else [values[at] for at in self.order]
+
+    @cached_property
+    def alone(self) -> Alone | None:
+        """How one conversation is encoded quickest, where its texts are encoded apart."""
+        return None if self.apart is None else Alone.of(self.apart)
 
     @cached_property
     def spaced(self) -> frozenset[int]:
@@ -105,10 +115,7 @@ class Shaped(NamedTuple):
 
     def placed(self) -> list[list[str]]:
         """The values of each conversation in the order in which they stand there."""
-        return [
-            values if shape.order is None else [values[at] for at in shape.order]
-            for shape, values in zip(self.shapes, self.values, strict=True)
-        ]
+        return [shape.placed(values) for shape, values in zip(self.shapes, self.values, strict=True)]
 
     def _chosen(self, kept: list[int]) -> Shaped:
         return Shaped(
@@ -186,3 +193,12 @@ def encoded_shapes(encoder: PieceEncoder, shaped: Shaped) -> RenderedBatch | Non
             return None
         (ids, counts, lengths), facts, pieces = found, known[1], known[0].pieces
     return RenderedBatch(ids, lengths, facts, counts, pieces, shaped.messages, ["full"] * len(lengths))
+
+
+def encoded_shape(encoder: PieceEncoder, shaped: Shaped) -> RenderedTokens | None:
+    """One conversation with a shape as ids; `None`: it holds what must be looked at closely."""
+    shape = shaped.shapes[0]
+    if shape.alone is not None and not shaped.spaced and isinstance(encoder, Encoder) and encoder.flat is not None:
+        return encode_alone(encoder.flat, shape.alone, shape.placed(shaped.values[0]), shaped.messages[0])
+    batch = encoded_shapes(encoder, shaped)
+    return None if batch is None else next(iter(batch))

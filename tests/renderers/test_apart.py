@@ -146,6 +146,31 @@ def test_white_space_at_the_ends_goes_another_way() -> None:
     same(renderer.render_many(data), without_shapes(renderer, data))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_conversation_is_as_in_a_batch(family: str) -> None:
+    """Texts alone, one that cannot be apart, and those that are encoded with what they touch: "arguments": ..."""
+    renderer = new(family)
+    data: list[tuple[Any, Any]] = [(ask("é", "Naïve, 中文."), None), (ask(" a", "b"), None), (ask("", "b"), None)]
+    if renderer.calls is not None and "tool" in renderer.roles:
+        more = called(id="abcdefgh2", arguments={"city": "Zürich", "days": 3}, content="warm")[1:]
+        data += [([*called(id="abcdefgh1"), *more, *ask()[1:]], [TOOLS[0]])]
+    for messages, tools in data:
+        for _ in range(3):
+            renderer.render_many([messages], tools=[tools])
+        assert renderer.render(messages, tools=tools) == next(iter(renderer.render_many([messages], tools=[tools])))
+
+
+def test_lists_share_nothing_with_their_shape() -> None:
+    renderer = new("chatml")
+    expected = [renderer.render(ask()) for _ in range(3)][-1]
+    for _ in range(2):
+        rendered = renderer.render(ask())
+        assert rendered == expected
+        lists: list[Any] = [rendered.token_ids, rendered.message_indices, rendered.sampled_mask, rendered.is_content]
+        for own in [*lists, rendered.message_roles, rendered.message_tool_names]:
+            own.clear()
+
+
 def test_batches_share_nothing_with_their_shape() -> None:
     renderer = new("chatml")
     for _ in range(3):
