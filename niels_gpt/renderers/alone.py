@@ -5,6 +5,8 @@
     known      <|im_start|>user\\n        <|im_end|>\\n<|im_start|>assistant\\n        <|im_end|>\\n
     encoded                         Hi.                                        Yes!
     ids        3 tokens             + 2 + 5 tokens                             + 2 + 2 tokens
+
+numpy takes a microsecond for the shortest array, in which a list of twenty is walked through.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.apart import Apart, Bools, Laid, encode_texts
+from niels_gpt.renderers.apart import Apart, Bools
 from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedTokens, tool_names_of
-from niels_gpt.tokenizer.flat import FlatEncoder
-from niels_gpt.tokenizer.pieces import Ids
+from niels_gpt.tokenizer.flat import FlatEncoder, each_bytes_of
+from niels_gpt.tokenizer.pieces import Ids, Positions
 from niels_gpt.tokenizer.seams import SEAM
 
 
@@ -28,15 +30,24 @@ class Alone(NamedTuple):
 
     Attributes:
         form: as in `Apart`.
+        sizes: of each unit its bytes, without the value in it; places: the unit that each value stands in.
+        sides: the edges of units at the sides of seams; `None`: all of them are.
         steps: of each text the known tokens before it, its first unit, and the unit behind its last.
-        end: the known tokens behind the last.
+        end: the known tokens behind the last text.
+        tokens: of each cell that is known; encoded: each other cell, and its unit.
+        first: the first cell of each piece; `None`: each is a piece.
         indices, sampled, is_content: of each piece, as in `RenderedTokens`.
     """
 
     form: str
-    laid: Laid
+    sizes: list[int]
+    places: list[int]
+    sides: Positions | None
     steps: list[tuple[list[int], int, int]]
     end: list[int]
+    tokens: list[int]
+    encoded: list[tuple[int, int]]
+    first: Positions | None
     indices: Ids
     sampled: Bools
     is_content: Bools
@@ -49,22 +60,32 @@ class Alone(NamedTuple):
 
             tokens  2 -1 -1 1      ids  <s> \\n </s>      units  1 2      steps  (<s> \\n, 1, 3)      end  </s>
         """
-        laid, ids = part.alone, part.ids.tolist()
-        units = iter(laid.texts.tolist())
+        laid, ids, facts = part.alone, part.ids.tolist(), part.facts
+        encoded = list(zip(laid.encoded.tolist(), laid.texts.tolist(), strict=True))
         steps: list[tuple[list[int], int, int]] = []
-        begin = end = 0
-        for tokens in laid.tokens.tolist():
-            if tokens >= 0:
-                end += tokens
-                continue
-            unit = next(units)
+        begin = 0
+        for cell, unit in encoded:
             if steps and steps[-1][2] == unit:  # no seam is between them: they are encoded as one text
                 steps[-1] = (*steps[-1][:2], unit + 1)
                 continue
+            known = laid.tokens[:cell]
+            end = int(known[known > 0].sum())
             steps.append((ids[begin:end], unit, unit + 1))
             begin = end
-        facts = part.facts
-        return cls(part.form, laid, steps, ids[begin:], facts >> 3, facts & SAMPLED != 0, facts & BODY != 0)
+        return cls(
+            form=part.form,
+            sizes=laid.sizes.tolist(),
+            places=laid.places.tolist(),
+            sides=None if laid.sides.size == laid.sizes.size else laid.sides,
+            steps=steps,
+            end=ids[begin:],
+            tokens=laid.tokens.tolist(),
+            encoded=encoded,
+            first=None if laid.first.size == laid.tokens.size else laid.first,
+            indices=facts >> 3,
+            sampled=facts & SAMPLED != 0,
+            is_content=facts & BODY != 0,
+        )
 
 
 def encode_alone(
@@ -72,22 +93,31 @@ def encode_alone(
 ) -> RenderedTokens | None:
     """A conversation as ids with attribution; `None`: it is not proven.
 
+    ::
+
+        units      seam text seam text      sizes  2 3 2 5      edges  0 2 5 7 12      cuts  0 1 3 4 8
+        cells      known text known text known                  tokens  3 2 5 4 2
+
     Args:
         values: in the order in which they stand there. messages: as `normalise` returns them.
     """
-    laid = alone.laid
-    found = encode_texts(flat, laid, alone.form % tuple(values) if alone.form else SEAM.join(values), values)
+    text = SEAM + (alone.form % tuple(values) if alone.form else SEAM.join(values))
+    sizes = alone.sizes.copy()
+    for at, size in zip(alone.places, each_bytes_of(values, ascii_only=text.isascii()), strict=True):
+        sizes[at] += size
+    found = flat.encode_apart(text, list(accumulate(sizes, initial=0)), alone.sides)
     if found is None:
         return None
-    encoded, taken = found
-    # Units of 1 2 1 3 tokens (seam text seam text) have the edges 0 1 3 4 7; the texts are tokens 1..3 and 4..7.
-    told, edges = encoded.tolist(), list(accumulate(taken.tolist(), initial=0))
+    told, cuts = found[0].tolist(), found[1].tolist()
     ids: list[int] = []
     for known, first, behind in alone.steps:
         ids += known
-        ids += told[edges[first] : edges[behind]]
+        ids += told[cuts[first] : cuts[behind]]
     ids += alone.end
-    counts = np.add.reduceat(laid.tokens_of(taken), laid.first)
+    tokens = alone.tokens.copy()
+    for cell, unit in alone.encoded:
+        tokens[cell] = cuts[unit + 1] - cuts[unit]
+    counts = np.array(tokens) if alone.first is None else np.add.reduceat(tokens, alone.first)
     roles = [message["role"] for message in messages]
     return RenderedTokens(
         token_ids=ids,

@@ -92,12 +92,6 @@ class Laid(NamedTuple):
     facts: Ids
     pieces: Positions
 
-    def tokens_of(self, taken: Positions) -> Positions:
-        """The tokens of each cell, where units have so many."""
-        tokens = self.tokens.copy()
-        tokens[self.encoded] = taken[self.texts]
-        return tokens
-
 
 def encode_apart(
     flat: FlatEncoder, parts: Sequence[Apart], placed: Sequence[Sequence[str]]
@@ -118,24 +112,18 @@ def encode_apart(
     values = list(chain.from_iterable(placed))
     texts = [(part.form % tuple(own),) if part.form else own for part, own in zip(parts, placed, strict=True)]
     laid = parts[0].alone if len(parts) == 1 else _laid_end_to_end(parts)
-    found = encode_texts(flat, laid, SEAM.join(chain.from_iterable(texts)), values)
-    if found is None:
-        return None
-    encoded, taken = found
-    tokens = laid.tokens_of(taken)
-    ids = _merged(laid, encoded, taken, laid.is_encoded.repeat(tokens))
-    return ids, np.add.reduceat(tokens, laid.first), laid.facts.copy(), laid.pieces.copy()
-
-
-def encode_texts(flat: FlatEncoder, laid: Laid, text: str, values: Sequence[str]) -> tuple[Ids, Positions] | None:
-    """Texts with the seams before them as ids, and how many tokens each unit has; `None`: they are not proven.
-
-    Args:
-        text: all of them, with seams between them. values: what stands in it, in order.
-    """
+    text = SEAM + SEAM.join(chain.from_iterable(texts))
     sizes = laid.sizes.copy()
     sizes[laid.places] += bytes_of(values, ascii_only=text.isascii())
-    return flat.encode_apart(SEAM + text, sizes, laid.sides)
+    found = flat.encode_apart(text, edges_of(sizes), laid.sides)
+    if found is None:
+        return None
+    encoded, cuts = found
+    taken = cuts[1:] - cuts[:-1]
+    tokens = laid.tokens.copy()
+    tokens[laid.encoded] = taken[laid.texts]
+    ids = _merged(laid, encoded, taken, laid.is_encoded.repeat(tokens))
+    return ids, np.add.reduceat(tokens, laid.first), laid.facts.copy(), laid.pieces.copy()
 
 
 def _merged(laid: Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:

@@ -8,7 +8,7 @@ Where a body spells a control token, or anything else is not as it should be, th
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
@@ -104,10 +104,14 @@ class Outline(NamedTuple):
 
 def bytes_of(texts: Sequence[str], *, ascii_only: bool) -> Positions:
     """How many bytes of UTF-8 each text has: int64 of shape (texts,)."""
+    return np.fromiter(each_bytes_of(texts, ascii_only=ascii_only), np.int64, len(texts))
+
+
+def each_bytes_of(texts: Sequence[str], *, ascii_only: bool) -> Iterable[int]:
+    """The same one by one."""
     if ascii_only:
-        return np.fromiter(map(len, texts), np.int64, len(texts))
-    sizes = [len(text) if text.isascii() else len(text.encode()) for text in texts]
-    return np.array(sizes, np.int64)
+        return map(len, texts)
+    return (len(text) if text.isascii() else len(text.encode()) for text in texts)
 
 
 class FlatEncoder:
@@ -196,21 +200,23 @@ class FlatEncoder:
             return None
         return ids, before[1:] - before[:-1], lengths
 
-    def encode_apart(self, text: str, sizes: Positions, sides: Positions) -> tuple[Ids, Positions] | None:
+    def encode_apart(
+        self, text: str, edges: Sequence[int] | Positions, sides: Positions | None
+    ) -> tuple[Ids, Positions] | None:
         """Texts that have neither white space nor nothing at their ends, which is up to the caller: each as alone.
 
         ::
 
-            text       " \\nab" " \\nab<e>"        units of sizes 2 2 2 2 3      seams  0 2      sides  0 2 1 3
-            ids        _ a b _ a b < e >         tokens of units  1 2 1 2 3
+            text       " \\nab" " \\nab<e>"      edges of units  0 2 4 6 8 11      seams  0 2      sides  0 2 1 3
+            ids        _ a b _ a b < e >       cuts  0 1 3 4 6 9
 
         Args:
             text: all of them with `SEAM` in front of each.
-            sizes: the bytes of each unit: a seam, or a stretch of a text.
-            sides: the edges of units that are a side of a seam.
+            edges: the byte at which each unit starts, a seam or a stretch of a text, and the end of the last.
+            sides: the edges that are a side of a seam; `None`: all of them are.
 
         Returns:
-            The ids, and how many tokens each unit has. `None` where this way does not lead to a proven result.
+            The ids, and the token at each edge. `None` where this way does not lead to a proven result.
         """
         data = utf8_of(text)
         if data is None:
@@ -219,13 +225,15 @@ class FlatEncoder:
             return None
         ids = self._body.encode_one(data)
         starts = self._starts(ids.astype(np.intp), self._body_lengths)
-        edges = np.zeros(sizes.size + 1, starts.dtype)
-        np.add.accumulate(sizes, out=edges[1:])
-        before = starts[:-1].searchsorted(edges)
+        expected = np.array(edges, starts.dtype)
+        cuts = starts[:-1].searchsorted(expected)
         # All bytes are told, and no token reaches into a seam or out of it.
-        if starts[-1] != edges[-1] or starts.take(before.take(sides)).tobytes() != edges.take(sides).tobytes():
+        if starts[-1] != expected[-1]:
             return None
-        return ids, before[1:] - before[:-1]
+        found = starts.take(cuts) if sides is None else starts.take(cuts.take(sides))
+        if found.tobytes() != (expected if sides is None else expected.take(sides)).tobytes():
+            return None
+        return ids, cuts
 
     def _starts(self, rows: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Where each token starts in the bytes, and the last one ends.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.pieces import edges_of
 from niels_gpt.tokenizer.seams import SEAM, Seams, seams_of
 from tests.assets import FOLDERS, encoder_at, needs_assets
 from tests.tokenizer import tiny
@@ -260,10 +261,15 @@ def apart(made: Encoder, given_: list[str]) -> tuple[list[int], list[int]] | Non
         [size for text in given_ for size in (len(SEAM), len(text.encode("utf-8", "surrogatepass")))], np.int64
     )
     seams = np.arange(0, sizes.size, 2)
-    found = made.flat.encode_apart("".join(SEAM + text for text in given_), sizes, np.concatenate((seams, seams + 1)))
-    if found is None:
+    text, sides = "".join(SEAM + text for text in given_), np.concatenate((seams, seams + 1))
+    found = made.flat.encode_apart(text, edges_of(sizes), sides)
+    listed = made.flat.encode_apart(text, edges_of(sizes).tolist(), None)
+    assert (found is None) == (listed is None)
+    if found is None or listed is None:
         return None
-    ids, counts = found
+    assert [array.tolist() for array in found] == [array.tolist() for array in listed]
+    ids, cuts = found
+    counts = np.diff(cuts)
     return ids[np.tile([False, True], len(given_)).repeat(counts)].tolist(), counts[1::2].tolist()
 
 
