@@ -95,6 +95,7 @@ def _whole(model: Path) -> list[Result]:
     options = {"return_dict": True, "return_assistant_tokens_mask": True}
     case = f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens"
     ours = {
+        "qwen3, render_many: ids and mask": lambda: grammar.render_many(chats, tools=tools).sampled,
         "qwen3, render_many and weights": partial(masked, grammar),
         "the same, of a renderer that is new": lambda: masked(Qwen3Renderer(grammar.encoder)),
         "qwen3, render one by one": partial(each, grammar.render),
@@ -106,6 +107,7 @@ def _whole(model: Path) -> list[Result]:
         "the same, beside others",
         {
             "qwen3, render_many and weights": partial(masked, grammar),
+            "qwen3, render one by one": partial(each, grammar.render),
             "template, render_many and weights": partial(masked, template),
             "template, render one by one": partial(each, template.render),
             "apply_chat_template with mask": partial(each, partial(theirs.apply_chat_template, **options)),

@@ -32,10 +32,17 @@ from pathlib import Path
 from typing import ClassVar
 
 
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """The known name that may have been meant by another, if any is near."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1) or difflib.get_close_matches(given.lower(), names, n=1)
+    return near[0] if near and near[0] != given else None
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """The end of a message: the known name nearest to a wrong one, or nothing."""
-    near = difflib.get_close_matches(given, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near and near[0] != given else ""
+    near = nearest(given, known)
+    return "" if near is None else f"; did you mean {near!r}?"
 
 
 class NielsError(Exception):

@@ -6,13 +6,12 @@ file goes by them.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, nearest
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,640}")  # Python may be set to refuse to read integers of more than 640 digits
 DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
@@ -64,7 +63,7 @@ class Rule:
             right = isinstance(value, str) and value in self.choices
         else:
             right = isinstance(value, str) and DEVICE.fullmatch(value) is not None
-        near = nearest(value, self.choices) if isinstance(value, str) else ""
+        near = meant(value, self.choices) if isinstance(value, str) else ""
         return None if right else f"expected {self.expected}{near}"
 
     def value_of(self, text: str) -> object:
@@ -149,16 +148,16 @@ def check(values: Mapping[str, object], *, of: str) -> None:
     rules = known_rules()
     for name, value in values.items():
         if name not in rules:
-            raise UsageError(f"{of}: {name!r} is no field{nearest(name, rules)}; expected one of {', '.join(rules)}")
+            raise UsageError(f"{of}: {name!r} is no field{meant(name, rules)}; expected one of {', '.join(rules)}")
         if fault := rules[name].fault(value):
             none = f"; None stands for {rules[name].unset}" if rules[name].unset else ""
             raise UsageError(f"{of}: {name} is {abridged(value)}; {fault}{none}")
 
 
-def nearest(given: str, known: Collection[str]) -> str:
-    """What may have been meant, for the end of a message."""
-    near = difflib.get_close_matches(given.lower(), known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def meant(given: str, known: Collection[str]) -> str:
+    """What may have been meant, for the middle of a message."""
+    near = nearest(given, known)
+    return f" (did you mean {near}?)" if near else ""
 
 
 def abridged(value: object) -> str:

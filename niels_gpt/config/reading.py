@@ -14,7 +14,7 @@ from xml.sax import SAXParseException
 from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, InputSource
 
-from niels_gpt.config.fields import TrainingConfig, abridged, check, known_rules, nearest
+from niels_gpt.config.fields import TrainingConfig, abridged, check, known_rules, meant
 from niels_gpt.errors import InputError, UsageError, storage_errors
 
 SPACE = " \t\r\n"  # what XML calls white space; str.strip would also swallow a non-breaking space
@@ -154,7 +154,7 @@ class _Reader(ContentHandler):
         rules = known_rules()
         if name not in rules:
             raise self.error(
-                f"<{name}> is no tag of <training>{nearest(name, rules)}; expected one of {', '.join(rules)}; "
+                f"<{name}> is no tag of <training>{meant(name, rules)}; expected one of {', '.join(rules)}; "
                 f"if another part of the program reads it, pass foreign=({name!r},)"
             )
         if name in self.lines:

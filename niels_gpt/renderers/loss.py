@@ -12,7 +12,14 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.messages import Message, weight_of
-from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedBatch, RenderedTokens, extract_message_tool_names
+from niels_gpt.renderers.rendered import (
+    BODY,
+    SAMPLED,
+    RenderedBatch,
+    RenderedTokens,
+    array_of,
+    extract_message_tool_names,
+)
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
 Weights = npt.NDArray[np.float32]
@@ -172,8 +179,8 @@ def loss_weights(rendered: RenderedTokens, messages: Sequence[Message], on: Loss
     roles = [message["role"] for message in messages]
     if rendered.message_roles != roles:
         raise UsageError(f"the rendering is of messages by {rendered.message_roles}; expected those given: {roles}")
-    indices = np.asarray(rendered.message_indices, dtype=np.int64)
-    sampled, body = (np.asarray(fact, dtype=np.bool_) for fact in (rendered.sampled_mask, rendered.is_content))
+    indices = array_of(rendered.message_indices, np.int64)
+    sampled, body = array_of(rendered.sampled_mask, np.bool_), array_of(rendered.is_content, np.bool_)
     return on.weights(indices, sampled, body, messages)
 
 
