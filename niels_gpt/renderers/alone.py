@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from niels_gpt.messages import Message
-from niels_gpt.renderers.apart import Apart, Bools
+from niels_gpt.renderers.apart import Apart, Bools, filled
 from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedTokens, tool_names_of
 from niels_gpt.tokenizer.flat import FlatEncoder, each_bytes_of
 from niels_gpt.tokenizer.pieces import Ids, Positions
@@ -34,12 +34,12 @@ class Alone(NamedTuple):
         sides: the edges of units at the sides of seams; `None`: all of them are.
         steps: of each text the known tokens before it, its first unit, and the unit behind its last.
         end: the known tokens behind the last text.
-        tokens: of each cell that is known; encoded: each other cell, and its unit.
-        first: the first cell of each piece; `None`: each is a piece.
+        tokens: of each cell, -1 where it is encoded; encoded: those cells, and the unit of each.
+        first: the first cell of each piece; `None`: each cell is one.
         indices, sampled, is_content: of each piece, as in `RenderedTokens`.
     """
 
-    form: str
+    form: tuple[str, ...]
     sizes: list[int]
     places: list[int]
     sides: Positions | None
@@ -60,7 +60,7 @@ class Alone(NamedTuple):
 
             tokens  2 -1 -1 1      ids  <s> \\n </s>      units  1 2      steps  (<s> \\n, 1, 3)      end  </s>
         """
-        laid, ids, facts = part.alone, part.ids.tolist(), part.facts
+        laid, ids, facts = part.laid, part.ids.tolist(), part.facts
         encoded = list(zip(laid.encoded.tolist(), laid.texts.tolist(), strict=True))
         steps: list[tuple[list[int], int, int]] = []
         begin = 0
@@ -101,7 +101,7 @@ def encode_alone(
     Args:
         values: in the order in which they stand there. messages: as `normalise` returns them.
     """
-    text = SEAM + (alone.form % tuple(values) if alone.form else SEAM.join(values))
+    text = SEAM + (filled(alone.form, values) if alone.form else SEAM.join(values))
     sizes = alone.sizes.copy()
     for at, size in zip(alone.places, each_bytes_of(values, ascii_only=text.isascii()), strict=True):
         sizes[at] += size

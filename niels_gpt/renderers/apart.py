@@ -37,10 +37,11 @@ class Apart:
 
         pieces    "<s>\\n"  "(value 0)"  "\\n# Tools"      "</s>"
         cells     "<s>\\n"  "(value 0)"  "\\n#" " Tools"  "</s>"      tokens  2 -1 -1 1 1      ids  <s> \\n Tools </s>
-        encoded   seam, value 0, "\\n#"      units  -2 0 2      places  1      form  "%s\\n#"
+        encoded   seam, value 0, "\\n#"      units  -2 0 2      places  1      form  "" "" "\\n#"
 
     Attributes:
-        form: the texts that are encoded with seams between them, and `%s` for each value; "" where they are values.
+        form: the texts that are encoded, with seams between them, cut at the values, and "" for each of those; empty
+            where texts are the values themselves.
         units: int64 of shape (units,), of each cell that is encoded the bytes without the value in it, and of each seam
             its bytes below 0.
         places: int64 of shape (values,), the unit that each value stands in.
@@ -49,7 +50,7 @@ class Apart:
         ids: int32 of shape (known tokens,).
     """
 
-    form: str
+    form: tuple[str, ...]
     units: Positions
     places: Positions
     cells: Ids
@@ -62,7 +63,7 @@ class Apart:
         return tuple(held.tobytes() for held in (self.units, self.places, self.cells, self.facts, self.ids))
 
     @cached_property
-    def alone(self) -> Laid:
+    def laid(self) -> Laid:
         """One conversation of this shape."""
         return _laid_end_to_end([self])
 
@@ -110,8 +111,8 @@ def encode_apart(
         The ids, how many tokens each piece has, the facts of each piece, and how many pieces each conversation has.
     """
     values = list(chain.from_iterable(placed))
-    texts = [(part.form % tuple(own),) if part.form else own for part, own in zip(parts, placed, strict=True)]
-    laid = parts[0].alone if len(parts) == 1 else _laid_end_to_end(parts)
+    texts = [(filled(part.form, own),) if part.form else own for part, own in zip(parts, placed, strict=True)]
+    laid = parts[0].laid if len(parts) == 1 else _laid_end_to_end(parts)
     text = SEAM + SEAM.join(chain.from_iterable(texts))
     sizes = laid.sizes.copy()
     sizes[laid.places] += bytes_of(values, ascii_only=text.isascii())
@@ -124,6 +125,13 @@ def encode_apart(
     tokens[laid.encoded] = taken[laid.texts]
     ids = _merged(laid, encoded, taken, laid.is_encoded.repeat(tokens))
     return ids, np.add.reduceat(tokens, laid.first), laid.facts.copy(), laid.pieces.copy()
+
+
+def filled(form: Sequence[str], values: Sequence[str]) -> str:
+    """A form with these values in it."""
+    whole = [*form]
+    whole[1::2] = values
+    return "".join(whole)
 
 
 def _merged(laid: Laid, encoded: Ids, taken: Positions, mask: Bools) -> Ids:

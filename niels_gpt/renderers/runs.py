@@ -61,13 +61,19 @@ def apart_of(encoder: Encoder, seams: Seams, out: Script, controls: Sequence[Con
     encoded = np.array([cell.run >= 0 for cell in cells], np.bool_)
     begins = np.array([cell.begins_piece for cell in cells], np.int32)
     return Apart(
-        form="" if runs == values else STAND_IN.sub("%s", SEAM.join(text[a:b].replace("%", "%%") for a, b in runs)),
+        form=() if runs == values else _form(SEAM.join([text[a:b] for a, b in runs])),
         units=np.array(units, np.int64),
         places=np.array(places, np.int64),
         cells=2 * np.where(encoded, -1, counts).astype(np.int32) + begins,
         facts=np.array(out.facts, np.int32),
         ids=ids[~encoded.repeat(counts)],
     )
+
+
+def _form(text: str) -> tuple[str, ...]:
+    """A text cut at its stand-ins, with nothing in place of each: ("a", "", "b", "", "") of "a(value 0)b(value 1)"."""
+    before, *behind = STAND_IN.split(text)
+    return (before, *(part for frame in behind for part in ("", frame)))
 
 
 def _spans(out: Script, controls: Sequence[Control]) -> list[Span]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ import numpy as np
 from niels_gpt.errors import MessageError, Mismatch
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.calls import BareForm, CallForm
-from niels_gpt.renderers.filling import Shape, Shaped, encoded_shapes
+from niels_gpt.renderers.filling import Shape, Shaped, encoded_shape, encoded_shapes
 from niels_gpt.renderers.kinds import PLAIN, Key, Kind, read_values
 from niels_gpt.renderers.odd_texts import OddTexts
 from niels_gpt.renderers.rendered import SCAFFOLD
@@ -100,7 +99,8 @@ class Shapes:
         What all messages have is read from all of them at once, which is quicker.
         """
         numbers, chats, flat = _readable(conversations)
-        roles, contents = _held(flat, "role"), _held(flat, "content")
+        roles = [message.get("role") for message in flat]
+        contents = [message.get("content") for message in flat]
         sizes = list(map(len, flat))
         found = Shaped([], [], [], [])
         given: Any = None
@@ -138,9 +138,9 @@ class Shapes:
         return found
 
     def _prove(self, own: Shaped, tools: Any) -> None:
-        """Write a conversation by the grammar, and compare."""
+        """Write a conversation by the grammar, and compare what it is as one of a batch, and alone."""
         messages = own.messages[0]
-        filled = encoded_shapes(self._encoder, own)
+        filled, alone = encoded_shapes(self._encoder, own), encoded_shape(self._encoder, own)
         if filled is None:  # it is written by the grammar
             return
         try:
@@ -149,7 +149,8 @@ class Shapes:
             written = ids.tolist(), np.bincount(owner, minlength=len(out.texts)).tolist(), out.facts
         except MessageError:
             written = [], [], []
-        if written != (filled.ids.tolist(), filled.counts.tolist(), filled.facts.tolist()):
+        as_one = alone is None or alone == next(iter(filled))
+        if not as_one or written != (filled.ids.tolist(), filled.counts.tolist(), filled.facts.tolist()):
             roles = ", ".join(message["role"] for message in messages)
             raise Mismatch(
                 f"{self._name} writes a conversation of {roles} otherwise than one of the same kind before; expected "
@@ -262,14 +263,6 @@ def _is_known(offered: Tools | MessageError | None) -> bool:
         return offered is None
     known, offered.met = offered.met, True
     return known
-
-
-def _held(messages: list[Any], key: str) -> list[Any]:
-    """What each message has there, `None` where it has no such key."""
-    try:
-        return list(map(itemgetter(key), messages))  # twice as quick as asking each
-    except KeyError:
-        return [message.get(key) for message in messages]
 
 
 def _readable(conversations: Sequence[Sequence[Message]]) -> tuple[Sequence[int], Any, list[Any]]:

@@ -225,15 +225,15 @@ class FlatEncoder:
             return None
         ids = self._body.encode_one(data)
         starts = self._starts(ids.astype(np.intp), self._body_lengths)
+        if starts[-1] != edges[-1]:  # not all bytes are told
+            return None
         expected = np.array(edges, starts.dtype)
         cuts = starts[:-1].searchsorted(expected)
-        # All bytes are told, and no token reaches into a seam or out of it.
-        if starts[-1] != expected[-1]:
-            return None
-        found = starts.take(cuts) if sides is None else starts.take(cuts.take(sides))
-        if found.tobytes() != (expected if sides is None else expected.take(sides)).tobytes():
-            return None
-        return ids, cuts
+        reached = starts.take(cuts)
+        if sides is not None:
+            expected, reached = expected.take(sides), reached.take(sides)
+        # No token reaches into a seam or out of it.
+        return (ids, cuts) if reached.tobytes() == expected.tobytes() else None
 
     def _starts(self, rows: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Where each token starts in the bytes, and the last one ends.

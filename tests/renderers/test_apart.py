@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("gigatoken")
 
+from niels_gpt.renderers import filling
+from niels_gpt.renderers.alone import encode_alone
 from niels_gpt.renderers.apart import Apart
 from niels_gpt.renderers.filling import Shape
 from niels_gpt.renderers.registry import FAMILIES
@@ -66,7 +68,7 @@ def test_texts_alone() -> None:
         ("<|im_end|>", True),
         ("\n", True),
     ]
-    assert (shape.apart.form, shape.apart.units.tolist(), shape.apart.places.tolist()) == ("", [-2, 0, -2, 0], [1, 3])
+    assert (shape.apart.form, shape.apart.units.tolist(), shape.apart.places.tolist()) == ((), [-2, 0, -2, 0], [1, 3])
 
 
 def test_calls_and_results_bring_along_what_they_touch() -> None:
@@ -74,7 +76,7 @@ def test_calls_and_results_bring_along_what_they_touch() -> None:
     shape = shape_of("qwen3", messages, [TOOLS[0]])
     assert shape is not None
     assert shape.apart is not None
-    assert shape.apart.form.split(SEAM) == [
+    assert "%s".join(shape.apart.form[::2]).split(SEAM) == [
         "%s\n\n#",  # of the tools behind the system's text
         "%s",
         '{"name": "get_weather", "arguments": %s}\n</tool_call>',
@@ -133,7 +135,7 @@ def test_a_slash_behind_a_sign_is_brought_along() -> None:
         made = apart_of(encoder, Seams(slashes=slashes, lines=True), out, controls(encoder, out))
         assert made is not None
         forms[slashes] = made.form
-    assert forms == {False: "", True: "<b>\n%s"}
+    assert forms == {False: (), True: ("<b>\n", "", "")}
 
 
 def test_white_space_at_the_ends_goes_another_way() -> None:
@@ -158,6 +160,45 @@ def test_one_conversation_is_as_in_a_batch(family: str) -> None:
         for _ in range(3):
             renderer.render_many([messages], tools=[tools])
         assert renderer.render(messages, tools=tools) == next(iter(renderer.render_many([messages], tools=[tools])))
+
+
+@pytest.mark.parametrize("values", [["hi", "yes"], ["größer 中", "yes"], ["100%", "%s"]], ids=repr)
+@pytest.mark.parametrize("family", ["chatml", "qwen3"])  # its texts alone, and with what they touch
+def test_one_conversation_goes_the_quick_way(family: str, values: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def watched(*given: Any) -> Any:
+        made.append(encode_alone(*given))
+        return made[-1]
+
+    renderer = new(family)
+    renderer.render_many([ask(), ask()])
+    expected = next(iter(without_shapes(renderer, [ask(*values)])))
+    monkeypatch.setattr(filling, "encode_alone", watched)
+    for _ in range(3):
+        assert renderer.render(ask(*values)) == expected
+    shape = shape_of(family, ask())
+    assert shape is not None
+    assert shape.apart is not None
+    assert bool(shape.apart.form) == (family == "qwen3")
+    assert len(made) >= 3, "some are proven, too"
+    assert None not in made
+
+
+class Masked(str):
+    """Text that is shown otherwise than it is, in as many letters."""
+
+    def __str__(self) -> str:
+        return "*" * len(self)
+
+
+@pytest.mark.parametrize("family", ["chatml", "qwen3"])
+def test_a_text_is_what_it_holds_however_it_is_shown(family: str) -> None:
+    renderer = new(family)
+    renderer.render_many([ask(), ask()])
+    told = ask(Masked("hello"), "yes")
+    assert renderer.render(told) == renderer.render(ask("hello", "yes"))
+    same(renderer.render_many([told]), without_shapes(renderer, [ask("hello", "yes")]))
 
 
 def test_lists_share_nothing_with_their_shape() -> None:

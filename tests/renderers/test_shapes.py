@@ -169,6 +169,7 @@ def test_white_space_at_the_ends_of_texts(family: str, options: Options) -> None
     expected = without_shapes(renderer, data)
     for _ in range(2):
         same(renderer.render_many(data), expected)
+    assert [renderer.render(messages) for messages in data] == list(expected)
 
 
 def test_white_space_that_is_written_keeps_the_shape() -> None:

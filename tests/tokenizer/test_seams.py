@@ -284,6 +284,7 @@ def test_encoded_apart_as_the_general_way_encodes_each(given_: list[str]) -> Non
 def test_what_is_not_proven_is_not_encoded_apart() -> None:
     assert apart(quick(), ["a", "b"]) is not None
     assert apart(quick(), ["a\ud800"]) is None
+    assert apart(quick(), ["a ", "b"]) is None, "a token is of the text and of the seam behind it"
     assert apart(quick("NFC"), ["é"]) is not None
     assert apart(quick("NFC"), ["e\u0301"]) is None, "the normalizer changes it"
 
