@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.apart import Apart, Bools, filled
 from niels_gpt.renderers.rendered import BODY, SAMPLED, RenderedTokens, tool_names_of
 from niels_gpt.tokenizer.flat import FlatEncoder, each_bytes_of
-from niels_gpt.tokenizer.pieces import Ids, Positions
+from niels_gpt.tokenizer.pieces import Positions
 from niels_gpt.tokenizer.seams import SEAM
 
 
@@ -36,7 +37,7 @@ class Alone(NamedTuple):
         end: the known tokens behind the last text.
         tokens: of each cell, -1 where it is encoded; encoded: those cells, and the unit of each.
         first: the first cell of each piece; `None`: each cell is one.
-        indices, sampled, is_content: of each piece, as in `RenderedTokens`.
+        indices, sampled, is_content: of each piece, as in `RenderedTokens`; indices of uint8 where they fit.
     """
 
     form: tuple[str, ...]
@@ -48,7 +49,7 @@ class Alone(NamedTuple):
     tokens: list[int]
     encoded: list[tuple[int, int]]
     first: Positions | None
-    indices: Ids
+    indices: npt.NDArray[Any]
     sampled: Bools
     is_content: Bools
 
@@ -60,7 +61,7 @@ class Alone(NamedTuple):
 
             tokens  2 -1 -1 1      ids  <s> \\n </s>      units  1 2      steps  (<s> \\n, 1, 3)      end  </s>
         """
-        laid, ids, facts = part.laid, part.ids.tolist(), part.facts
+        laid, ids, facts, indices = part.laid, part.ids.tolist(), part.facts, part.facts >> 3
         encoded = list(zip(laid.encoded.tolist(), laid.texts.tolist(), strict=True))
         steps: list[tuple[list[int], int, int]] = []
         begin = 0
@@ -82,7 +83,7 @@ class Alone(NamedTuple):
             tokens=laid.tokens.tolist(),
             encoded=encoded,
             first=None if laid.first.size == laid.tokens.size else laid.first,
-            indices=facts >> 3,
+            indices=indices.astype(np.uint8) if ((indices >= 0) & (indices < 256)).all() else indices,
             sampled=facts & SAMPLED != 0,
             is_content=facts & BODY != 0,
         )
@@ -118,10 +119,11 @@ def encode_alone(
     for cell, unit in alone.encoded:
         tokens[cell] = cuts[unit + 1] - cuts[unit]
     counts = np.array(tokens) if alone.first is None else np.add.reduceat(tokens, alone.first)
+    indices = alone.indices.repeat(counts)  # bytes become a list in two thirds of the time
     roles = [message["role"] for message in messages]
     return RenderedTokens(
         token_ids=ids,
-        message_indices=alone.indices.repeat(counts).tolist(),
+        message_indices=list(indices.tobytes()) if indices.dtype == np.uint8 else indices.tolist(),
         sampled_mask=alone.sampled.repeat(counts).tolist(),
         is_content=alone.is_content.repeat(counts).tolist(),
         message_roles=roles,

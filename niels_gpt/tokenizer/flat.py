@@ -230,10 +230,11 @@ class FlatEncoder:
         expected = np.array(edges, starts.dtype)
         cuts = starts[:-1].searchsorted(expected)
         reached = starts.take(cuts)
-        if sides is not None:
-            expected, reached = expected.take(sides), reached.take(sides)
-        # No token reaches into a seam or out of it.
-        return (ids, cuts) if reached.tobytes() == expected.tobytes() else None
+        if reached.tobytes() == expected.tobytes():  # no token reaches over any edge
+            return ids, cuts
+        if sides is None or reached.take(sides).tobytes() != expected.take(sides).tobytes():  # into a seam or out of it
+            return None
+        return ids, cuts
 
     def _starts(self, rows: npt.NDArray[np.intp], lengths: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
         """Where each token starts in the bytes, and the last one ends.
