@@ -2,16 +2,21 @@
 
 The corpus has the shape that DESIGN 6 names: about 700 tokens, 1 to 8 turns, a fifth with tools. Qwen3's own tokenizer
 and template are needed (`tests/assets.py` says where they are looked for); without them there is nothing to compare.
+
+`python -m benchmarks.renderers` tells how the rates of our own ways are spread over many rounds, for machines whose
+speed changes while they run.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 from benchmarks.pairs import Result, measure
@@ -21,9 +26,11 @@ from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.template import TemplateRenderer
 from tests.assets import ASSETS
 
+MODEL = ASSETS / "qwen3-8b"
 CONVERSATIONS = 2000
 ROUNDS = 40  # of what takes a tenth of a second
 LONG_ROUNDS = 3  # of what takes many seconds
+SPREAD_ROUNDS = 150
 TEXT = (
     "the quick brown fox jumps over lazy dog while model answers carefully about data loaders and exact masks for "
     "training runs in Berlin weather temperature function return value list of numbers"
@@ -66,14 +73,13 @@ def corpus(n: int, seed: int = 0, *, tools: float = 0.2, call_id: str = "c") -> 
 def run(folder: Path) -> list[Result]:
     """Both renderers in batches and one by one, beside Transformers; then the parts."""
     del folder
-    model = ASSETS / "qwen3-8b"
-    if not model.is_dir():
-        print(f"renderers: no tokenizer in {model} (set NGPT_ASSETS); left out")
+    if not MODEL.is_dir():
+        print(f"renderers: no tokenizer in {MODEL} (set NGPT_ASSETS); left out")
         return []
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
-        return _whole(model) + _parts(model)
+        return _whole(MODEL) + _parts(MODEL)
     finally:
         os.sched_setaffinity(0, cores)
 
@@ -182,3 +188,34 @@ def _official(model: Path) -> Any:
     marked = "+ '\\n' }}{%- generation %}{{- content }}{%- endgeneration %}"
     tokenizer.chat_template = tokenizer.chat_template.replace(said, marked)
     return tokenizer
+
+
+def main() -> None:
+    """Print the quartiles of conversations a second, and the share of the rounds that reach the aim."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    data = corpus(CONVERSATIONS)
+    chats, tools = [chat for chat, _ in data], [own for _, own in data]
+    grammar = Qwen3Renderer(MODEL)
+    for _ in range(2):
+        grammar.render_many(chats, tools=tools)
+    ways: dict[str, tuple[int, Callable[[], Any]]] = {
+        "render_many: ids and mask": (30_000, lambda: grammar.render_many(chats, tools=tools).sampled),
+        "render_many and weights": (30_000, lambda: batch_weights(grammar.render_many(chats, tools=tools), LossOn())),
+        "render one by one": (10_000, lambda: [None for chat, own in data if not grammar.render(chat, tools=own)]),
+        "bare gigatoken": (0, _bare_gigatoken(grammar, data)),
+    }
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(SPREAD_ROUNDS):
+        for way, (_, call) in ways.items():
+            started = time.perf_counter()
+            call()
+            rates[way].append(CONVERSATIONS / (time.perf_counter() - started))
+    print("| way | lower quarter | median | upper quarter | best | rounds at the aim |\n|---|---:|---:|---:|---:|---:|")
+    for way, (aim, _) in ways.items():
+        low, middle, high = quantiles(rates[way], n=4)
+        told = " | ".join(f"{rate:,.0f}" for rate in (low, middle, high, max(rates[way])))
+        print(f"| {way} | {told} | {sum(rate >= aim for rate in rates[way]) / SPREAD_ROUNDS:.0%} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -37,6 +37,7 @@ _ANNOUNCEMENTS = (_ENTER, _LEAVE, _STEP)
 # What the sandbox need not be asked: keys of messages, and methods of texts that neither change nor format them.
 _DICT_NAMES = frozenset(dir(dict))
 _TEXT_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
+_OURS = frozenset({MessageDict, TracedDict})
 _OPEN = {LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})}
 
 
@@ -145,12 +146,16 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """As the sandbox does it, but a message's keys come before the attributes of our own classes."""
-        if isinstance(obj, MessageDict | TracedDict) and attribute not in _DICT_NAMES:
+        kind = type(obj)
+        if kind in _OURS and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if attribute in (_TEXT_METHODS if isinstance(obj, str) else _OPEN.get(type(obj), ())):
+        if attribute in (_TEXT_METHODS if isinstance(obj, str) else _OPEN.get(kind, ())):
             return getattr(obj, attribute)
-        if type(obj) is Namespace and not attribute.startswith("_") and hasattr(obj, attribute):
-            return getattr(obj, attribute)
+        if kind is Namespace and not attribute.startswith("_"):
+            try:
+                return getattr(obj, attribute)
+            except AttributeError:  # the sandbox knows what to say
+                return super().getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:

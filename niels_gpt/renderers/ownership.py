@@ -24,7 +24,10 @@ def owned(chunks: list[Chunk], roles: Sequence[str]) -> list[Run]:
     runs: list[Run] = []
     outside: list[Run] = []
     for chunk in chunks:
-        made = [_run(text, origin, chunk.owner, roles) for text, origin in _split(chunk.text)]
+        if type(chunk.text) is str:  # all of it is the template's
+            made = [Run(chunk.text, chunk.owner, NOWHERE)] if chunk.text else []
+        else:
+            made = [_run(text, origin, chunk.owner, roles) for text, origin in _split(chunk.text)]
         if chunk.owner == NOWHERE:
             outside += made
             continue
@@ -43,10 +46,6 @@ def _run(text: str, origin: int, owner: int, roles: Sequence[str]) -> Run:
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:
-    if type(text) is str:  # all of it is the template's
-        if text:
-            yield text, NOWHERE
-        return
     at = 0
     for length, origin in runs_of(text):
         if length:
