@@ -75,10 +75,11 @@ class Trail:
     def enter(self, depth: int, item: object) -> None:
         """The loop at this depth goes on to its next item; a loop over something else keeps the message around it."""
         self.step()
-        del self.stack[depth:]
-        around = self.stack[-1] if self.stack else NOWHERE
-        self.stack += [around] * (depth - len(self.stack))
-        self.stack.append(item.index if isinstance(item, MessageDict) else around)
+        stack = self.stack
+        del stack[depth:]
+        around = stack[-1] if stack else NOWHERE
+        stack += [around] * (depth - len(stack))
+        stack.append(item.index if isinstance(item, MessageDict) else around)
 
     def leave(self, depth: int) -> None:
         """The loop at this depth has ended."""

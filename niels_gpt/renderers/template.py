@@ -29,7 +29,7 @@ from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
-BODY_FIELDS = ("content", "tool_calls", *REASONING_FIELDS)
+BODY_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 
 
 _NO_IMAGES = (
@@ -319,7 +319,7 @@ def load_template(path: str | Path) -> str:
 
 def _as_seen(message: Message, index: int) -> MessageDict:
     """A message as Transformers hands it to templates, its body traced."""
-    held: dict[str, Any] = dict(message)
+    held: Mapping[str, Any] = message
     reasoning = reasoning_of(message)
     if reasoning is not None:
         held = {"thinking": reasoning, **held, "reasoning_content": reasoning}

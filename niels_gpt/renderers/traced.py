@@ -26,7 +26,7 @@ class Traced(str):
 
     def __new__(cls, text: object = "", runs: tuple[Run, ...] | None = None) -> Traced:
         """`text` with `runs`; without them all of it is from nowhere."""
-        self = super().__new__(cls, text)
+        self = str.__new__(cls, text)  # templates make many
         self.runs = ((len(self), NOWHERE),) if runs is None else runs
         return self
 
