@@ -31,6 +31,7 @@ CONVERSATIONS = 2000
 ROUNDS = 40  # of what takes a tenth of a second
 LONG_ROUNDS = 3  # of what takes many seconds
 SPREAD_ROUNDS = 150
+AIMS = (30_000, 30_000, 10_000, 0)  # of `_ours`, in conversations a second
 TEXT = (
     "the quick brown fox jumps over lazy dog while model answers carefully about data loaders and exact masks for "
     "training runs in Berlin weather temperature function return value list of numbers"
@@ -84,40 +85,48 @@ def run(folder: Path) -> list[Result]:
         os.sched_setaffinity(0, cores)
 
 
-def _whole(model: Path) -> list[Result]:
-    data = corpus(CONVERSATIONS)
+def _each(render: Callable[..., Any], data: Chats) -> None:
+    for chat, own in data:
+        render(chat, tools=own)
+
+
+def _ours(grammar: Qwen3Renderer, data: Chats) -> dict[str, Callable[[], Any]]:
+    """What a grammar does that has met all kinds, and bare gigatoken."""
     chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    grammar, template, theirs = Qwen3Renderer(model), TemplateRenderer(model), _official(model)
     for _ in range(2):  # a kind of conversation is written once when it comes the second time
-        tokens = grammar.render_many(chats, tools=tools).ids.size
-
-    def masked(renderer: Any) -> None:
-        batch_weights(renderer.render_many(chats, tools=tools), LossOn())
-
-    def each(render: Callable[..., Any]) -> None:
-        for chat, own in data:
-            render(chat, tools=own)
-
-    options = {"return_dict": True, "return_assistant_tokens_mask": True}
-    case = f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens"
-    ours = {
+        grammar.render_many(chats, tools=tools)
+    return {
         "qwen3, render_many: ids and mask": lambda: grammar.render_many(chats, tools=tools).sampled,
-        "qwen3, render_many and weights": partial(masked, grammar),
-        "the same, of a renderer that is new": lambda: masked(Qwen3Renderer(grammar.encoder)),
-        "qwen3, render one by one": partial(each, grammar.render),
+        "qwen3, render_many and weights": partial(_masked, grammar, data),
+        "qwen3, render one by one": partial(_each, grammar.render, data),
         "bare gigatoken on the joined texts": _bare_gigatoken(grammar, data),
     }
+
+
+def _masked(renderer: Any, data: Chats) -> None:
+    chats, tools = [chat for chat, _ in data], [own for _, own in data]
+    batch_weights(renderer.render_many(chats, tools=tools), LossOn())
+
+
+def _whole(model: Path) -> list[Result]:
+    data = corpus(CONVERSATIONS)
+    grammar, template, theirs = Qwen3Renderer(model), TemplateRenderer(model), _official(model)
+    ours = _ours(grammar, data)
+    ours["a renderer that is new, and weights"] = lambda: _masked(Qwen3Renderer(grammar.encoder), data)
+    tokens = grammar.render_many([chat for chat, _ in data], tools=[own for _, own in data]).ids.size
+    options = {"return_dict": True, "return_assistant_tokens_mask": True}
+    case = f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens"
     amounts = {"conversations": CONVERSATIONS}
     return measure("renderers", case, ours, amounts=amounts, rounds=ROUNDS) + measure(
         "renderers",
         "the same, beside others",
         {
-            "qwen3, render_many and weights": partial(masked, grammar),
-            "qwen3, render one by one": partial(each, grammar.render),
-            "template, render_many and weights": partial(masked, template),
-            "template, render one by one": partial(each, template.render),
-            "apply_chat_template with mask": partial(each, partial(theirs.apply_chat_template, **options)),
-            "render each prefix (document 004)": partial(each, partial(by_prefixes, theirs)),
+            "qwen3, render_many and weights": partial(_masked, grammar, data),
+            "qwen3, render one by one": partial(_each, grammar.render, data),
+            "template, render_many and weights": partial(_masked, template, data),
+            "template, render one by one": partial(_each, template.render, data),
+            "apply_chat_template with mask": partial(_each, partial(theirs.apply_chat_template, **options), data),
+            "render each prefix (document 004)": partial(_each, partial(by_prefixes, theirs), data),
         },
         amounts=amounts,
         rounds=LONG_ROUNDS,
@@ -192,26 +201,18 @@ def _official(model: Path) -> Any:
 
 def main() -> None:
     """Print the quartiles of conversations a second, and the share of the rounds that reach the aim."""
+    if not MODEL.is_dir():
+        raise SystemExit(f"no tokenizer in {MODEL}; set NGPT_ASSETS")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    data = corpus(CONVERSATIONS)
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    grammar = Qwen3Renderer(MODEL)
-    for _ in range(2):
-        grammar.render_many(chats, tools=tools)
-    ways: dict[str, tuple[int, Callable[[], Any]]] = {
-        "render_many: ids and mask": (30_000, lambda: grammar.render_many(chats, tools=tools).sampled),
-        "render_many and weights": (30_000, lambda: batch_weights(grammar.render_many(chats, tools=tools), LossOn())),
-        "render one by one": (10_000, lambda: [None for chat, own in data if not grammar.render(chat, tools=own)]),
-        "bare gigatoken": (0, _bare_gigatoken(grammar, data)),
-    }
+    ways = _ours(Qwen3Renderer(MODEL), corpus(CONVERSATIONS))
     rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(SPREAD_ROUNDS):
-        for way, (_, call) in ways.items():
+        for way, call in ways.items():
             started = time.perf_counter()
             call()
             rates[way].append(CONVERSATIONS / (time.perf_counter() - started))
     print("| way | lower quarter | median | upper quarter | best | rounds at the aim |\n|---|---:|---:|---:|---:|---:|")
-    for way, (aim, _) in ways.items():
+    for way, aim in zip(ways, AIMS, strict=True):
         low, middle, high = quantiles(rates[way], n=4)
         told = " | ".join(f"{rate:,.0f}" for rate in (low, middle, high, max(rates[way])))
         print(f"| {way} | {told} | {sum(rate >= aim for rate in rates[way]) / SPREAD_ROUNDS:.0%} |")

@@ -263,8 +263,7 @@ class TemplateRenderer:
         for run in turn:
             end = at + len(run.text)
             bits = SCAFFOLD if run.origin < 0 else 0
-            is_cut = at < start < end or at < stop < end  # most are not
-            for lo, hi in _cut(at, end, start, stop) if is_cut else ((at, end),):
+            for lo, hi in _cut(at, end, start, stop):
                 sampled = start <= lo and hi <= stop
                 out.put(run.text[lo - at : hi - at], index, bits | SAMPLED | BODY if sampled else bits)
             at = end
@@ -331,4 +330,6 @@ def _as_seen(message: Message, index: int) -> MessageDict:
 def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
     """`start` to `stop`, cut at the places inside, which ascend: 0 to 6 at 2 and 9 gives 0-2, 2-6."""
     inside = [place for place in places if start < place < stop]
+    if not inside:
+        return [(start, stop)] if start < stop else []
     return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]
