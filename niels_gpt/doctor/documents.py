@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,9 +57,12 @@ class Documents:
             self.ends[chosen],
         )
 
-    def read(self, numbers: Int64s) -> tuple[TokenRows, Int64s]:
-        """Those that are not empty, and which of the pieces they are."""
-        run = _run(self.folder, self.split)
+    def read(self, run: Run, numbers: Int64s) -> tuple[TokenRows, Int64s]:
+        """Those that are not empty, and which of the pieces they are.
+
+        Args:
+            run: the ids of the split.
+        """
         filled = np.flatnonzero(self.stops > self.starts)
         spans = list(zip(self.starts[filled].tolist(), self.stops[filled].tolist(), strict=True))
         rows = TokenRows(
@@ -80,7 +82,7 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """The shards of a split as one run of ids.
 
     Attributes:
@@ -89,6 +91,16 @@ class _Run:
 
     shards: tuple[Any, ...]
     edges: Int64s
+
+    @classmethod
+    def of(cls, folder: Path, meta: Mapping[str, Any], split: str) -> Run:
+        """The shards of a split, mapped."""
+        names = sorted(name for name in meta["files"] if name.startswith(f"{split}/") and name.endswith(".bin"))
+        shards = tuple(map_tokens(folder / name, TOKEN_DTYPES[meta["token_dtype"]]) for name in names)
+        return cls(shards, np.concatenate(([0], np.cumsum([len(shard) for shard in shards], dtype=np.int64))))
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
 
     def read(self, start: int, stop: int) -> Int64s:
         """The ids from `start` to before `stop`, int64 of shape (stop - start,)."""
@@ -101,28 +113,18 @@ class _Run:
         return np.concatenate(parts)
 
 
-@lru_cache(maxsize=4)
-def _run(folder: Path, split: str) -> _Run:
-    meta = open_meta(folder)
-    names = sorted(name for name in meta["files"] if name.startswith(f"{split}/") and name.endswith(".bin"))
-    shards = tuple(map_tokens(folder / name, TOKEN_DTYPES[meta["token_dtype"]]) for name in names)
-    return _Run(shards, np.concatenate(([0], np.cumsum([len(shard) for shard in shards], dtype=np.int64))))
-
-
-def tokens_in(folder: Path, split: str) -> int:
-    """How many tokens the shards of a split hold."""
-    return int(_run(folder, split).edges[-1])
-
-
-def document_slices(folder: Path, splits: Mapping[str, int], chosen: Int64s | None) -> Iterator[Slice]:
+def document_slices(
+    folder: Path, splits: Mapping[str, int], run_of: Callable[[str], Run], chosen: Int64s | None
+) -> Iterator[Slice]:
     """The documents of these splits in slices.
 
     Args:
-        splits: how many documents each has. chosen: only those of these numbers, counted through all splits.
+        splits: how many documents each has. run_of: the ids of a split. chosen: only those of these numbers, counted
+            through all splits.
     """
     base = 0
     for split, count in splits.items():
-        for pieces in _pieces(folder, split):
+        for pieces in _pieces(folder, split, run_of(split)):
             numbers = pieces.own + base
             kept = np.ones(len(numbers), dtype=np.bool_) if chosen is None else np.isin(numbers, chosen)
             if kept.all():
@@ -132,15 +134,14 @@ def document_slices(folder: Path, splits: Mapping[str, int], chosen: Int64s | No
         base += count
 
 
-def _pieces(folder: Path, split: str) -> Iterator[Documents]:
+def _pieces(folder: Path, split: str, run: Run) -> Iterator[Documents]:
     """All documents of a split, a slice of the run at a time.
 
     ::
 
         slice  a a E b b      own 0 1     stops 2 5     begins # #     ends # .     then `b` goes on: number 1
     """
-    run = _run(folder, split)
-    n, end = int(run.edges[-1]), open_meta(folder)["special_token_ids"].get("eot", -1)
+    n, end = len(run), open_meta(folder)["special_token_ids"].get("eot", -1)
     number, goes_on = 0, False
     for at in range(0, n, SLICE_TOKENS):
         stop = min(at + SLICE_TOKENS, n)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from niels_gpt.cache.meta import open_meta
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.learning import AnyRenderer, bare, learn
 from niels_gpt.doctor.reading import Opened
 from niels_gpt.doctor.rules import answers, calls, data, documents, masks, tokenizers, turns
-from niels_gpt.doctor.stored import recorded_tokenizer, sentinels_of, vocab_of
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope
 from niels_gpt.doctor.work import Work
@@ -57,8 +55,8 @@ class Kit:
             raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
         kit = cls(None, None, None)
         if opened.form in ("cache", "episodes"):
-            special = sentinels_of(opened.files[0], opened.form)
-            size = vocab_of(opened.files[0], opened.form)
+            special = opened.stored.sentinels
+            size = opened.stored.vocab_size
             if special and size:
                 kit.layout, kit.sentinels = sentinel_layout(special, size), special
         return kit
@@ -72,8 +70,8 @@ class Kit:
         if encoder is not None:
             _check_tokenizer(opened, encoder)
         kit = cls(encoder, None, None)
-        special = sentinels_of(opened.files[0], opened.form)
-        size = vocab_of(opened.files[0], opened.form)
+        special = opened.stored.sentinels
+        size = opened.stored.vocab_size
         if special and size:
             kit.layout, kit.sentinels = plain_layout(special, size), special
         return kit
@@ -107,8 +105,7 @@ class Kit:
         calls.finish(tally)
         data.duplicates(tally, opened.name)
         if opened.form == "documents":
-            folder = opened.files[0]
-            documents.finish(tally, folder, open_meta(folder), opened.splits, sampled=sampled)
+            documents.finish(tally, opened.stored, opened.splits, sampled=sampled)
             return
         share = masks.share(tally)
         if share is not None and not masks.LEAST_SHARE <= share <= masks.MOST_SHARE:
@@ -149,7 +146,7 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
     """
     if opened.form not in ("cache", "episodes", "documents"):
         return
-    built, given = recorded_tokenizer(opened.files[0], opened.form), encoder.fingerprints["tokenizer"]
+    built, given = opened.stored.tokenizer_sha256, encoder.fingerprints["tokenizer"]
     if built is not None and built != given:
         raise Mismatch(
             f"{opened.name}: built with tokenizer {built[:12]} but examined with {given[:12]} ({encoder.name}); pass "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from niels_gpt.doctor.columns import is_tokenised
 from niels_gpt.doctor.documents import document_slices
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_ROWS, Slice, Stored, of_batches, of_lines, of_records
+from niels_gpt.doctor.stored import StoredFiles
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.inputs import Record, Rejected, expand, read_jsonl, the_file
@@ -46,7 +48,12 @@ class Opened:
     rows: Sequence[Mapping[str, Any]] = ()
     dialect: str = "messages"
     hub: tuple[HubDataset, str] | None = None
-    splits: Mapping[str, int] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def stored(self) -> StoredFiles:
+        """The files of one of our own datasets."""
+        return StoredFiles(self.files[0], self.form)
 
     def count(self) -> int | None:
         """How many rows there are; `None` where nobody knows before reading."""
@@ -75,7 +82,7 @@ class Opened:
         if self.form in ("cache", "episodes"):
             return self._stored(chosen)
         if self.form == "documents":
-            return document_slices(self.files[0], self.splits, chosen)
+            return document_slices(self.files[0], self.splits, self.stored.run, chosen)
         return of_records(self._records(), chosen)
 
     def _drawn(self, sample: int, seed: int) -> Int64s:
@@ -174,10 +181,10 @@ def _form(path: Path) -> str:
 
 def _of_directory(path: Path, split: str | None) -> Opened:
     if is_episode_indexed_dataset(path):
-        return Opened(str(path), "episodes", "tokens", (path,), splits=_counted(path, split, "episodes"))
+        return _of_ours(path, split, "episodes")
     if (path / META_NAME).is_file():
         form = "cache" if open_meta(path)["kind"] == "sft" else "documents"
-        return Opened(str(path), form, "tokens", (path,), splits=_counted(path, split, form))
+        return _of_ours(path, split, form)
     files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
     forms = {_form(file) for file in files if not _is_side_file(file)}
     data = tuple(file for file in files if not _is_side_file(file))
@@ -192,12 +199,13 @@ def _is_side_file(file: Path) -> bool:
     return file.name in _SIDE_FILES or file.name.startswith("cache-")
 
 
-def _counted(path: Path, split: str | None, form: str) -> dict[str, int]:
-    from niels_gpt.doctor.stored import count_rows
-
+def _of_ours(path: Path, split: str | None, form: str) -> Opened:
+    """One of our own datasets, with the rows of each split counted."""
     if split is not None and split not in SPLITS:
         raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
-    return {name: count_rows(path, name, form) for name in ((split,) if split else SPLITS)}
+    opened = Opened(str(path), form, "tokens", (path,))
+    opened.splits.update({name: opened.stored.count(name) for name in ((split,) if split else SPLITS)})
+    return opened
 
 
 def _with_kind(opened: Opened, form: str | None) -> Opened:

@@ -19,7 +19,6 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s, TokenRows, Turns
 from niels_gpt.doctor.rules import calls, chats, data, documents, masks, packing, turns
 from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded
-from niels_gpt.doctor.stored import read_rows
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
@@ -50,12 +49,12 @@ class Work:
         tally = Tally(self.keep)
         numbers, payload = part
         if isinstance(payload, Documents):
-            documents.check(numbers, payload, self.scope, tally)
+            documents.check(numbers, payload, self.opened.stored.run(payload.split), self.scope, tally)
             return tally
         tally.sums["rows"] += len(numbers)
         if isinstance(payload, Stored):
             own = numbers - self._base(payload.split)
-            rows = read_rows(payload.folder, payload.split, self.opened.form, own, numbers)
+            rows = self.opened.stored.read(payload.split, own, numbers)
             self._judge(View(rows, self.scope, tally))
         elif self.opened.kind == "tokens":
             self._tokens(numbers, payload, tally)

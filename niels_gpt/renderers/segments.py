@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ def attribute_text_segments(
     A token belongs to the segment of its first character. Control tokens are recognised outside of content alone.
 
     Args:
-        tokenizer: whatever `open_encoder` takes. It is opened once; tokens that are added to it later are not seen.
+        tokenizer: whatever `open_encoder` takes. An object is opened once; tokens that are added to it later are not
+            seen. A path or a name is opened at every call: for many calls pass what `open_encoder` returns.
         overlap_is_content: a token counts as content where any of its bytes are; of tokens that are not the text's
             bytes (a normalised text), where any of its characters are.
 
@@ -32,7 +34,7 @@ def attribute_text_segments(
     Raises:
         TokenizerError: the tokenizer cannot be used, or its attribution cannot be proven.
     """
-    encoder = _encoder_of(tokenizer)
+    encoder = open_encoder(tokenizer) if isinstance(tokenizer, str | Path) else _encoder_of(tokenizer)
     texts, content = [text for text, _ in segments], [is_content for _, is_content in segments]
     ids, owner = encoder.encode_pieces(texts, [not is_content for is_content in content])
     flags = np.array([*content, False], dtype=np.bool_)[owner]

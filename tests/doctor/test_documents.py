@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.doctor import diagnose, documents, pool
-from niels_gpt.doctor.documents import document_slices, tokens_in
+from niels_gpt.doctor.documents import document_slices
 from niels_gpt.doctor.reading import open_input
+from niels_gpt.doctor.stored import StoredFiles
 from niels_gpt.errors import UsageError
 from tests.doctor.planted_documents import built, edited, ended_twice, outside, texts
 
@@ -41,8 +42,9 @@ def test_documents_come_whole_or_in_pieces_whatever_the_size_of_a_slice(
     wanted = slow(cache)
     found: dict[int, list[int]] = {}
     begun, ended = [], []
-    for numbers, pieces in document_slices(cache, {"train": len(wanted)}, None):
-        rows, filled = pieces.read(numbers)
+    files = StoredFiles(cache, "documents")
+    for numbers, pieces in document_slices(cache, {"train": len(wanted)}, files.run, None):
+        rows, filled = pieces.read(files.run("train"), numbers)
         parts = np.split(rows.ids, rows.starts[1:-1])
         for at, number in enumerate(numbers.tolist()):
             own = np.flatnonzero(filled == at)
@@ -74,7 +76,8 @@ def test_rows_are_documents_and_tokens_theirs(workers: int, tmp_path: Path, monk
     report = diagnose(cache, workers=workers)
     assert report.findings == ()
     assert report.rows == 40
-    assert report.tokens == sum(tokens_in(cache, split) for split in ("train", "val")) - 40  # each document's end
+    files = StoredFiles(cache, "documents")
+    assert report.tokens == sum(len(files.run(split)) for split in ("train", "val")) - 40  # each document's end
     assert report.source["form"] == "documents"
     assert report.skipped["eot-missing"] == "plain text has no turns and no mask"
     alone = diagnose(cache, split="val")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.documents import Documents, tokens_in
+from niels_gpt.doctor.documents import Documents, Run
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules import data
 from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.stored import StoredFiles
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
 
@@ -40,9 +41,13 @@ RULES: Final = (
 )
 
 
-def check(numbers: Int64s, documents: Documents, scope: Scope, tally: Tally) -> None:
-    """Judge some documents, or pieces of them."""
-    rows, filled = documents.read(numbers)
+def check(numbers: Int64s, documents: Documents, run: Run, scope: Scope, tally: Tally) -> None:
+    """Judge some documents, or pieces of them.
+
+    Args:
+        run: the ids of their split.
+    """
+    rows, filled = documents.read(run, numbers)
     tally.sums["rows"] += int(documents.begins.sum())
     tally.sums[f"{documents.split}: documents"] += int(documents.begins.sum())
     tally.sums[f"{documents.split}: ends"] += int(documents.ends.sum())
@@ -68,14 +73,15 @@ def _sentinels(view: View) -> None:
     )
 
 
-def finish(tally: Tally, folder: Path, meta: Mapping[str, Any], splits: Mapping[str, int], *, sampled: bool) -> None:
+def finish(tally: Tally, files: StoredFiles, splits: Mapping[str, int], *, sampled: bool) -> None:
     """What only the whole cache shows.
 
     Args:
-        splits: those that were looked at, and how many documents `meta` counts. sampled: not all were.
+        splits: those that were looked at, and how many documents the meta counts. sampled: not all were.
     """
+    folder, meta = files.folder, files.manifest
     for split, told in splits.items():
-        tokens = tokens_in(folder, split)
+        tokens = len(files.run(split))
         counted = int(meta["splits"][split].get("tokens", 0))
         if tokens != counted:
             _differ(tally, folder, split, "tokens", counted, tokens)
