@@ -14,7 +14,7 @@ import numpy.typing as npt
 from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, dtype_for
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
-from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError
+from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
 from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.manifests import read_manifest
 from niels_gpt.progress import Progress
@@ -163,7 +163,7 @@ def already_built(
 def differences(old: Any, new: Any) -> str:
     """What differs between two recipes, in words for a message; empty if nothing does."""
     differing = list(_differences(old, new))
-    parts = "; ".join(f"{path} {_short(before)}, now {_short(after)}" for path, before, after in differing[:MOST_SHOWN])
+    parts = "; ".join(f"{path} {shown(before)}, now {shown(after)}" for path, before, after in differing[:MOST_SHOWN])
     return parts + (f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else "")
 
 
@@ -179,11 +179,6 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
         return
     for key, before, after in pairs:
         yield from _differences(before, after, f"{path}.{key}" if path else key)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 70 else text[:67] + "..."
 
 
 class Build:

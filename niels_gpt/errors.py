@@ -19,21 +19,69 @@
         ├── CacheError              a cache is absent, foreign, short or damaged
         └── StorageError (OSError)  the disk refused
 
-A message says what was found, what was expected and what to do, in that order and on one line.
+A message says what was found, what was expected and what to do, in that order and on one line. Data from elsewhere may
+hold anything, so every message is printable, shows no password and has at most `LONGEST_MESSAGE` characters.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+LONGEST_MESSAGE: Final = 2000  # characters
+LONGEST_VALUE: Final = 80
+_LONGEST_NAME = 200  # what is longer is not compared with known names, which takes quadratic time
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_PASSWORD = re.compile(r"(?<=://)([^\s/@:]{0,200}):[^\s/]{0,1000}@")
+_SECRET = re.compile(
+    r"([?&][^\s=&]{0,40}(?:signature|sig|token|secret|password|credential)[^\s=&]{0,40}=)[^\s&#]{1,4000}", re.IGNORECASE
+)
+
+
+def without_passwords(text: str) -> str:
+    """The text without the secrets of the URLs in it: `ftp://me:word@host/x?token=ab` -> `ftp://me:***@host/x?token=***`."""
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text)) if "://" in text else text
+
+
+def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text on one line, printable, with at most `most` characters: a longer one loses its middle.
+
+    Both ends stay, because a message begins with what was found and ends with what to do.
+    """
+    if len(text) > most:
+        note = f" [... {len(text) - most:,} characters ...] "
+        head = max(0, most - len(note)) * 2 // 3
+        tail = max(0, most - len(note)) - head
+        text = f"{text[:head]}{note}{text[len(text) - tail :]}"[:most]
+    return _CONTROLS.sub(_escaped, text)
+
+
+def shown(value: object, most: int = LONGEST_VALUE) -> str:
+    """A value as a message shows it: the beginning of its `repr`, on one line and printable.
+
+    Of a long string only that beginning is ever formatted.
+    """
+    try:
+        text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
+    except ValueError:  # an integer of more digits than Python converts
+        return "an integer too long to show"
+    text = _CONTROLS.sub(_escaped, " ".join(text.split()))
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return ascii(found[0])[1:-1]
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """The known name that may have been meant by another, if any is near."""
+    if len(given) > _LONGEST_NAME:
+        return None
     names = list(known)
     near = difflib.get_close_matches(given, names, n=1) or difflib.get_close_matches(given.lower(), names, n=1)
     return near[0] if near and near[0] != given else None
@@ -49,6 +97,10 @@ class NielsError(Exception):
     """Base of all errors of this package; `exit_code` is what a command that meets it exits with."""
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """The message, made safe to print: see `shortened` and `without_passwords`."""
+        return shortened(without_passwords(super().__str__()))
 
 
 class UsageError(NielsError, ValueError):

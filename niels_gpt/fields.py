@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import CacheError
+from niels_gpt.errors import CacheError, shown
 
 REPAIR: Final = "Restore the file, or build again with --overwrite"
 MOST_IDS: Final = 1 << 32
 _MOST: Final = (1 << 63) - 1
-_SHOWN = 60  # characters of a wrong value
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,7 @@ def check_fields(path: Path, held: Mapping[str, Any], fields: Mapping[str, Field
     """
     for name, field in fields.items():
         if name in held and not field.fits(held[name]):
-            found = repr(held[name])
-            found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}..."
-            raise CacheError(f"{path}: {within}{name} is {found}; expected {field.expected}. {REPAIR}")
+            raise CacheError(f"{path}: {within}{name} is {shown(held[name])}; expected {field.expected}. {REPAIR}")
 
 
 def check_parts(path: Path, manifest: Mapping[str, Any], key: str, fields: Mapping[str, Field]) -> None:

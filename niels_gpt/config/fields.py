@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from niels_gpt.errors import UsageError, nearest
+from niels_gpt.errors import UsageError, nearest, shown
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,640}")  # Python may be set to refuse to read integers of more than 640 digits
 DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
@@ -151,19 +151,10 @@ def check(values: Mapping[str, object], *, of: str) -> None:
             raise UsageError(f"{of}: {name!r} is no field{meant(name, rules)}; expected one of {', '.join(rules)}")
         if fault := rules[name].fault(value):
             none = f"; None stands for {rules[name].unset}" if rules[name].unset else ""
-            raise UsageError(f"{of}: {name} is {abridged(value)}; {fault}{none}")
+            raise UsageError(f"{of}: {name} is {shown(value)}; {fault}{none}")
 
 
 def meant(given: str, known: Collection[str]) -> str:
     """What may have been meant, for the middle of a message."""
     near = nearest(given, known)
     return f" (did you mean {near}?)" if near else ""
-
-
-def abridged(value: object) -> str:
-    """A value for a message: on one line, at most 80 characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:
-        return "an integer too long to show"
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,8 +14,8 @@ from xml.sax import SAXParseException
 from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, InputSource
 
-from niels_gpt.config.fields import TrainingConfig, abridged, check, known_rules, meant
-from niels_gpt.errors import InputError, UsageError, storage_errors
+from niels_gpt.config.fields import TrainingConfig, check, known_rules, meant
+from niels_gpt.errors import InputError, UsageError, shown, storage_errors
 
 SPACE = " \t\r\n"  # what XML calls white space; str.strip would also swallow a non-breaking space
 
@@ -180,7 +180,7 @@ class _Reader(ContentHandler):
             raise self.error(what, self.lines[name])
         value = rule.value_of(text)
         if fault := rule.fault(value):
-            what = f"<{name}> is {abridged(text)}; {fault}; write it like <{name}>{rule.example}</{name}>"
+            what = f"<{name}> is {shown(text)}; {fault}; write it like <{name}>{rule.example}</{name}>"
             raise self.error(what, self.lines[name])
         self.values[name] = value
         self.tag = None
@@ -189,5 +189,5 @@ class _Reader(ContentHandler):
         if self.tag:
             self.text.append(content)
         elif self.inside and not self.skipped and content.strip(SPACE):
-            what = f"text {abridged(content.strip(SPACE))} in <training>; expected tags; put it into a tag or a comment"
+            what = f"text {shown(content.strip(SPACE))} in <training>; expected tags; put it into a tag or a comment"
             raise self.error(what)

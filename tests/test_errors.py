@@ -1,0 +1,78 @@
+"""Messages stay printable, short and free of passwords, whatever the data that they quote."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.errors import (
+    LONGEST_MESSAGE,
+    CacheError,
+    MessageError,
+    NielsError,
+    StorageError,
+    UsageError,
+    did_you_mean,
+    shown,
+    without_passwords,
+)
+from niels_gpt.manifests import read_manifest
+
+HUGE = 500_000
+
+
+@pytest.mark.parametrize("kind", [NielsError, UsageError, CacheError, StorageError])
+def test_a_huge_value_loses_its_middle(kind: type[NielsError]) -> None:
+    """The beginning says what was found and the end what to do; both stay."""
+    text = str(kind(f"file.json: name is {'x' * HUGE}; expected a short one. Restore the file"))
+    assert len(text) == LONGEST_MESSAGE
+    assert text.startswith("file.json: name is xxx")
+    assert text.endswith("expected a short one. Restore the file")
+    assert "498," in text  # how many characters are left out
+
+
+def test_control_characters_are_spelled_out() -> None:
+    """A terminal acts on escape sequences, and a message is one line."""
+    assert str(CacheError("a\nb\x1b[2Jc\x9bd\ud800 é")) == "a\\nb\\x1b[2Jc\\x9bd\\ud800 é"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("ftp://me:secret@host/x: refused", "ftp://me:***@host/x: refused"),
+        ("ftp://me:se@cret@host/x", "ftp://me:***@host/x"),
+        ("s3://:secret@host/x", "s3://:***@host/x"),
+        ("https://host/x?v=1&X-Amz-Signature=abc&y=2", "https://host/x?v=1&X-Amz-Signature=***&y=2"),
+        ("https://host/x?sig=abc%3D failed", "https://host/x?sig=*** failed"),
+        ("s3://bucket/a@b: not there", "s3://bucket/a@b: not there"),
+        ("https://host:8080/x", "https://host:8080/x"),
+        ("a: b@c", "a: b@c"),
+    ],
+)
+def test_passwords(given: str, told: str) -> None:
+    assert without_passwords(given) == told
+    assert str(StorageError(given)) == told
+
+
+def test_errors_travel_between_processes() -> None:
+    for error in (MessageError("code", "detail"), StorageError("disk"), UsageError("call")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_values() -> None:
+    assert shown("x" * HUGE) == "'" + "x" * 76 + "..."
+    assert shown(10**5000) == "an integer too long to show"
+    assert shown({"a": "\x1b"}) == "{'a': '\\x1b'}"
+    assert did_you_mean("x" * HUGE, ["xx"]) == ""
+
+
+def test_a_manifest_of_huge_names(tmp_path: Path) -> None:
+    """Where the names come from a file, the command line shows one short line."""
+    path = tmp_path / "meta.json"
+    path.write_text(json.dumps("x" * HUGE))
+    with pytest.raises(CacheError, match=r"holds str; expected a JSON object"):
+        read_manifest(path)
