@@ -15,7 +15,7 @@ help:  ## this list
 demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
 	$(BIN)/niels-gpt demo
 
-test: .venv/installed  ## all tests, file by file in two processes (some need gigabytes: real vocabularies)
+test: .venv/installed  ## all tests, file by file in two processes (at most 3 GB each)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: .venv/installed  ## style, types, and which floor may import which

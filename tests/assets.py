@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.memory import shared
 
 _PLACES = (os.environ.get("NGPT_ASSETS"), REPOSITORY.parent / "shared" / "assets", "/work/shared/assets")
 ASSETS = next((Path(place) for place in _PLACES if place and Path(place).is_dir()), Path("shared/assets"))
@@ -18,7 +18,7 @@ TEMPLATES = sorted((ASSETS / "templates").glob("*.jinja"))
 needs_assets = pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
 
 
-@cache
+@shared
 def encoder_at(folder: Path) -> Any:
     """The encoder of a folder, loaded once for all tests: loading takes seconds and a hundred megabytes."""
     from niels_gpt.tokenizer.opening import open_encoder
@@ -26,7 +26,7 @@ def encoder_at(folder: Path) -> Any:
     return open_encoder(folder)
 
 
-@cache
+@shared
 def family_encoder(folder: Path, family: str) -> Any:
     """The encoder with a family's control tokens, which for some is another: set up once, for that takes seconds."""
     from niels_gpt.renderers.registry import FAMILIES

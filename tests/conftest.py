@@ -7,14 +7,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
+from tests import memory
 
 REPOSITORY = Path(__file__).parent.parent
 SYS, USR, ASST, EOT = 1, 2, 3, 4
+_WATCH = pytest.StashKey[memory.Watch]()
+_PEAKS = pytest.StashKey[list[int]]()
 IDS = {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
 
 
@@ -79,4 +83,55 @@ def run_cli(*arguments: object, cwd: Path | None = None, module: str | None = No
         text=True,
         timeout=120,
         check=False,
+    )
+
+
+# ---- memory: see `tests/memory.py`
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts the workers, or runs the tests itself, measures all of them together."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of one model in a file run one after another."""
+    items[:] = memory.grouped(items)
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Between two models, or two files, a large worker drops what is shared."""
+    if nextitem is None or nextitem.path != item.path or memory.model_of(nextitem) != memory.model_of(item):
+        memory.drop_if_large()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist tells its peak when it ends."""
+    if "peak" in getattr(node, "workeroutput", {}):
+        node.config.stash[_PEAKS].append(node.workeroutput["peak"])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """More memory than a laptop has to spare fails the run."""
+    config = session.config
+    if hasattr(config, "workerinput"):
+        config.workeroutput["peak"] = memory.peak()
+        return
+    config.stash[_WATCH].stop()
+    peaks = config.stash[_PEAKS] or [memory.peak()]
+    if session.exitstatus == 0 and (
+        max(peaks) > memory.MOST_OF_A_WORKER or config.stash[_WATCH].most > memory.MOST_OF_ALL
+    ):
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how much memory the run took."""
+    each = ", ".join(f"{bytes_ / 1e9:.2f}" for bytes_ in config.stash[_PEAKS] or [memory.peak()])
+    terminalreporter.write_line(
+        f"peak memory: {each} GB a worker (limit {memory.MOST_OF_A_WORKER / 1e9:.2f}), "
+        f"{config.stash[_WATCH].most / 1e9:.2f} GB in all (limit {memory.MOST_OF_ALL / 1e9:.2f})"
     )

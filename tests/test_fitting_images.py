@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,12 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import beside_runs
 from niels_gpt.format.media import POLICIES, fit_rendered
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
+from tests.memory import shared
 from tests.renderers.sweeps import chats
 from tests.renderers.tiny_images import WITH_IMAGES, illustrated, picture, seeing
 
 
-@cache
+@shared
 def albums() -> list[tuple[RenderedTokens, int, Any]]:
     """Renderings with images: each with the token of its images, and its messages."""
     made = []

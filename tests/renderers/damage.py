@@ -6,10 +6,10 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from tests.memory import shared
 from tests.renderers.sweeps import answered, served_and_said
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
@@ -50,7 +50,7 @@ class Stock:
     vocab_size: int
 
 
-@cache
+@shared
 def stock_of(family: str) -> Stock:
     """The stock of a family, from its tiny tokenizer."""
     encoder = renderer_of(family).encoder

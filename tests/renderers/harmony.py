@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,6 +13,7 @@ import openai_harmony as harmony
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.assets import ASSETS
+from tests.memory import shared
 from tests.renderers.chats import Messages, plain_text
 
 FOLDER = ASSETS / "gpt-oss-20b"
@@ -40,7 +40,7 @@ def _written(byte: int) -> str:
     return chr(256 + [other for other in range(256) if other not in seen].index(byte))
 
 
-@cache
+@shared
 def judge(folder: Path) -> harmony.HarmonyEncoding:
     """The library's encoding; it checks the file's sha256 against the published one, and needs no network then."""
     assert {char for byte in range(256) for char in _written(byte)} == set(ByteLevel.alphabet())

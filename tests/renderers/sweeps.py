@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.rendered import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
+from tests.memory import shared
 from tests.renderers.chats import Messages, Wanted, conversation, forged, plain_text
 from tests.renderers.tiny_families import CASE_IDS, CASES, TOKENS, folder_of, renderer_of, variants
 
@@ -67,7 +67,7 @@ def nfc(family: str, text: str) -> str:
     return unicodedata.normalize("NFC", text) if family in TOKENS and TOKENS[family].form == "NFC" else text
 
 
-@cache
+@shared
 def official(family: str, split: bool) -> Tokenizer:
     return Tokenizer.from_file(str(folder_of(family, split=split) / "tokenizer.json"))
 

@@ -29,6 +29,7 @@ from niels_gpt.renderers.parsing import ToolCallParseStatus
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 
 pytest.importorskip("tokenizers")
+from tests.memory import shared
 from tests.renderers.test_template import TOOLS, tokenizer_folder
 
 httpx = pytest.importorskip("httpx")
@@ -42,7 +43,7 @@ BAD_CALL = '<tool_call>\n{"name": "get", "arguments": \n</tool_call>'
 _numbers = itertools.count()  # limits are kept per process: every server serves a model of its own
 
 
-@cache
+@shared
 def renderer() -> Qwen3Renderer:
     return Qwen3Renderer(tokenizer_folder())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ pytest.importorskip("transformers")
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.renderers.rendered import RenderedTokens
 from tests.assets import needs_assets
+from tests.memory import shared
 from tests.renderers.chats import Messages, conversation
 from tests.renderers.test_parity import (
     PAIRS,
@@ -33,7 +33,7 @@ SEEING = [(folder, family) for folder, family in PAIRS if family in WITH_IMAGES]
 pairs = pytest.mark.parametrize(("folder", "family"), SEEING, ids=[folder.name for folder, _ in SEEING])
 
 
-@cache
+@shared
 def whole_processor(folder: Path, family: str) -> Any:
     """The model's own processor, with small images and no videos: those need torchvision."""
     if family == "kimi-k2.5":

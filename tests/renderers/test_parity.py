@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.renderers.typescript import declare_tools
 from niels_gpt.tokenizer.protocol import PieceEncoder
 from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
+from tests.memory import shared
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.sweeps import kimi_id
 from tests.renderers.test_shapes import same, without_shapes, writable
@@ -362,12 +362,12 @@ PAIRS = [(folder, name) for folder in FOLDERS if (name := family_of(folder)) is 
 pairs = pytest.mark.parametrize(("folder", "family"), PAIRS, ids=[f"{folder.name}" for folder, _ in PAIRS])
 
 
-@cache
+@shared
 def encoder_of(folder: Path) -> PieceEncoder:
     return encoder_at(folder)
 
 
-@cache
+@shared
 def template_encoder(folder: Path, stops: tuple[str, ...]) -> PieceEncoder:
     """The encoder with the control tokens of a template that is told at what the model stops."""
     return TemplateRenderer(encoder_of(folder), stops=stops).encoder

@@ -19,6 +19,7 @@ from niels_gpt.renderers.template import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.assets import FOLDERS, TEMPLATES, encoder_at, needs_assets
+from tests.memory import shared
 from tests.tokenizer import tiny
 
 CHATML = (
@@ -261,7 +262,7 @@ def clock(form: str) -> str:
     return "2026-01-01"
 
 
-@cache
+@shared
 def official(folder: Path) -> Any:
     transformers = pytest.importorskip("transformers")
     with warnings.catch_warnings():
@@ -269,7 +270,7 @@ def official(folder: Path) -> Any:
         return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 
 
-@cache
+@shared
 def ours(folder: Path) -> TemplateRenderer:
     return TemplateRenderer(encoder_at(folder), clock=clock)
 

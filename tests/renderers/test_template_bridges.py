@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template import TemplateRenderer
 from tests.assets import FOLDERS, encoder_at, needs_assets
+from tests.memory import shared
 from tests.renderers.small import CHATML, assistant, family, user
 
 STRIPS = (
@@ -108,7 +108,7 @@ def test_a_format_without_a_stop() -> None:
     assert start in whole[len(prompt) :]
 
 
-@cache
+@shared
 def official(folder: Path) -> TemplateRenderer:
     stops = tuple(stop for cls in FAMILIES.values() for stop in cls.stops[:1] if cls.ends_turns)
     return TemplateRenderer(encoder_at(folder), clock=lambda form: "2026-01-01", stops=stops)

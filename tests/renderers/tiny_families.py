@@ -16,6 +16,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import train_tokenizer
+from tests.memory import shared
 
 TEXTS = (
     "user\nhello assistant\n\nhello world system\nYou are tool\n the quick brown fox jumps over the lazy dog\n",
@@ -272,7 +273,7 @@ def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) 
     return folder
 
 
-@cache
+@shared
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`.
 

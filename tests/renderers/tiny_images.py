@@ -16,6 +16,7 @@ from PIL import Image
 
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.renderers.vision import TakesImages
+from tests.memory import shared
 from tests.renderers.chats import Messages, plain_text
 from tests.renderers.tiny_families import folder_of
 
@@ -84,7 +85,7 @@ def processor_of(family: str) -> Any:
     return PaddingProcessor() if family == "kimi-k2.5" else qwen_processor()
 
 
-@cache
+@shared
 def seeing(family: str, *options: tuple[str, Any], split: bool = True) -> Any:
     """A renderer with a processor; tests share it."""
     config: Any = config_of({"name": family, **dict(options)})

@@ -8,7 +8,6 @@ import multiprocessing
 import pickle
 import re
 from bisect import bisect_right
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import load_hf
 from tests.assets import FOLDERS, needs_assets
+from tests.memory import shared
 from tests.tokenizer import tiny
 from tests.tokenizer.tiny import CONTROLS, END, START, THINK
 
@@ -71,7 +71,7 @@ hostile = st.lists(
 )
 
 
-@cache
+@shared
 def encoder(kind: str, engine: str = "auto") -> Encoder:
     return Encoder.load(tiny.cached(*KINDS[kind]), engine=engine)
 

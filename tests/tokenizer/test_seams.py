@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.pieces import edges_of
 from niels_gpt.tokenizer.seams import SEAM, Seams, seams_of
 from tests.assets import FOLDERS, encoder_at, needs_assets
+from tests.memory import shared
 from tests.tokenizer import tiny
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -104,7 +104,7 @@ def steps_of(regexes: list[str]) -> list[Any]:
     return [*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not regexes)]
 
 
-@cache
+@shared
 def merging(name: str) -> Tokenizer:
     """A tokenizer that merges whatever is not split, white space above all."""
     tokenizer = Tokenizer(models.BPE())
@@ -245,7 +245,7 @@ def test_whether_ends_of_lines_are_taken_together_depends_on_the_order() -> None
         assert seams_of([step(first), step(SPACES), BYTES], []) == Seams(slashes=False, lines=lines)
 
 
-@cache
+@shared
 def quick(form: str | None = None) -> Encoder:
     pytest.importorskip("gigatoken")
     made = Encoder.load(tiny.byte_level(form=form), engine="gigatoken")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.protocol import PieceEncoder
 from niels_gpt.tokenizer.slow import SlowEncoder
 from tests.assets import ASSETS, needs_assets
+from tests.memory import shared
 from tests.tokenizer.python_tokenizers import (
     BYTES,
     CONTROLS,
@@ -42,7 +42,7 @@ from tests.tokenizer.python_tokenizers import (
 Pieces = list[tuple[str, bool]]
 
 
-@cache
+@shared
 def encoder(kind: type[Bytes]) -> SlowEncoder:
     return SlowEncoder(kind())
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from tests.memory import shared
 
 START, END, THINK = "<|im_start|>", "<|im_end|>", "<think>"
 CONTROLS = (START, END)
@@ -79,7 +80,7 @@ def flagged(**flags: bool) -> Tokenizer:
     return edited(byte_level(), edit)
 
 
-@cache
+@shared
 def cached(kind: Callable[..., Tokenizer], *arguments: tuple[str, Any]) -> Tokenizer:
     """A tokenizer that tests share: `cached(byte_level, ("form", "NFC"))`."""
     return kind(**dict(arguments))

@@ -1,0 +1,125 @@
+"""Keep the suite small in memory: shared objects that are dropped in time, and limits that fail the run.
+
+Encoders of real vocabularies take up to 600 MB each, tiny ones some 45 MB. Tests share them through `shared`, the tests
+of one model in a file run one after another (`grouped`), and where a worker holds more than `KEEP` between two models,
+everything shared is dropped. `tests/conftest.py` calls what stands here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+KEEP = 1_000_000_000  # bytes of resident memory above which shared objects are dropped
+MOST_OF_A_WORKER = 3_000_000_000
+MOST_OF_ALL = 6_000_000_000  # workers and what they start, shared pages counted once
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHARED: list[Any] = []
+
+
+def shared(function: F) -> F:
+    """`functools.cache` whose objects are dropped when the worker has become large."""
+    made: Any = cache(function)
+    _SHARED.append(made)
+    return made
+
+
+def model_of(item: pytest.Item) -> Any:
+    """The tokenizer folder or the family that a parametrised test is about; `None` for other tests."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return next((params[name] for name in ("folder", "family") if name in params), None)
+
+
+def grouped(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests file by file as they came, and within a file those of one model one after another.
+
+    ::
+
+        a[x] a[y] b c[x] c[y]      becomes  b a[x] c[x] a[y] c[y]
+    """
+    files: dict[Path, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        model = model_of(item)
+        files.setdefault(item.path, {"": []}).setdefault("" if model is None else str(model), []).append(item)
+    return [item for models in files.values() for group in models.values() for item in group]
+
+
+def drop_if_large() -> None:
+    """Drop what is shared if this process holds more than `KEEP`, and give the memory back to the system."""
+    if resident() <= KEEP:
+        return
+    for made in _SHARED:
+        made.cache_clear()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident() -> int:
+    """Bytes that this process holds in memory now; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def peak() -> int:
+    """The most bytes that this process ever held in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class Watch:
+    """Measures once a second what this process and its descendants hold together.
+
+    Attributes:
+        most: the largest sum of proportional set sizes in bytes, in which a shared page counts once; 0 without /proc.
+    """
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        while not self._over.wait(1):
+            self.most = max(self.most, sum(map(_proportional, _family())))
+
+
+def _family() -> list[int]:
+    """This process and its descendants."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = entry.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        parents.setdefault(int(after_name[1]), []).append(int(entry.parent.name))
+    found = [int(Path("/proc/self").resolve().name)] if parents else []
+    for pid in found:
+        found += parents.get(pid, [])
+    return found
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
