@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from niels_gpt.errors import TokenizerError, storage_errors
+from niels_gpt.errors import TokenizerError, shown, storage_errors
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_NAME = "generation_config.json"
+MODEL_CONFIG_NAME = "config.json"
 
 
 @runtime_checkable
@@ -47,7 +48,9 @@ class HFTokenizer:
     """The parts of a Hugging Face tokenizer, as bytes and strings (picklable).
 
     `templates` is empty where there is none; `special_tokens` holds the named ones (`eos_token`, `bos_token`, ...);
-    `stop_ids` are eos and what generation_config.json adds, ascending.
+    `stop_ids` are eos and what generation_config.json adds, ascending: where a client of an inference server stops.
+    `generate_stops` are those at which transformers' `generate()` stops by itself: what generation_config.json names, or
+    config.json where there is no such file. The tokenizer's eos is not among them. `None` where neither file tells.
     """
 
     name: str
@@ -55,6 +58,7 @@ class HFTokenizer:
     templates: Mapping[str, str]
     special_tokens: Mapping[str, str]
     stop_ids: tuple[int, ...]
+    generate_stops: tuple[int, ...] | None = None
 
     @property
     def template(self) -> str | None:
@@ -105,7 +109,25 @@ def _from_path(path: Path) -> HFTokenizer:
     beside = folder / TEMPLATE_NAME
     if beside.is_file():  # transformers writes templates here and prefers them to the config's
         config["chat_template"] = _read(beside).decode("utf-8")
-    return assembled(str(path), _read(file), config, _read_object(folder / GENERATION_NAME))
+    generation = folder / GENERATION_NAME
+    held = assembled(str(path), _read(file), config, _read_object(generation))
+    return replace(held, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME))
+
+
+def _generate_stops(generation: Path, model: Path) -> tuple[int, ...] | None:
+    """See `HFTokenizer`; config.json counts only if it names any, for it may name them for its parts."""
+    if generation.is_file():
+        return _eos_ids(_read_object(generation), str(generation))
+    return (_eos_ids(_read_object(model), str(model)) if model.is_file() else ()) or None
+
+
+def _eos_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """The eos_token_id of a config, a number or a list of them, ascending; empty where it names none."""
+    listed = config.get("eos_token_id")
+    ids = [] if listed is None else listed if isinstance(listed, list) else [listed]
+    if not all(type(token) is int and token >= 0 for token in ids):
+        raise TokenizerError(f"{name}: eos_token_id is {shown(listed)}; expected an id, or a list of ids. Correct it")
+    return tuple(sorted(set(ids)))
 
 
 def _read(path: Path) -> bytes:
@@ -134,8 +156,7 @@ def assembled(name: str, data: bytes, config: Mapping[str, Any], generation: Map
         key: text for key, value in config.items() if key.endswith("_token") and (text := _text_of(value)) is not None
     }
     ids = {token["content"]: int(token["id"]) for token in added_tokens(parsed(data, name), name)}
-    listed = generation.get("eos_token_id")
-    stops = {int(token) for token in (listed if isinstance(listed, list) else [listed]) if token is not None}
+    stops = set(_eos_ids(generation, f"{name}: {GENERATION_NAME}"))
     if "eos_token" in specials:
         if specials["eos_token"] not in ids:
             raise TokenizerError(

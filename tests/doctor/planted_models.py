@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,23 @@ def _stop_set(family: str, planted: bool, folder: Path) -> Report:
     return diagnose(_model(folder, family, eos_token=_eos(family, True), generation={"eos_token_id": listed}))
 
 
+def _stop_set_of_generate(config: str, family: str, planted: bool, folder: Path) -> Report:
+    """The tokenizer's eos is the end-of-turn, and the config that generate() reads names the base model's eos alone.
+
+    As Llama 3 was published: eos_token_id 128001 in generation_config.json, and every turn ends in 128009.
+    """
+    other = renderer_of(family).encoder.control_ids[_eos(family, True)]
+    made = _model(folder, family, eos_token=_eos(family, False))
+    (made / config).write_text(json.dumps({"eos_token_id": other if planted else [other, *_stop_ids(family)]}))
+    return diagnose(as_rows(chats()), tokenizer=made)
+
+
+def _stop_set_of_none(family: str, planted: bool, folder: Path) -> Report:
+    """A generation_config.json without an eos_token_id: generate() stops at nothing."""
+    held: dict[str, Any] = {"do_sample": True} | ({} if planted else {"eos_token_id": _stop_ids(family)[0]})
+    return diagnose(_model(folder, family, eos_token=_eos(family, False), generation=held))
+
+
 def _unknown_stop(family: str, planted: bool, folder: Path) -> Report:
     return diagnose(as_rows(chats()), tokenizer=_model(folder, family, eos_token=_eos(family, planted)))
 
@@ -103,8 +121,6 @@ def _other_tokenizer(family: str, planted: bool, folder: Path) -> Report:
 
 def _renumbered(tokenizer: Any) -> None:
     """Merges are forgotten: the same text in more tokens."""
-    import json
-
     from tokenizers import Tokenizer
 
     held = json.loads(tokenizer.to_str())
@@ -114,6 +130,9 @@ def _renumbered(tokenizer: Any) -> None:
 
 RULES: tuple[tuple[str, tuple[str, ...], Callable[[str, bool, Path], Report], tuple[str, ...]], ...] = (
     ("eot-not-in-stop-set", FAMILIES, _stop_set, ()),
+    ("eot-not-in-stop-set", FAMILIES, partial(_stop_set_of_generate, "generation_config.json"), ()),
+    ("eot-not-in-stop-set", FAMILIES, partial(_stop_set_of_generate, "config.json"), ()),
+    ("eot-not-in-stop-set", FAMILIES, _stop_set_of_none, ()),
     ("stop-set-unknown", FAMILIES, _unknown_stop, ()),
     ("pad-is-eos", FAMILIES, _padding, ("stop-set-unknown",)),
     ("bos-added-twice", ("llama-3", "gemma", "mistral"), _bos, ()),

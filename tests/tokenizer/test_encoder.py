@@ -314,7 +314,7 @@ def test_a_directory_gives_templates_tokens_and_stops(tmp_path: Path) -> None:
     parts = load_hf(folder)
     assert (parts.template, dict(parts.templates)) == ("D", {"default": "D", "rag": "R"})
     assert parts.special_tokens == {"eos_token": END}
-    assert parts.stop_ids == (official.token_to_id(END),)
+    assert (parts.stop_ids, parts.generate_stops) == ((official.token_to_id(END),), None)
     data = (folder / "tokenizer.json").read_bytes()
     assert parts.fingerprints == {
         "tokenizer": hashlib.sha256(data).hexdigest(),
@@ -324,7 +324,40 @@ def test_a_directory_gives_templates_tokens_and_stops(tmp_path: Path) -> None:
     (folder / "chat_template.jinja").write_text("beside")
     parts = load_hf(folder / "tokenizer.json")
     assert parts.template == "beside"
-    assert parts.stop_ids == tuple(sorted([7, official.token_to_id(END)]))
+    assert parts.stop_ids == parts.generate_stops == tuple(sorted([7, official.token_to_id(END)]))
+
+
+@pytest.mark.parametrize(
+    ("generation", "model", "stops"),
+    [
+        ({"eos_token_id": 3}, None, (3,)),  # the tokenizer's eos is not among them
+        ({"eos_token_id": [5, 3, 5]}, {"eos_token_id": 1}, (3, 5)),
+        ({"eos_token_id": None}, {"eos_token_id": 1}, ()),
+        ({}, None, ()),
+        (None, {"eos_token_id": 1}, (1,)),
+        (None, {"vocab_size": 1}, None),
+        (None, None, None),
+    ],
+)
+def test_generate_stops_at_what_its_own_config_names(
+    generation: Any, model: Any, stops: tuple[int, ...] | None, tmp_path: Path
+) -> None:
+    official = tiny.byte_level()
+    folder = tiny.save(official, tmp_path / "model", eos_token=END)
+    for name, held in (("generation_config.json", generation), ("config.json", model)):
+        if held is not None:
+            (folder / name).write_text(json.dumps(held))
+    parts = load_hf(folder)
+    assert parts.generate_stops == stops
+    assert official.token_to_id(END) in parts.stop_ids
+
+
+@pytest.mark.parametrize("value", ["</s>", -1, True, [1, "2"], {"a": 1}, 1.5])
+def test_an_eos_that_is_no_id_is_refused_with_its_file(value: Any, tmp_path: Path) -> None:
+    folder = tiny.save(tiny.byte_level(), tmp_path / "model", eos_token=END)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(TokenizerError, match=r"generation_config.json: eos_token_id is .*; expected an id"):
+        load_hf(folder)
 
 
 def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:

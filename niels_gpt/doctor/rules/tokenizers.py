@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +17,10 @@ from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
+from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.tokenizer.encoder import Encoder
-from niels_gpt.tokenizer.hf import GENERATION_NAME
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 _ALL: Final = ("chats", "tokens", "tokenizer")
@@ -30,8 +29,9 @@ RULES: Final = (
         "eot-not-in-stop-set",
         "error",
         "serving does not stop at the end-of-turn",
-        "The model learns its end-of-turn well, and serving goes on behind it.",
-        "eos_token and generation_config.json name other tokens than the template writes.",
+        "The model learns its end-of-turn well, and transformers' generate() goes on behind it: generate() stops at the "
+        "ids of generation_config.json (config.json, where there is none), and does not read the tokenizer's eos_token.",
+        "generation_config.json names other ids than the template writes, often the base model's.",
         "Add the id to eos_token_id in generation_config.json.",
         ("huggingface/open-r1#603", "unslothai/unsloth#416"),
         _ALL,
@@ -153,14 +153,36 @@ def _stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: Layout, 
             note = "the template writes no control token behind what the assistant says"
             tally.add("eot-missing", [_told(encoder, note, next(_shown(renderer)).token_ids)])
         return
-    missing = sorted(set(layout.stops) - set(encoder.stop_ids))
+    stops = encoder.parts.generate_stops if isinstance(encoder, Encoder) else None
+    waited = encoder.stop_ids if stops is None else stops
+    missing = sorted(_final_stops(renderer, layout) - set(waited))
     if not missing:
         return
-    told = Path(encoder.name) / GENERATION_NAME
-    spelt = ", ".join(repr(encoder.decode([token])) for token in missing)
-    stops = ", ".join(repr(encoder.decode([token])) for token in encoder.stop_ids) or "nothing"
-    rule = "eot-not-in-stop-set" if told.is_file() else "stop-set-unknown"
-    tally.add(rule, [_told(encoder, f"turns end in {spelt}; serving stops at {stops}", missing)])
+    note = f"turns end in {_spelt(encoder, missing)}; "
+    if stops is None:
+        note += f"the tokenizer's eos is {_spelt(encoder, waited)}"
+        tally.add("stop-set-unknown", [_told(encoder, note, missing)])
+        return
+    note += f"generate() stops at {_spelt(encoder, waited)}"
+    if set(missing) & set(encoder.stop_ids):
+        note += " (it does not use the tokenizer's eos_token)"
+    tally.add("eot-not-in-stop-set", [_told(encoder, note, missing)])
+
+
+def _spelt(encoder: PieceEncoder, ids: Iterable[int]) -> str:
+    return ", ".join(f"{encoder.decode([token])!r} ({token})" for token in ids) or "nothing"
+
+
+def _final_stops(renderer: AnyRenderer, layout: Layout) -> set[int]:
+    """What ends an answer while it is sampled: what ends a conversation, and a family's own stops.
+
+    A turn of history may end otherwise: gpt-oss writes <|end|> there, and <|return|> where the model stops.
+    """
+    final = set(renderer.get_stop_token_ids()) if isinstance(renderer, Family) else set[int]()
+    for made in _shown(renderer):
+        said = [token for token, sampled in zip(made.token_ids, made.sampled_mask, strict=True) if sampled]
+        final |= set(said[-1:])
+    return final & set(layout.stops)
 
 
 def _template(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout, tally: Tally) -> None:
