@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,8 +14,12 @@ from niels_gpt.files import write_atomic
 from niels_gpt.renderers.options import Date, LossPreset, Rendering, ToolBodies
 from niels_gpt.terminal import ShownProgress, out, print_json
 
-Level = Literal["warning", "error"]
+if TYPE_CHECKING:
+    from niels_gpt.doctor.report import Report
+
+Level = Literal["not-judged", "warning", "error"]
 FINDINGS = 1  # the exit code where something was found
+NOT_JUDGED = 4  # nothing was found, but rules were not judged and that was asked for
 
 
 def doctor(
@@ -57,7 +61,17 @@ def doctor(
     silence: Annotated[
         list[str] | None, typer.Option(metavar="RULE=REASON", help="Accept a finding; repeat for more.")
     ] = None,
-    fail_on: Annotated[Level, typer.Option("--fail-on", help="Exit with 1 from which severity on.")] = "error",
+    fail_on: Annotated[
+        Level,
+        typer.Option(
+            "--fail-on",
+            help="Exit with 1 from which severity on; not-judged: on errors, and with 4 where rules were not judged.",
+        ),
+    ] = "error",
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with 1 on warnings and errors, with 4 where rules were not judged."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as markdown.")] = False,
@@ -67,7 +81,9 @@ def doctor(
 ) -> None:
     """Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.
 
-    Exit codes: 0 clean, 1 findings at or above --fail-on, 2 wrong usage, 3 data that cannot be read.
+    Exit codes: 0 clean, 1 findings at or above --fail-on, 2 wrong usage, 3 data that cannot be read, 4 (with --strict
+    or --fail-on not-judged) no such finding, but rules that were not judged. Without these two options such a report
+    exits with 0, and its first lines say how many rules were not judged, and why.
 
     Examples:
 
@@ -107,8 +123,14 @@ def doctor(
             progress=progress,
         )
     _write(report, form_of_output, target)
-    if report.failed(fail_on):
-        raise typer.Exit(FINDINGS)
+    raise typer.Exit(_exit_code(report, fail_on, strict=strict))
+
+
+def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
+    """Findings first: whoever repairs them runs the doctor again."""
+    if report.failed("warning" if strict or fail_on == "warning" else "error"):
+        return FINDINGS
+    return NOT_JUDGED if report.skipped and (strict or fail_on == "not-judged") else 0
 
 
 def cores() -> int:
@@ -145,7 +167,7 @@ def _words(explain: str | None, as_json: bool) -> None:
 
 def _write(report: Any, form: str, target: Path | None) -> None:
     from niels_gpt.doctor.sarif import to_sarif
-    from niels_gpt.doctor.show import markdown, render
+    from niels_gpt.doctor.show import markdown, not_judged, render
 
     if form == "text" and target is None:
         out().print(render(report))
@@ -159,4 +181,5 @@ def _write(report: Any, form: str, target: Path | None) -> None:
         print(text, end="")
     else:
         write_atomic(target, text.encode())
-        out().print(f"{target}: {len(report.findings)} findings")
+        told = f"; {not_judged(report)}" if report.skipped else ""
+        out().print(f"{target}: {len(report.findings)} findings{told}")

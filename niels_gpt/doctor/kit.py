@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, TypeGuard
 
+from niels_gpt.doctor.judged import NO_MASK, NO_TOKENIZER, Conditions
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
-from niels_gpt.doctor.learning import AnyRenderer, bare, learn
+from niels_gpt.doctor.learning import NO_TEMPLATE, AnyRenderer, bare, learn
 from niels_gpt.doctor.reading import Opened
-from niels_gpt.doctor.rules import answers, calls, data, documents, masks, tokenizers, turns
+from niels_gpt.doctor.rules import calls, data, documents, masks, tokenizers, turns
+from niels_gpt.doctor.rules.rule import Need
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope
 from niels_gpt.doctor.work import Work
@@ -115,27 +117,58 @@ class Kit:
         if self.layout is not None and self.renderer is not None and not self.layout.trusted:
             tally.add("format-not-understood", [], count=1, rows=0)
 
-    def skipped(self, opened: Opened, tally: Tally) -> dict[str, str]:
-        """The rules that could not be judged, and why."""
-        if opened.form == "documents":
-            return dict.fromkeys(JUDGED, "plain text has no turns and no mask")
-        if opened.kind == "chats":
-            if self.renderer is not None:
-                return {}
-            return dict.fromkeys(JUDGED, "no tokenizer was given")
-        if self.layout is None:
-            return {rule: "no tokenizer was given" for rule in JUDGED if rule not in PLAIN}
-        if not self.layout.trusted:
-            why = self.layout.doubt
-            return {rule: why for rule in JUDGED if rule not in PLAIN}
-        if not tally.sums["rows with a mask"]:
-            return {rule.id: "the data has no mask" for rule in (*masks.RULES, *answers.RULES)}
-        return {}
+    def conditions(self, kind: str, tally: Tally, *, length: bool = False, sampled: bool = False) -> Conditions:
+        """What there was to judge by.
 
+        Args:
+            kind: chats, tokens, documents or tokenizer. length: a longest row was given. sampled: not all rows were
+                looked at.
+        """
+        unmet: dict[Need, str] = {}
+        if sampled:
+            unmet["everything"] = "only a sample was looked at"
+        if self.encoder is None and not self.sentinels:  # what serves our own format stops at its own sentinel
+            unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
+        elif self.encoder is not None and self.renderer is None:
+            unmet |= {"renderer": NO_TEMPLATE, "stops": NO_TEMPLATE}
+        elif self.layout is not None and self.renderer is not None and not self.layout.stops:
+            unmet["stops"] = self.layout.doubt or "the template writes no control token behind an answer"
+        if kind == "chats":
+            unmet |= self._without_renderer()
+        else:
+            unmet |= self._without_layout(kind, tally)
+        if kind == "tokens" and not tally.sums["rows with a mask"]:
+            unmet["mask"] = NO_MASK
+        return Conditions(kind, unmet, length)
 
-# What needs a tokenizer to be judged, and what of it can be judged without knowing turns.
-JUDGED: Final = tuple(rule.id for rule in (*masks.RULES, *answers.RULES, *turns.RULES))
-PLAIN: Final = ("mask-all-zero", "mask-all-one", "padding-trained", "loss-share", "double-bos", "format-not-understood")
+    def _without_renderer(self) -> dict[Need, str]:
+        """Of conversations: what only their rendering would show."""
+        if self.renderer is not None:
+            return {}
+        why = NO_TOKENIZER if self.encoder is None else NO_TEMPLATE
+        rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
+        unmet = dict.fromkeys(rendered, why)
+        return unmet if self.encoder is not None else {**unmet, "controls": why}
+
+    def _without_layout(self, kind: str, tally: Tally) -> dict[Need, str]:
+        """Of ids: what only a format that is known would show."""
+        layout = self.layout
+        if layout is None:
+            unmet: dict[Need, str] = dict.fromkeys(("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER)
+        elif kind != "tokens" or (layout.trusted and tally.sums["turns found"]):
+            return {}
+        elif layout.trusted:
+            why = "no turn of this format is in any row; check --tokenizer and --renderer"
+            unmet = {"turns": why, "controls": why}
+        else:
+            unmet = {"turns": layout.doubt, "controls": layout.doubt}
+            if not layout.preamble and layout.bos is None:
+                unmet["beginnings"] = layout.doubt
+        if not tally.sums["rows with a mask of their own"]:  # labels alone may be a text's to train from end to end
+            unmet["prompts"] = unmet["turns"]
+        if layout is None and not tally.sums["rows with an attention mask"]:
+            unmet["padding"] = NO_TOKENIZER
+        return unmet
 
 
 def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:

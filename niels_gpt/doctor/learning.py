@@ -18,6 +18,7 @@ from niels_gpt.renderers.rendered import RenderedTokens
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 AnyRenderer = Family | DefaultRenderer
+NO_TEMPLATE = "the tokenizer has no chat template, and no renderer was named"
 _TAGS = ("", "<think>", "</think>")
 _SAID = ("<|constrain|>",)  # control tokens that models write, and that templates need not
 
@@ -237,7 +238,7 @@ def bare(encoder: PieceEncoder) -> Layout:
         blank=_blank(encoder),
         vocab_size=vocab,
         trusted=False,
-        doubt="the tokenizer has no chat template, and no renderer was named",
+        doubt=NO_TEMPLATE,
         names={token: text for text, token in encoder.added_ids.items()},
     )
 

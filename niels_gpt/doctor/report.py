@@ -82,7 +82,7 @@ class Report:
         source: what was read and how: kind, name, tokenizer, renderer, sample.
         rows, tokens, trained_tokens: how many were looked at.
         findings: errors first, then warnings, then remarks; each in the order of the registry.
-        skipped: rules that could not be judged, and why.
+        skipped: rules for this kind of input that were not judged, and why. judged: how many were.
     """
 
     source: Mapping[str, Any]
@@ -92,6 +92,7 @@ class Report:
     findings: tuple[Finding, ...]
     silenced: tuple[Silenced, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    judged: int = 0
     stats: Mapping[str, Any] = field(default_factory=dict)
 
     def rules(self, at_least: Severity = "info") -> list[str]:
@@ -107,6 +108,13 @@ class Report:
         """Something was found at this severity or a worse one."""
         return bool(self.rules(at_least))
 
+    def reasons(self) -> dict[str, list[str]]:
+        """The rules that were not judged, by the reason."""
+        reasons: dict[str, list[str]] = {}
+        for rule, reason in self.skipped.items():
+            reasons.setdefault(reason, []).append(rule)
+        return reasons
+
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object, version 1."""
         return {
@@ -119,4 +127,6 @@ class Report:
             "findings": [asdict(finding) for finding in self.findings],
             "silenced": [{**asdict(silenced.finding), "reason": silenced.reason} for silenced in self.silenced],
             "skipped": dict(self.skipped),
+            "judged": self.judged,
+            "not_judged": len(self.skipped),
         }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt.doctor.comparing import compared, sides_of
+from niels_gpt.doctor.judged import Conditions
 from niels_gpt.doctor.kit import Kit, renderer_for
 from niels_gpt.doctor.learning import bare, learn
 from niels_gpt.doctor.pool import examined
@@ -73,12 +74,13 @@ def diagnose(
     if other is not None:
         sides = sides_of(source, other, tokenizer, renderer, date)
         tally, told = compared(sides, _chats(chats, split, form), sample, seed, workers, evidence, progress)
-        return _report(tally, {"kind": "drift", "name": str(source), "other": str(other), **told}, {}, silence or {})
+        about = {"kind": "drift", "name": str(source), "other": str(other), **told}
+        return _report(tally, about, Conditions("drift", {}), silence or {})
     if chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        tally, told = _tokenizer_alone(source, template, renderer, date, evidence)
-        return _report(tally, told, {}, silence or {})
+        tally, told, conditions = _tokenizer_alone(source, template, renderer, date, evidence)
+        return _report(tally, told, conditions, silence or {})
     progress.begin("looking into the input")
     opened = open_input(source, split=split, form=form)
     kit = Kit.of(opened, tokenizer, template, renderer, date)
@@ -97,7 +99,9 @@ def diagnose(
         told["dialect"] = opened.dialect
     if sample is not None:
         told |= {"sample": sample, "seed": seed}
-    return _report(tally, told, kit.skipped(opened, tally), silence or {})
+    kind = "documents" if opened.form == "documents" else opened.kind
+    conditions = kit.conditions(kind, tally, length=max_length is not None, sampled=sample is not None)
+    return _report(tally, told, conditions, silence or {})
 
 
 def _chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
@@ -109,7 +113,7 @@ def _chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
 
 def _tokenizer_alone(
     source: Any, template: Any, renderer: Any, date: str | None, keep: int
-) -> tuple[Tally, dict[str, Any]]:
+) -> tuple[Tally, dict[str, Any], Conditions]:
     encoder, made = renderer_for(source, template, renderer, date)
     layout = learn(made) if made is not None else bare(encoder)
     tally = Tally(keep)
@@ -117,10 +121,10 @@ def _tokenizer_alone(
     if made is not None and not layout.trusted:
         tally.add("format-not-understood", [], count=1, rows=0)
     kit = Kit(encoder, made, layout)
-    return tally, {"kind": "tokenizer", "name": encoder.name, **kit.told}
+    return tally, {"kind": "tokenizer", "name": encoder.name, **kit.told}, kit.conditions("tokenizer", tally)
 
 
-def _report(tally: Tally, told: Mapping[str, Any], skipped: Mapping[str, str], silence: Mapping[str, str]) -> Report:
+def _report(tally: Tally, told: Mapping[str, Any], conditions: Conditions, silence: Mapping[str, str]) -> Report:
     findings = [
         Finding(
             rule=rule.id,
@@ -141,6 +145,7 @@ def _report(tally: Tally, told: Mapping[str, Any], skipped: Mapping[str, str], s
     worst = ("error", "warning", "info")
     findings.sort(key=lambda finding: worst.index(finding.severity))
     share = masks.share(tally)
+    skipped, judged = conditions.of(RULES.values(), tally.hits)
     return Report(
         source=told,
         rows=tally.sums["rows"],
@@ -149,5 +154,6 @@ def _report(tally: Tally, told: Mapping[str, Any], skipped: Mapping[str, str], s
         findings=tuple(finding for finding in findings if finding.rule not in silence),
         silenced=tuple(Silenced(f, silence[f.rule]) for f in findings if f.rule in silence),
         skipped=skipped,
+        judged=judged,
         stats={} if share is None else {"loss_share": round(share, 4)},
     )

@@ -27,9 +27,30 @@ def to_sarif(report: Report) -> dict[str, Any]:
         result for index, (finding, reason) in enumerate(findings) for result in _results(finding, index, reason)
     ]
     driver = {"name": "niels-gpt doctor", "version": __version__, "rules": list(map(_rule, used))}
-    properties = {"rows": report.rows, "tokens": report.tokens, "trainedTokens": report.trained_tokens}
-    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints", "properties": properties}
+    properties = {
+        "rows": report.rows,
+        "tokens": report.tokens,
+        "trainedTokens": report.trained_tokens,
+        "rulesJudged": report.judged,
+        "rulesNotJudged": len(report.skipped),
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [_invocation(report)],
+        "results": results,
+        "columnKind": "unicodeCodePoints",
+        "properties": properties,
+    }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    """What was not judged, as notifications of the tool itself."""
+    told = [
+        {"level": "warning", "message": {"text": f"not judged ({reason}): {', '.join(rules)}"}}
+        for reason, rules in report.reasons().items()
+    ]
+    return {"executionSuccessful": True, "toolExecutionNotifications": told}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

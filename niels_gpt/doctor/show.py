@@ -21,12 +21,14 @@ SHOWN = 3
 def render(report: Report) -> RenderableType:
     """The report, worst first."""
     parts: list[RenderableType] = [_head(report)]
+    if report.skipped:
+        parts.append(Text(not_judged(report), style="bold yellow"))
     for finding in report.findings:
         parts += [Text(), *_finding(finding)]
     for silenced in report.silenced:
         parts.append(Text(f"silenced  {silenced.finding.rule}: {silenced.reason}", style="bright_black"))
     if report.skipped:
-        parts += [Text(), Text(_skipped(report), style="bright_black")]
+        parts += [Text(), Text(_skipped(report), style="yellow")]
     parts += [Text(), _verdict(report)]
     return Group(*parts)
 
@@ -101,15 +103,20 @@ def _details(finding: Finding) -> Table:
 
 
 def _skipped(report: Report) -> str:
-    reasons: dict[str, list[str]] = {}
-    for rule, reason in report.skipped.items():
-        reasons.setdefault(reason, []).append(rule)
-    return "\n".join(f"not judged ({reason}): {', '.join(rules)}" for reason, rules in reasons.items())
+    return "\n".join(f"not judged ({reason}): {', '.join(rules)}" for reason, rules in report.reasons().items())
+
+
+def not_judged(report: Report) -> str:
+    """How many rules were not judged, and why: the first thing to know of such a report."""
+    count = len(report.skipped)
+    return f"not judged: {count} of {count + report.judged} rules: {'; '.join(report.reasons())}"
 
 
 def _verdict(report: Report) -> Text:
     counts = {severity: sum(f.severity == severity for f in report.findings) for severity in SEVERITIES}
     if not report.findings:
+        if report.skipped:
+            return Text(_nothing(report), style="bold yellow")
         return Text("nothing found", style="bold green")
     names = {"error": "errors", "warning": "warnings", "info": "remarks"}
     told = ", ".join(
@@ -118,10 +125,22 @@ def _verdict(report: Report) -> Text:
     return Text(told, style="bold red" if counts["error"] else "bold")
 
 
+def _nothing(report: Report) -> str:
+    """The verdict where some rules were not judged and the others found nothing."""
+    return f"no finding by {report.judged} rules; {len(report.skipped)} were not judged, see above"
+
+
 def markdown(report: Report) -> str:
     """The report as markdown, for issues and build logs."""
     lines = [f"# {_head(report).plain}", ""]
-    if not report.findings:
+    if report.skipped:
+        lines += [
+            f"**{_plain(not_judged(report))}**",
+            "",
+            *(_plain(line) for line in _skipped(report).splitlines()),
+            "",
+        ]
+    if not report.findings and not report.skipped:
         lines += ["Nothing found.", ""]
     for finding in report.findings:
         lines += [f"## {finding.severity}: `{finding.rule}`", "", f"{finding.title}: {finding.summary}.", ""]
@@ -133,8 +152,6 @@ def markdown(report: Report) -> str:
         lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {finding.thread}", ""]
     for silenced in report.silenced:
         lines += [f"Silenced: `{silenced.finding.rule}` ({_plain(silenced.reason)})", ""]
-    if report.skipped:
-        lines += [_skipped(report), ""]
     return "\n".join(lines)
 
 

@@ -107,6 +107,8 @@ class Work:
         sums["tokens"] += len(rows.ids)
         sums["trained tokens"] += int(view.trained.sum())
         sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
+        sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
+        sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
         turns.check(view)
         masks.check(view)
         packing.check(view)
@@ -138,9 +140,8 @@ class Work:
         tally.sums["trained tokens"] += int(view.trained.sum())
         tally.sums["rows with a mask"] += len(rows)
         data.check(view)
-        if not np.any(batch.lengths == 0):
-            turns.check(view)
-            masks.check(view)
+        turns.check(view)
+        masks.check(view)
         for chat, told in zip(kept, batch.attribution, strict=True):
             if told != "full":
                 tally.add("attribution-partial", [Evidence(row=chat.number, where=chat.where, note=told)])
@@ -158,12 +159,25 @@ def _rendered(
     """The conversations that the format takes, rendered at once; the others become hits."""
     kept = list(given)
     try:
-        return kept, renderer.render_many([chat.messages for chat in kept], tools=[chat.tools for chat in kept])
+        batch = _batch(renderer, kept)
     except MessageError:
         kept = [chat for chat in given if _renders(renderer, chat, tally)]
+        batch = _batch(renderer, kept)
+    if batch is None or np.all(batch.lengths > 0):
+        return kept, batch
+    for chat, length in zip(kept, batch.lengths.tolist(), strict=True):
+        if not length:
+            tally.add(
+                "empty-row", [Evidence(row=chat.number, where=chat.where, note="the format writes nothing of it")]
+            )
+    kept = [chat for chat, length in zip(kept, batch.lengths.tolist(), strict=True) if length]
+    return kept, _batch(renderer, kept)
+
+
+def _batch(renderer: AnyRenderer, kept: Sequence[ChatRow]) -> RenderedBatch | None:
     if not kept:
-        return kept, None
-    return kept, renderer.render_many([chat.messages for chat in kept], tools=[chat.tools for chat in kept])
+        return None
+    return renderer.render_many([chat.messages for chat in kept], tools=[chat.tools for chat in kept])
 
 
 def _renders(renderer: AnyRenderer, chat: ChatRow, tally: Tally) -> bool:

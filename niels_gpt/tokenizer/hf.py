@@ -49,8 +49,8 @@ class HFTokenizer:
 
     `templates` is empty where there is none; `special_tokens` holds the named ones (`eos_token`, `bos_token`, ...);
     `stop_ids` are eos and what generation_config.json adds, ascending: where a client of an inference server stops.
-    `generate_stops` are those at which transformers' `generate()` stops by itself: what generation_config.json names, or
-    config.json where there is no such file. The tokenizer's eos is not among them. `None` where neither file tells.
+    `generate_stops` are those at which transformers' `generate()` stops by itself: what generation_config.json names,
+    or config.json where there is no such file; the tokenizer's eos does not count. `None` where neither file tells.
     """
 
     name: str

@@ -253,6 +253,7 @@ def other_labels(family: str, given: list[Sample]) -> Any:
 # Rule, families, what plants the bug, and which rules rightly fire with it.
 PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("mask-all-zero", PLAIN, all_zero, ()),
+    ("mask-missing", (*PLAIN, "gemma"), whole_without_masks, ()),
     ("mask-all-one", PLAIN, all_one, ()),
     ("mask-shifted", PLAIN, shifted_left, ()),
     ("mask-shifted", ("gemma", "kimi-k2", "ngpt"), shifted_right, ()),
@@ -268,7 +269,12 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
     ("truncated-mid-turn", PLAIN, cut, ()),
     ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2"), cut_in_front, ()),
-    ("begins-mid-turn", ("chatml", "gemma", "qwen2.5"), one_stream, ("truncated-mid-turn", "attention-crosses")),
+    (
+        "begins-mid-turn",
+        ("chatml", "gemma", "qwen2.5"),
+        one_stream,
+        ("truncated-mid-turn", "attention-crosses", "mask-missing"),
+    ),
     ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), forged_turns, ()),
     ("double-bos", WITH_BOS, two_beginnings, ()),
     ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),

@@ -18,7 +18,8 @@ from tests.renderers.tiny_families import renderer_of
 # Section 3 of the specification: the properties that each object may have, of those that are used here, and must have.
 OBJECTS: dict[str, tuple[set[str], set[str]]] = {
     "log": ({"version", "runs"}, {"$schema"}),
-    "run": ({"tool"}, {"results", "columnKind", "properties"}),
+    "run": ({"tool"}, {"invocations", "results", "columnKind", "properties"}),
+    "invocation": ({"executionSuccessful"}, {"toolExecutionNotifications"}),
     "driver": ({"name"}, {"version", "rules"}),
     "rule": ({"id"}, {"shortDescription", "fullDescription", "help", "helpUri", "defaultConfiguration"}),
     "result": ({"message"}, {"ruleId", "ruleIndex", "level", "locations", "suppressions", "properties"}),
@@ -41,6 +42,9 @@ def test_a_report_is_valid_sarif(tmp_path: Path) -> None:
     (run,) = log["runs"]
     check("run", run)
     assert run["columnKind"] in ("utf16CodeUnits", "unicodeCodePoints")
+    (invocation,) = run["invocations"]
+    check("invocation", invocation)
+    assert invocation["toolExecutionNotifications"] == []
     driver = check("driver", run["tool"]["driver"])
     for rule in driver["rules"]:
         check("rule", rule)
@@ -67,3 +71,12 @@ def test_a_report_is_valid_sarif(tmp_path: Path) -> None:
         "artifactLocation": {"uri": path.as_uri()},
         "region": {"startLine": 4},
     }
+
+
+def test_rules_that_were_not_judged_are_told_as_notifications(tmp_path: Path) -> None:
+    log = to_sarif(diagnose(as_jsonl([{"input_ids": [1, 2, 3]}], tmp_path)))
+    (run,) = log["runs"]
+    (invocation,) = run["invocations"]
+    told = [one["message"]["text"] for one in check("invocation", invocation)["toolExecutionNotifications"]]
+    assert any(text.startswith("not judged (no tokenizer was given): ") and "eot-missing" in text for text in told)
+    assert run["properties"]["rulesNotJudged"] > 20

@@ -22,6 +22,7 @@ RULES: Final = (
         "The mask covers the assistant's text without the token that closes the turn.",
         "Put the assistant's end-of-turn into the loss.",
         ("huggingface/trl#1623", "unslothai/unsloth#416", "modelscope/ms-swift#3113"),
+        needs=("mask", "turns"),
     ),
     Rule(
         "eot-masked-as-padding",
@@ -32,6 +33,7 @@ RULES: Final = (
         "pad_token is eos_token, and labels were set to -100 wherever the id is the padding's.",
         "Mask padding by position (attention_mask), never by value; or give padding a token of its own.",
         ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163", "unslothai/unsloth#416"),
+        needs=("mask", "turns"),
     ),
     Rule(
         "open-turns",
@@ -42,6 +44,7 @@ RULES: Final = (
         "The renderer does not count the opener as sampled, which is its default.",
         "Train it: sampled_openers=True, and ensure_final_stop=True for the last turn.",
         ("huggingface/trl#1623",),
+        needs=("mask", "turns"),
     ),
     Rule(
         "user-tokens-trained",
@@ -51,6 +54,7 @@ RULES: Final = (
         "The mask is inverted, comes from lying character offsets, or a span was not closed.",
         "Train assistant spans only, from attribution by message.",
         ("huggingface/transformers#47325", "huggingface/tokenizers#1517"),
+        needs=("mask", "turns"),
     ),
     Rule(
         "tool-results-trained",
@@ -59,6 +63,7 @@ RULES: Final = (
         "The model learns to make up tool results. Some recipes do this on purpose.",
         "The mask covers everything behind the first assistant turn.",
         "Leave tool messages out of the loss, or silence this rule with the reason.",
+        needs=("mask", "turns"),
     ),
     Rule(
         "header-trained",
@@ -68,6 +73,7 @@ RULES: Final = (
         "The mask covers the whole turn instead of what follows the generation prompt.",
         "Begin the mask behind the generation prompt.",
         ("NVIDIA-NeMo/Automodel#3739",),
+        needs=("mask", "turns"),
     ),
     Rule(
         "supplied-trained",
@@ -77,6 +83,7 @@ RULES: Final = (
         "The mask begins behind the header, and the prompt supplies more than the header.",
         "Begin the mask behind everything that add_generation_prompt=True adds.",
         ("NVIDIA-NeMo/Automodel#3739",),
+        needs=("mask", "turns"),
     ),
     Rule(
         "empty-think-trained",
@@ -86,6 +93,7 @@ RULES: Final = (
         "The data has no reasoning, and the template writes an empty block that no generation prompt supplies.",
         "Render with enable_thinking=False, where the prompt supplies the empty block; or add reasoning to the data.",
         ("NVIDIA-NeMo/Automodel#3739",),
+        needs=("mask", "turns"),
     ),
     Rule(
         "mask-holes",
@@ -95,6 +103,7 @@ RULES: Final = (
         "Character offsets that do not fit tokens, or a mask cut and glued.",
         "Derive masks from ids; where parts are left out on purpose, silence this rule with the reason.",
         ("huggingface/tokenizers#1517", "huggingface/transformers#47325"),
+        needs=("mask", "turns"),
     ),
     Rule(
         "tail-trained",
@@ -103,6 +112,7 @@ RULES: Final = (
         "Serving stops before them. Harmless as far as known; TRL's training templates do the same.",
         "The mask covers the turn up to the next one.",
         "End the mask with the stop.",
+        needs=("mask", "turns"),
     ),
 )
 

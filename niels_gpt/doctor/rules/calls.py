@@ -63,6 +63,7 @@ RULES: Final = (
         "Give the arguments in the other form, or use a renderer of the family (both are the same to it).",
         ("xorbitsai/inference#4921", "oumi-ai/oumi#2603"),
         ("chats",),
+        needs=("renderer",),
     ),
 )
 

@@ -46,6 +46,7 @@ RULES: Final = (
         "A role or an order that the template has no place for.",
         "Repair the rows, or use a template that takes them.",
         applies=("chats",),
+        needs=("renderer",),
     ),
     Rule(
         "system-dropped",
@@ -56,6 +57,7 @@ RULES: Final = (
         "The template has no system role and says nothing.",
         "Put the text into the first user message, or use another template.",
         applies=("chats", "tokenizer"),
+        needs=("renderer",),
     ),
     Rule(
         "system-folded",
@@ -65,6 +67,7 @@ RULES: Final = (
         "The template does so by design (Gemma, Mistral).",
         "Nothing to do if training and serving use this template.",
         applies=("chats", "tokenizer"),
+        needs=("renderer",),
     ),
     Rule(
         "history-thinking-stripped",
@@ -75,6 +78,7 @@ RULES: Final = (
         "One sample for each such turn (build_training_samples), or keep all reasoning (preserve_all_thinking).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
         ("chats",),
+        needs=("renderer",),
     ),
 )
 

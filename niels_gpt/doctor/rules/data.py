@@ -51,6 +51,7 @@ RULES: Final = (
         "Rows were tokenised with another tokenizer, or ids wrapped around in a small integer type.",
         "Tokenise again with this tokenizer.",
         applies=("tokens", "documents"),
+        needs=("vocabulary",),
     ),
     Rule(
         "labels-preshifted",
@@ -79,6 +80,7 @@ RULES: Final = (
         "Long conversations and a smaller --max-length.",
         "Choose a policy by its price (see the table), never a cut inside an assistant's turn.",
         ("allenai/open-instruct#1876", "huggingface/trl#3927"),
+        needs=("ids",),
     ),
 )
 

@@ -27,6 +27,7 @@ RULES: Final = (
         "The cache was built with separate_documents=False.",
         "Build it with an end-of-text behind each document, which is the default.",
         applies=("documents",),
+        needs=("everything",),
     ),
     Rule(
         "counts-differ",
@@ -37,6 +38,7 @@ RULES: Final = (
         "Shards of another build, or tokens that were edited in place.",
         "Build the cache again; `niels-gpt cache verify` compares checksums.",
         applies=("documents",),
+        needs=("everything",),
     ),
 )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from niels_gpt.doctor.graded import Graded
 from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers
 from niels_gpt.doctor.rules.rule import Rule
@@ -24,6 +25,18 @@ RULES: Final = (
         "the collator did not find its marker text.",
         "Build masks from attribution instead (niels-gpt episodes build, build_training_sample), or drop such rows.",
         ("huggingface/transformers#34172", "marin-community/marin#7237", "Liquid4All/liquid-finetune#37"),
+        needs=("mask",),
+    ),
+    Rule(
+        "mask-missing",
+        "warning",
+        "conversations have no mask",
+        "Trainers that are given ids alone train every token: the model learns to write user messages and headers.",
+        "The rows were tokenised without labels, or the column was dropped.",
+        "Store labels (or assistant_masks) beside the ids; niels-gpt episodes build does.",
+        ("huggingface/trl#3728",),
+        ("tokens",),
+        needs=("turns",),
     ),
     Rule(
         "mask-all-one",
@@ -33,6 +46,7 @@ RULES: Final = (
         "Labels are a copy of input_ids, or a mask was dropped on the way, for example by packing.",
         "Train what the model itself would emit; keep mask and ids in one record through packing.",
         ("huggingface/trl#3728", "karpathy/nanochat#582"),
+        needs=("mask", "prompts"),
     ),
     Rule(
         "mask-shifted",
@@ -43,6 +57,7 @@ RULES: Final = (
         "Targets were shifted twice or not at all, or prompt and answer were encoded apart and merge at the seam.",
         "Shift in one place only. Compare ids, not lengths, at the seam between prompt and completion.",
         ("areal-project/AReaL#1427", "huggingface/trl#5213", "pytorch/torchtitan#4504"),
+        needs=("mask", "turns"),
     ),
     Rule(
         "last-turn-only",
@@ -52,6 +67,7 @@ RULES: Final = (
         "A preset for the last turn, or prompt/completion data made from whole conversations.",
         "Train all assistant turns; where the format drops reasoning from history, one sample for each turn "
         "(build_training_samples).",
+        needs=("mask", "turns"),
     ),
     Rule(
         "padding-trained",
@@ -61,6 +77,7 @@ RULES: Final = (
         "Labels were padded with the padding token instead of -100.",
         "Pad labels with -100.",
         ("unslothai/unsloth#416",),
+        needs=("mask", "padding"),
     ),
     Rule(
         "loss-share",
@@ -70,6 +87,7 @@ RULES: Final = (
         "unusual data.",
         "A mask that lost turns, or one that covers prompts.",
         "Look at a row: niels-gpt show, niels-gpt render.",
+        needs=("mask",),
     ),
 )
 
@@ -132,6 +150,9 @@ def _last_turns(view: View, layout: Layout, graded: Graded, rows: Bools) -> None
 
 def finish(tally: Tally) -> None:
     """Decide what only the whole input shows."""
+    if tally.sums["turns found"] and not tally.sums["rows with a mask"]:
+        note = "no labels, assistant_masks, completion_mask or loss_mask"
+        tally.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=1, rows=tally.sums["rows"])
     hits = tally.hits.get("last-turn-only")
     if hits is not None and hits.rows < MOST_ROWS * tally.sums["rows of several turns"]:
         tally.drop("last-turn-only")

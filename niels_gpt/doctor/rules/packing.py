@@ -21,6 +21,7 @@ RULES: Final = (
         "Set the label of each text's first token to -100 (position_ids == 0).",
         ("huggingface/trl#3067",),
         ("tokens",),
+        needs=("mask",),
     ),
     Rule(
         "attention-crosses",
@@ -31,6 +32,7 @@ RULES: Final = (
         "Keep position_ids that restart, or seq_lengths; and an attention kernel that uses them.",
         ("huggingface/trl#805", "huggingface/alignment-handbook#204"),
         ("tokens",),
+        needs=("beginnings",),
     ),
     Rule(
         "packing-lengths",

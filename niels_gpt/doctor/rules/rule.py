@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from niels_gpt.doctor.report import Severity
 
 NO_THREAD = "none known"
+# What a rule may need beside the rows themselves.
+Need = Literal[
+    "tokenizer",  # any tokenizer
+    "vocabulary",  # how many ids there are
+    "renderer",  # a template or a family
+    "ids",  # rows of ids, or a renderer that makes them of conversations
+    "turns",  # where turns begin and end
+    "controls",  # which tokens are control tokens, and where contents are
+    "beginnings",  # which tokens a text begins with
+    "stops",  # what ends an answer
+    "mask",  # which tokens are trained
+    "prompts",  # which tokens are a prompt's, or a mask of its own beside the ids
+    "padding",  # which tokens are padding
+    "everything",  # all rows, not a sample of them
+]
 
 
 @dataclass(frozen=True)
@@ -20,6 +36,7 @@ class Rule:
         cause, fix: the usual ones.
         threads: public threads in which people met it, as owner/repository#number.
         applies: kinds of input: chats, tokens, documents (of a cache of plain text), tokenizer, drift.
+        needs: without these the rule is not judged, and the report says so.
     """
 
     id: str
@@ -30,6 +47,7 @@ class Rule:
     fix: str
     threads: tuple[str, ...] = ()
     applies: tuple[str, ...] = ("chats", "tokens")
+    needs: tuple[Need, ...] = ()
 
     @property
     def thread(self) -> str:

@@ -29,12 +29,13 @@ RULES: Final = (
         "eot-not-in-stop-set",
         "error",
         "serving does not stop at the end-of-turn",
-        "The model learns its end-of-turn well, and transformers' generate() goes on behind it: generate() stops at the "
-        "ids of generation_config.json (config.json, where there is none), and does not read the tokenizer's eos_token.",
+        "The model learns its end-of-turn well, and transformers' generate() goes on behind it: it stops at the ids of "
+        "generation_config.json (of config.json, where there is none) and does not read the tokenizer's eos_token.",
         "generation_config.json names other ids than the template writes, often the base model's.",
         "Add the id to eos_token_id in generation_config.json.",
         ("huggingface/open-r1#603", "unslothai/unsloth#416"),
         _ALL,
+        needs=("renderer", "stops"),
     ),
     Rule(
         "stop-set-unknown",
@@ -45,6 +46,7 @@ RULES: Final = (
         "Add a generation_config.json whose eos_token_id lists the end-of-turn.",
         ("huggingface/open-r1#603", "hiyouga/LlamaFactory#2352"),
         _ALL,
+        needs=("renderer", "stops"),
     ),
     Rule(
         "pad-is-eos",
@@ -55,6 +57,7 @@ RULES: Final = (
         "Give padding a token of its own.",
         ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163"),
         _ALL,
+        needs=("tokenizer",),
     ),
     Rule(
         "bos-added-twice",
@@ -65,6 +68,7 @@ RULES: Final = (
         "Encode rendered text with add_special_tokens=False (apply_chat_template with tokenize=True does).",
         ("huggingface/trl#3328", "huggingface/open-r1#462"),
         ("tokenizer",),
+        needs=("renderer",),
     ),
     Rule(
         "no-generation-markers",
@@ -75,6 +79,7 @@ RULES: Final = (
         "Use niels_gpt's TemplateRenderer, which needs no markers.",
         ("huggingface/transformers#34172", "huggingface/transformers#30650"),
         ("tokenizer",),
+        needs=("renderer",),
     ),
     Rule(
         "prefix-not-preserved",
@@ -86,6 +91,7 @@ RULES: Final = (
         "Train one sample for each turn (build_training_samples).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
         ("tokenizer",),
+        needs=("renderer",),
     ),
     Rule(
         "template-refuses",
@@ -95,6 +101,7 @@ RULES: Final = (
         "The format has no place for them.",
         "Check that your data holds none: niels-gpt doctor DATA --tokenizer DIR.",
         applies=("tokenizer",),
+        needs=("renderer",),
     ),
     Rule(
         "attribution-partial",
@@ -105,6 +112,7 @@ RULES: Final = (
         "Use a family (--renderer) if there is one.",
         ("huggingface/tokenizers#1517",),
         ("chats", "tokenizer"),
+        needs=("renderer",),
     ),
 )
 SHOWN: Final = 12

@@ -21,6 +21,7 @@ RULES: Final = (
         "The template writes none, or the rows were glued from texts.",
         "Render with the model's own template, or append its end-of-turn to every assistant turn.",
         ("huggingface/trl#1623", "hiyouga/LlamaFactory#2352"),
+        needs=("turns",),
     ),
     Rule(
         "wrong-end-of-turn",
@@ -30,6 +31,7 @@ RULES: Final = (
         "eos_token was appended in the place of the format's own end-of-turn.",
         "End turns with the token that the chat template writes.",
         ("hiyouga/LlamaFactory#3426",),
+        needs=("turns",),
     ),
     Rule(
         "truncated-mid-turn",
@@ -39,6 +41,7 @@ RULES: Final = (
         "Rows were cut to a length.",
         "Drop the turn that was cut, or leave it out of the loss (--too-long drop_partial_turn).",
         ("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143"),
+        needs=("turns",),
     ),
     Rule(
         "begins-mid-turn",
@@ -50,6 +53,7 @@ RULES: Final = (
         "Pack whole conversations (niels_gpt's packing plans do), and cut on the right, between turns.",
         ("huggingface/trl#4554", "huggingface/trl#5075", "unslothai/unsloth#7234"),
         ("tokens",),
+        needs=("turns",),
     ),
     Rule(
         "double-bos",
@@ -59,6 +63,7 @@ RULES: Final = (
         "The template writes bos, and the text was encoded again with add_special_tokens=True.",
         "Encode rendered text with add_special_tokens=False.",
         ("huggingface/trl#1114", "huggingface/open-r1#462", "MakazhanAlpamys/Soup#781"),
+        needs=("beginnings",),
     ),
     Rule(
         "special-tokens-in-content",
@@ -69,6 +74,7 @@ RULES: Final = (
         "Encode bodies with control tokens off (niels_gpt's renderers do), or clean the text.",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
         applies=("chats", "tokens", "documents"),
+        needs=("controls",),
     ),
     Rule(
         "turn-order",
@@ -80,6 +86,7 @@ RULES: Final = (
         "Look at the row. Encode bodies with control tokens off (niels_gpt's renderers do).",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
         ("tokens",),
+        needs=("turns",),
     ),
     Rule(
         "format-not-understood",
