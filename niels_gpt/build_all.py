@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from niels_gpt import ranges
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import (
     MAX_TRAIN_TOKENS,
@@ -44,6 +45,7 @@ from niels_gpt.sources.oasst1 import OpenAssistant
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.sources.wikitext import WikiText
+from niels_gpt.splits import ValidationSplit
 from niels_gpt.staging import StagedDirectory, tidy_up
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -114,11 +116,23 @@ def plan(settings: Settings) -> list[Target]:
     Raises:
         UsageError: a name that is not one of `NAMES`.
     """
+    _check_numbers(settings)
     for name in (*settings.only, *settings.skip, *settings.datasets):
         if name not in NAMES:
             raise UsageError(f"no source {name!r}; known: {', '.join(NAMES)}")
     targets = _all_targets(settings)
     return [t for t in targets if (not settings.only or t.name in settings.only) and t.name not in settings.skip]
+
+
+def _check_numbers(settings: Settings) -> None:
+    """What no source checks when it is made, before anything is built."""
+    ranges.MAX_TRAIN_TOKENS.check(settings.max_train_tokens)
+    ranges.MAX_VAL_TOKENS.check(settings.max_val_tokens)
+    ranges.SHARD_BYTES.check(settings.shard_bytes)
+    ranges.MAX_BAD_ROWS.check(settings.max_bad_rows)
+    ranges.THREADS.check(settings.threads, "threads")
+    ranges.VAL_FRAC.check(settings.val_frac)
+    ValidationSplit(settings.val_frac, settings.seed)
 
 
 def _all_targets(settings: Settings) -> list[Target]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt import ranges
 from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, dtype_for
 from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
@@ -193,8 +194,7 @@ class Build:
     """
 
     def __init__(self, out: Path, meta: Meta, *, max_bad_rows: int, overwrite: bool, manifest: str = META_NAME) -> None:
-        if max_bad_rows < 0:
-            raise UsageError(f"max_bad_rows is {max_bad_rows}; expected 0 or more")
+        ranges.MAX_BAD_ROWS.check(max_bad_rows)
         self._meta, self._manifest = meta, manifest
         self._staged = StagedDirectory(out, manifest=manifest, overwrite=overwrite)
         self.path = self._staged.path

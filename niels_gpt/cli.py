@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from niels_gpt import __version__
+from niels_gpt import __version__, ranges
 from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
 from niels_gpt.doctor.cli import doctor
@@ -55,7 +55,7 @@ def demo(
     directory: Annotated[Path, typer.Option("--out", help="Where to build; an earlier demo there is replaced.")] = Path(
         "niels-gpt-demo"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = SEED,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.", **ranges.SEED.option())] = SEED,
 ) -> None:
     """The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
 
@@ -73,10 +73,15 @@ def show(
         Path,
         typer.Argument(help="A cache or episodes: the directory that holds meta.json, or train/.", show_default=False),
     ],
-    number: Annotated[int, typer.Argument(help="Which example, or which run of T tokens of a stream.")] = 0,
+    number: Annotated[
+        int, typer.Argument(help="Which example, or which run of T tokens of a stream.", **ranges.ROW.option("NUMBER"))
+    ] = 0,
     split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
     length: Annotated[
-        int | None, typer.Option("--T", help="Tokens in x.  [default: the whole example, or 64 of a stream]")
+        int | None,
+        typer.Option(
+            "--T", help="Tokens in x.  [default: the whole example, or 64 of a stream]", **ranges.LENGTH.option("--T")
+        ),
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The cache's tokenizer.  [default: found beside the cache]")
@@ -98,11 +103,11 @@ def show(
         show_view(out(), view, with_table=table)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # as above
 def render(
     file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
     tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer directory or hub name, or a spm.model.")],
-    number: Annotated[int, typer.Argument(min=0, help="Which conversation.")] = 0,
+    number: Annotated[int, typer.Argument(help="Which conversation.", **ranges.ROW.option("NUMBER"))] = 0,
     renderer: RendererName = None,
     template: Template = None,
     date: Date = None,
@@ -141,7 +146,7 @@ def explore(
     template: Template = None,
     date: Date = None,
     findings: Annotated[Path | None, typer.Option(help="A report of the doctor (--json).")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
     """A local web page: all families side by side, masks token by token, datasets row by row, templates compared.
@@ -166,11 +171,18 @@ def explore(
 def train(
     inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")] = Path("tokenizer"),
-    vocab_size: Annotated[int, typer.Option(help="Pieces, sentinels and bytes included.")] = 16_000,
+    vocab_size: Annotated[
+        int, typer.Option(help="Pieces, sentinels and bytes included.", **ranges.PIECES.option())
+    ] = 16_000,
     model_type: Annotated[Literal["unigram", "bpe"], typer.Option(help="SentencePiece's algorithm.")] = "unigram",
-    character_coverage: Annotated[float, typer.Option(help="Share of characters with a piece of their own.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sample of lines.")] = SEED,
-    max_lines: Annotated[int, typer.Option(help="Train on a seeded sample of at most so many lines.")] = 2_000_000,
+    character_coverage: Annotated[
+        float,
+        typer.Option(help="Share of characters with a piece of their own.", **ranges.CHARACTER_COVERAGE.option()),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of lines.", **ranges.SEED.option())] = SEED,
+    max_lines: Annotated[
+        int, typer.Option(help="Train on a seeded sample of at most so many lines.", **ranges.MAX_LINES.option())
+    ] = 2_000_000,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier tokenizer at --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

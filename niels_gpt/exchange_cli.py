@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from niels_gpt import ranges
 from niels_gpt.export.formats import SHARD_TOKENS
 from niels_gpt.terminal import ShownProgress, out, print_json
 
@@ -20,19 +21,33 @@ def export_command(
     to: Annotated[str, typer.Option("--to", help="The format: hf, trl, megatron, ...; see docs/exports.md.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
     split: Annotated[Literal["train", "val"] | None, typer.Option(help="One split.  [default: both]")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many rows of each split.")] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="The most tokens of a row.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="The first so many rows of each split.", **ranges.LIMIT.option())
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="The most tokens of a row.", **ranges.MAX_LENGTH.option())
+    ] = None,
     too_long: Annotated[str, typer.Option(help="Longer rows: head, tail, drop_partial_turn, skip or error.")] = "error",
     packing: Annotated[bool, typer.Option("--packing", help="Several whole rows in one of --max-length tokens.")] = (
         False
     ),
-    shuffle: Annotated[int | None, typer.Option(help="A seed: rows in a random order.  [default: as they lie]")] = None,
+    shuffle: Annotated[
+        int | None,
+        typer.Option(help="A seed: rows in a random order.  [default: as they lie]", **ranges.SEED.option("--shuffle")),
+    ] = None,
     binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False,
     pad_multiple: Annotated[
-        int | None, typer.Option(min=1, help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.")
+        int | None,
+        typer.Option(
+            help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.", **ranges.PAD_MULTIPLE.option()
+        ),
     ] = None,
-    pad_id: Annotated[int | None, typer.Option(min=0, help="The id to pad with: its tokenizer's eos.")] = None,
-    shard_tokens: Annotated[int, typer.Option(min=1, help="About so many tokens in a file.")] = SHARD_TOKENS,
+    pad_id: Annotated[
+        int | None, typer.Option(help="The id to pad with: its tokenizer's eos.", **ranges.TOKEN_ID.option("--pad-id"))
+    ] = None,
+    shard_tokens: Annotated[
+        int, typer.Option(help="About so many tokens in a file.", **ranges.SHARD_TOKENS.option())
+    ] = SHARD_TOKENS,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the format alone; may be repeated.", show_default=False)
     ] = None,
@@ -78,13 +93,20 @@ def import_command(
     source: Annotated[Path, typer.Argument(help="A directory or file of another program.", show_default=False)],
     form: Annotated[str, typer.Option("--from", help="The format: hf, megatron, nanogpt or olmo.")],
     directory: Annotated[Path, typer.Option("--out", help="The episodes dataset to create.")],
-    eos_id: Annotated[int | None, typer.Option(help="The id that ends documents (nanogpt).")] = None,
+    eos_id: Annotated[
+        int | None, typer.Option(help="The id that ends documents (nanogpt).", **ranges.TOKEN_ID.option("--eos-id"))
+    ] = None,
     token_dtype: Annotated[
         Literal["uint16", "uint32"] | None, typer.Option(help="How wide tokens are.  [default: as the files tell]")
     ] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Ids must be below it; recorded.")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
+    ] = None,
     shard_bytes: Annotated[
-        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+        int | None,
+        typer.Option(
+            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
     as_json: Json = False,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
+from niels_gpt.ranges import SEED, SHUFFLE_BUFFER
 
 BLOCK = 1024
 
@@ -59,10 +60,11 @@ class ValidationSplit:
     The share is right after any number of rows, and nothing needs to be known of the stream's length.
 
     Raises:
-        UsageError: `fraction` outside 0 to 1.
+        UsageError: `fraction` outside 0 to 1, or a seed out of range.
     """
 
     def __init__(self, fraction: float, seed: int) -> None:
+        SEED.check(seed)
         if not 0.0 <= fraction < 1.0:
             raise UsageError(f"the validation fraction is {fraction}; expected 0 or more and below 1")
         exact = Fraction(fraction).limit_denominator(1_000_000)
@@ -104,8 +106,7 @@ def shuffled(items: Iterable[Item], buffer_size: int, seed: int) -> Iterator[Ite
     Raises:
         UsageError: `buffer_size` below 1.
     """
-    if buffer_size < 1:
-        raise UsageError(f"the shuffle buffer is {buffer_size}; expected at least 1 row, or None for no shuffling")
+    SHUFFLE_BUFFER.check(buffer_size)
     draws = _Draws(seed, purpose=1)
     buffer: list[Item] = []
     for item in items:

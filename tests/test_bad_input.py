@@ -209,8 +209,8 @@ def test_allowed_bad_rows_are_counted_and_listed(niels: Niels) -> None:
     [
         ("--tokenizer", "nowhere", DATA, ("nowhere", "no tokenizer", "niels-gpt tokenizer train")),
         ("--tokenizer", "chats.jsonl", DATA, ("chats.jsonl", "not a SentencePiece model")),
-        ("--val-frac", 1.5, USAGE, ("1.5", "0 or more and below 1")),
-        ("--max-bad-rows", -1, USAGE, ("max_bad_rows is -1", "0 or more")),
+        ("--val-frac", 1.5, USAGE, ("--val-frac is 1.5", "expected at most 0.999999")),
+        ("--max-bad-rows", -1, USAGE, ("--max-bad-rows is -1", "0 or more")),
         ("--token-dtype", "int8", USAGE, ("'int8'", "'uint16' or 'uint32'")),
     ],
 )

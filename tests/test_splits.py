@@ -167,7 +167,7 @@ def test_shuffled_is_lazy() -> None:
 
 @pytest.mark.parametrize("buffer_size", [0, -5])
 def test_bad_buffer_sizes(buffer_size: int) -> None:
-    with pytest.raises(UsageError, match=f"the shuffle buffer is {buffer_size}; expected at least 1 row"):
+    with pytest.raises(UsageError, match=f"shuffle_buffer is {buffer_size}; expected at least 1"):
         list(shuffled([1, 2], buffer_size, seed=0))
 
 

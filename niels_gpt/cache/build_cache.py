@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt import ranges
 from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
 from niels_gpt.cache.formats import (
     MAX_MESSAGE_BYTES,
@@ -92,7 +93,10 @@ def build_pretrain_cache(
         DataError: too many bad rows, or no text at all. TokenizerError: ids that should not be.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
+    _check_numbers(seed, num_threads, max_bad_rows, val_frac)
     _check_budgets(max_train_tokens, max_val_tokens)
+    ranges.SHARD_BYTES.check(shard_bytes)
+    ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
     split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
     meta = recipe(
@@ -193,6 +197,7 @@ def build_sft_cache(
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
+    _check_numbers(seed, num_threads, max_bad_rows, val_frac)
     _check_chat_options(max_message_bytes, default_system_text)
     encoder = _sft_encoder(tokenizer, loss_on, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
@@ -279,9 +284,15 @@ def _split_rule(fraction: float, rows: str) -> str:
     return drawn + (", unless the source says where one belongs" if rows == "documents" else "")
 
 
+def _check_numbers(seed: int, num_threads: int | None, max_bad_rows: int, val_frac: float | None) -> None:
+    ranges.SEED.check(seed)
+    ranges.THREADS.check(num_threads)
+    ranges.MAX_BAD_ROWS.check(max_bad_rows)
+    ranges.VAL_FRAC.check(val_frac)
+
+
 def _check_chat_options(max_message_bytes: int, default_system_text: str) -> None:
-    if max_message_bytes < 1:
-        raise UsageError(f"max_message_bytes is {max_message_bytes}; expected at least 1")
+    ranges.MAX_MESSAGE_BYTES.check(max_message_bytes)
     try:
         check_text(default_system_text)
     except MessageError as error:
@@ -289,9 +300,8 @@ def _check_chat_options(max_message_bytes: int, default_system_text: str) -> Non
 
 
 def _check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
-    for name, value in (("max_train_tokens", max_train_tokens), ("max_val_tokens", max_val_tokens)):
-        if value < 0:
-            raise UsageError(f"{name} is {value}; expected 0 or more tokens")
+    ranges.MAX_TRAIN_TOKENS.check(max_train_tokens)
+    ranges.MAX_VAL_TOKENS.check(max_val_tokens)
     if max_train_tokens + max_val_tokens == 0:
         raise UsageError("max_train_tokens and max_val_tokens are both 0; nothing would be built")
 

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from niels_gpt import ranges
 from niels_gpt.cache.formats import (
     MAX_MESSAGE_BYTES,
     MAX_TRAIN_TOKENS,
@@ -56,10 +57,18 @@ ChatInputs = Annotated[
 ]
 Tokenizer = Annotated[Path, typer.Option(help="A spm.model, or the directory that holds one.")]
 Out = Annotated[Path, typer.Option(help="The directory to create.")]
-Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random choices.", **ranges.SEED.option())]
 TokenDtype = Annotated[str, typer.Option(help="uint16, or uint32 for vocabularies above 65 536.")]
-MaxBadRows = Annotated[int, typer.Option(help="Unusable rows to leave out (into rejected.jsonl) before giving up.")]
-Threads = Annotated[int | None, typer.Option(help="Threads for encoding; the result does not depend on it.")]
+MaxBadRows = Annotated[
+    int,
+    typer.Option(
+        help="Unusable rows to leave out (into rejected.jsonl) before giving up.", **ranges.MAX_BAD_ROWS.option()
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads for encoding; the result does not depend on it.", **ranges.THREADS.option("--threads")),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier cache at --out.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 CacheDir = Annotated[Path, typer.Argument(help="A cache: the directory that holds meta.json.", show_default=False)]
@@ -77,7 +86,9 @@ def build_sft(
     date: Date = None,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
-    val_frac: Annotated[float, typer.Option(help="Share of examples for validation.")] = VAL_FRAC,
+    val_frac: Annotated[
+        float, typer.Option(help="Share of examples for validation.", **ranges.VAL_FRAC.option())
+    ] = VAL_FRAC,
     seed: Seed = SEED,
     form: Annotated[
         str | None,
@@ -89,7 +100,7 @@ def build_sft(
     ] = None,
     max_bad_rows: MaxBadRows = 0,
     max_message_bytes: Annotated[
-        int, typer.Option(help="A longer message makes its row unusable.")
+        int, typer.Option(help="A longer message makes its row unusable.", **ranges.MAX_MESSAGE_BYTES.option())
     ] = MAX_MESSAGE_BYTES,
     threads: Threads = None,
     workers: Workers = None,
@@ -143,14 +154,22 @@ def build_pretrain(
     ],
     out: Out,
     tokenizer: Tokenizer = Path(DEFAULT_TOKENIZER_PATH),
-    max_train_tokens: Annotated[int, typer.Option(help="Budget of train, in tokens.")] = MAX_TRAIN_TOKENS,
-    max_val_tokens: Annotated[int, typer.Option(help="Budget of val, in tokens.")] = MAX_VAL_TOKENS,
+    max_train_tokens: Annotated[
+        int, typer.Option(help="Budget of train, in tokens.", **ranges.MAX_TRAIN_TOKENS.option())
+    ] = MAX_TRAIN_TOKENS,
+    max_val_tokens: Annotated[
+        int, typer.Option(help="Budget of val, in tokens.", **ranges.MAX_VAL_TOKENS.option())
+    ] = MAX_VAL_TOKENS,
     val_frac: Annotated[
-        float | None, typer.Option(help="Share of documents for validation.  [default: as the budgets]")
+        float | None,
+        typer.Option(help="Share of documents for validation.  [default: as the budgets]", **ranges.VAL_FRAC.option()),
     ] = None,
-    shard_bytes: Annotated[int, typer.Option(help="The most bytes of one shard.")] = SHARD_BYTES,
+    shard_bytes: Annotated[
+        int, typer.Option(help="The most bytes of one shard.", **ranges.SHARD_BYTES.option())
+    ] = SHARD_BYTES,
     shuffle_buffer: Annotated[
-        int | None, typer.Option(help="Documents held for shuffling.  [default: keep order]")
+        int | None,
+        typer.Option(help="Documents held for shuffling.  [default: keep order]", **ranges.SHUFFLE_BUFFER.option()),
     ] = None,
     separators: Annotated[bool, typer.Option(help="An end-of-turn id after each document.")] = True,
     seed: Seed = SEED,
@@ -207,13 +226,25 @@ def build_all_command(
         list[str] | None,
         typer.Option(help="Another data set for a source: NAME=REPO[:CONFIG][@REVISION]; may be repeated."),
     ] = None,
-    max_train_tokens: Annotated[int, typer.Option(help="FineWeb-Edu's budget of train, in tokens.")] = MAX_TRAIN_TOKENS,
-    max_val_tokens: Annotated[int, typer.Option(help="FineWeb-Edu's budget of val, in tokens.")] = MAX_VAL_TOKENS,
-    shuffle_buffer: Annotated[int, typer.Option(help="FineWeb-Edu's shuffle buffer, in documents.")] = SHUFFLE_BUFFER,
-    shard_bytes: Annotated[int, typer.Option(help="The most bytes of one shard.")] = SHARD_BYTES,
-    val_frac: Annotated[float, typer.Option(help="Share for validation where a source has no split.")] = VAL_FRAC,
+    max_train_tokens: Annotated[
+        int, typer.Option(help="FineWeb-Edu's budget of train, in tokens.", **ranges.MAX_TRAIN_TOKENS.option())
+    ] = MAX_TRAIN_TOKENS,
+    max_val_tokens: Annotated[
+        int, typer.Option(help="FineWeb-Edu's budget of val, in tokens.", **ranges.MAX_VAL_TOKENS.option())
+    ] = MAX_VAL_TOKENS,
+    shuffle_buffer: Annotated[
+        int, typer.Option(help="FineWeb-Edu's shuffle buffer, in documents.", **ranges.SHUFFLE_BUFFER.option())
+    ] = SHUFFLE_BUFFER,
+    shard_bytes: Annotated[
+        int, typer.Option(help="The most bytes of one shard.", **ranges.SHARD_BYTES.option())
+    ] = SHARD_BYTES,
+    val_frac: Annotated[
+        float, typer.Option(help="Share for validation where a source has no split.", **ranges.VAL_FRAC.option())
+    ] = VAL_FRAC,
     english_only: Annotated[bool, typer.Option(help="oasst1: leave out other languages.")] = True,
-    max_messages: Annotated[int | None, typer.Option(help="oasst1: cut threads to so many messages.")] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(help="oasst1: cut threads to so many messages.", **ranges.MAX_MESSAGES.option())
+    ] = None,
     max_bad_rows: MaxBadRows = 0,
     with_gutenberg: Annotated[bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Build this source only; may be repeated.")] = None,

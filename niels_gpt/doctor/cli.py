@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from niels_gpt import ranges
 from niels_gpt.errors import UsageError
 from niels_gpt.files import write_atomic
 from niels_gpt.renderers.options import Date, LossPreset, Rendering, ToolBodies
@@ -51,13 +52,18 @@ def doctor(
     form: Annotated[
         str | None, typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.")
     ] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="Look at so many rows only.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  [default: one for each core]")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=2, help="The longest row that training takes, in tokens.")
+    sample: Annotated[int | None, typer.Option(help="Look at so many rows only.", **ranges.SAMPLE.option())] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes.  [default: one for each core]", **ranges.WORKERS.option())
     ] = None,
-    evidence: Annotated[int, typer.Option(min=1, help="How many places of each rule are kept.")] = 5,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="The longest row that training takes, in tokens.", **ranges.EXAMINED_LENGTH.option()),
+    ] = None,
+    evidence: Annotated[
+        int, typer.Option(help="How many places of each rule are kept.", **ranges.EVIDENCE.option())
+    ] = 5,
     silence: Annotated[
         list[str] | None, typer.Option(metavar="RULE=REASON", help="Accept a finding; repeat for more.")
     ] = None,

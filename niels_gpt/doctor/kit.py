@@ -16,6 +16,7 @@ from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope
 from niels_gpt.doctor.work import Work
 from niels_gpt.errors import Mismatch, TemplateError, UsageError
+from niels_gpt.ranges import EXAMINED_LENGTH
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
@@ -80,8 +81,7 @@ class Kit:
 
     def work(self, opened: Opened, on: LossOn, max_length: int | None, keep: int) -> Work:
         """What workers are given."""
-        if max_length is not None and max_length < 2:
-            raise UsageError(f"max_length is {max_length}; expected at least 2 tokens")
+        EXAMINED_LENGTH.check(max_length)
         if max_length is not None and opened.form == "documents":
             raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --max-length out")
         layout = self.layout

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from niels_gpt.doctor.slices import Slice
 from niels_gpt.doctor.tally import Tally
-from niels_gpt.errors import UsageError
+from niels_gpt.ranges import WORKERS
 
 ALONE_SECONDS: Final = 10.0  # processes take that long to start on a busy machine; most inputs are done before
 
@@ -27,8 +27,7 @@ class Examiner(Protocol):
 
 def examined(work: Examiner, slices: Iterator[Slice], workers: int) -> Iterator[Tally]:
     """The tallies of all slices in order; a pool starts only where there is much to do."""
-    if workers < 1:
-        raise UsageError(f"workers is {workers}; expected at least 1")
+    WORKERS.check(workers)
     began = monotonic()
     for part in slices:
         yield work.examine(part)

@@ -21,6 +21,7 @@ from niels_gpt.doctor.stored import StoredFiles
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.inputs import Record, Rejected, expand, read_jsonl, the_file
+from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
 from niels_gpt.sources.dialects import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
@@ -86,8 +87,7 @@ class Opened:
         return of_records(self._records(), chosen)
 
     def _drawn(self, sample: int, seed: int) -> Int64s:
-        if sample < 1:
-            raise UsageError(f"sample is {sample}; expected at least 1")
+        SAMPLE.check(sample)
         total = self.count()
         if total is None:
             if self.hub is not None:

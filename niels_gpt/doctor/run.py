@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from niels_gpt import ranges
 from niels_gpt.doctor.comparing import compared, sides_of
 from niels_gpt.doctor.judged import Conditions
 from niels_gpt.doctor.kit import Kit, renderer_for
@@ -65,8 +66,14 @@ def diagnose(
         The report; the same whatever the number of workers.
 
     Raises:
-        UsageError: arguments that do not go together, or no such rule. DataError: what cannot be read at all.
+        UsageError: arguments that do not go together, a number out of range, or no such rule.
+        DataError: what cannot be read at all.
     """
+    ranges.SAMPLE.check(sample)
+    ranges.SEED.check(seed)
+    ranges.EXAMINED_LENGTH.check(max_length)
+    ranges.WORKERS.check(workers)
+    ranges.EVIDENCE.check(evidence)
     for name, reason in (silence or {}).items():
         rule_of(name)
         if not reason.strip():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.text import Text
 
+from niels_gpt import ranges
 from niels_gpt.cache.cli import ChatInputs, Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
 from niels_gpt.episodes.format import open_manifest
@@ -53,7 +54,9 @@ def build(
     date: Date = None,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
-    val_frac: Annotated[float, typer.Option(help="Share of episodes for validation.")] = VAL_FRAC,
+    val_frac: Annotated[
+        float, typer.Option(help="Share of episodes for validation.", **ranges.VAL_FRAC.option())
+    ] = VAL_FRAC,
     seed: Seed = SEED,
     form: Annotated[
         str | None,
@@ -64,14 +67,17 @@ def build(
         Literal["uint8", "float32", "none"], typer.Option(help="0 and 1, weights, or no mask.bin at all.")
     ] = "uint8",
     shard_bytes: Annotated[
-        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+        int | None,
+        typer.Option(
+            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+        ),
     ] = None,
     metadata: Annotated[
         bool, typer.Option("--metadata", help="Keep each row's type, source and weight, to sample by (needs pyarrow).")
     ] = False,
     max_bad_rows: MaxBadRows = 0,
     max_message_bytes: Annotated[
-        int, typer.Option(help="A longer message makes its row unusable.")
+        int, typer.Option(help="A longer message makes its row unusable.", **ranges.MAX_MESSAGE_BYTES.option())
     ] = MAX_MESSAGE_BYTES,
     threads: Threads = None,
     workers: Workers = None,
@@ -129,13 +135,18 @@ def build(
 def pack(
     dataset: Dataset,
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
-    block_size: Annotated[int, typer.Option(min=1, help="Inputs in a row; rows hold one token more.")] = 1024,
+    block_size: Annotated[
+        int, typer.Option(help="Inputs in a row; rows hold one token more.", **ranges.BLOCK_SIZE.option())
+    ] = 1024,
     too_long: Annotated[
         Literal["error", "head", "tail", "drop_partial_turn", "skip"],
         typer.Option(help="What becomes of episodes that fit into no row."),
     ] = "error",
     shard_bytes: Annotated[
-        int | None, typer.Option(help="The most bytes of one tokens.bin.  [default: one file]")
+        int | None,
+        typer.Option(
+            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
     as_json: Json = False,
@@ -168,7 +179,8 @@ def pack(
 def info(
     dataset: Dataset,
     block_size: Annotated[
-        int, typer.Option(min=1, help="Rows of so many inputs, to see what fits and what is padded.")
+        int,
+        typer.Option(help="Rows of so many inputs, to see what fits and what is padded.", **ranges.BLOCK_SIZE.option()),
     ] = 1024,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +202,9 @@ def info(
 @app.command()
 def verify(
     dataset: Dataset,
-    vocab_size: Annotated[int | None, typer.Option(help="Ids must be below it.  [default: as recorded]")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids must be below it.  [default: as recorded]", **ranges.VOCAB_SIZE.option())
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 if not well.
@@ -215,10 +229,15 @@ def verify(
 @app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
 def show(
     dataset: Dataset,
-    number: Annotated[int, typer.Argument(help="Which episode, or which row with --packed.")] = 0,
+    number: Annotated[
+        int, typer.Argument(help="Which episode, or which row with --packed.", **ranges.ROW.option("NUMBER"))
+    ] = 0,
     split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
     block_size: Annotated[
-        int | None, typer.Option(help="Inputs in a row.  [default: the whole episode, or 1024 packed]")
+        int | None,
+        typer.Option(
+            help="Inputs in a row.  [default: the whole episode, or 1024 packed]", **ranges.BLOCK_SIZE.option()
+        ),
     ] = None,
     packed: Annotated[bool, typer.Option("--packed", help="A row of several episodes.")] = False,
     tokenizer: Annotated[

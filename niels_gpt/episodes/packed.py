@@ -23,9 +23,10 @@ from niels_gpt.episodes.opening import open_split
 from niels_gpt.episodes.plans import KeptPlan, packing_plan
 from niels_gpt.episodes.schedule import EveryRow
 from niels_gpt.episodes.shards import EpisodeWriter
-from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES
 
 CHUNK_TOKENS = 1 << 22  # of rows that are written in one go
 MOST_UINT16 = 1 << 16
@@ -59,8 +60,8 @@ def pack_episodes(
         UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
         CacheError: no dataset, a damaged one, or an episode too long. StorageError: the disk refused.
     """
-    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
-        raise UsageError(f"block_size is {block_size!r}; expected a whole number of at least 1")
+    BLOCK_SIZE.check(block_size)
+    EPISODES_SHARD_BYTES.check(shard_bytes)
     check_policy(too_long)
     source, out, width = Path(dataset), Path(out_dir), block_size + 1
     require_episodes(source)

@@ -26,6 +26,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import UsageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.files import HashedWriter
+from niels_gpt.ranges import EPISODES_SHARD_BYTES
 
 ROW_GROUP_ROWS = 1 << 13
 
@@ -62,8 +63,7 @@ class EpisodeWriter:
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
-        if shard_bytes is not None and shard_bytes < 4:
-            raise UsageError(f"shard_bytes is {shard_bytes}; expected room for a token (4 bytes)")
+        EPISODES_SHARD_BYTES.check(shard_bytes)
         self.tokens = self.episodes = self.trained_tokens = 0
         self.files: dict[str, FileRecord] = {}
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype

@@ -20,6 +20,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.errors import CacheError
 from niels_gpt.manifests import verify_files
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import VOCAB_SIZE
 
 CHUNK = 1 << 22
 
@@ -33,6 +34,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
     Raises:
         CacheError: the dataset cannot be opened at all.
     """
+    VOCAB_SIZE.check(vocab_size)
     require_episodes(dataset)
     manifest = open_manifest(dataset)
     damaged = list(verify_files(dataset, manifest["files"], progress)) if manifest else []

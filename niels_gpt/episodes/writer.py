@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt import ranges
 from niels_gpt.builds import Build, already_built
 from niels_gpt.encoders import Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
@@ -59,6 +60,9 @@ def build_episodes(
         DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
+    ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
+    ranges.MAX_BAD_ROWS.check(max_bad_rows)
+    ranges.VAL_FRAC.check(val_frac)
     made_by = encoder_of(encoder)
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     recipe = {

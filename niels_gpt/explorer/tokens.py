@@ -21,6 +21,7 @@ from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.explorer.example import CONTEXT, PADDING, SCAFFOLD, TRAINED, Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.ranges import BLOCK_SIZE, LENGTH
 from niels_gpt.tokenizer import SentencePieceTokenizer, load_tokenizer
 
 Spelling = Callable[[int], str]
@@ -46,10 +47,7 @@ def view_example(
     Raises:
         CacheError: no cache, or a damaged one. UsageError: no such example. Mismatch: not the cache's tokenizer.
     """
-    if T is not None:
-        from niels_gpt.format.collate import check_length
-
-        check_length(T)
+    LENGTH.check(T)
     if is_episode_indexed_dataset(cache):
         return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer, spelling=spelling)
     meta = open_meta(cache)
@@ -78,6 +76,7 @@ def view_episode(
     """
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
+    BLOCK_SIZE.check(T)
     manifest = open_manifest(dataset) or {}
     if T is None:
         opened = EpisodeSplit([dataset], split)

@@ -16,6 +16,7 @@ from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Examples, portions_of
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
 from niels_gpt.seeds import order
 
 LENGTHS_AT_ONCE = 1 << 19
@@ -45,13 +46,12 @@ class Arrangement:
 
     def __post_init__(self) -> None:
         check_policy(self.too_long)
-        for name, value in (("limit", self.limit), ("max_length", self.max_length)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}; expected at least 1")
+        LIMIT.check(self.limit)
+        MAX_LENGTH.check(self.max_length)
+        SEED.check(self.shuffle, "shuffle")
         if self.packing and self.max_length is None:
             raise UsageError("packing without max_length; say how many tokens a row holds (--max-length 4096)")
-        if not isinstance(self.pad_multiple, int) or self.pad_multiple < 1:
-            raise UsageError(f"pad_multiple is {self.pad_multiple!r}; expected a whole number from 1 on, as 2 * CP")
+        PAD_MULTIPLE.check(self.pad_multiple)
         if self.max_length is not None and self.max_length % self.pad_multiple:
             raise UsageError(
                 f"max_length is {self.max_length}, no multiple of pad_multiple ({self.pad_multiple}); take "

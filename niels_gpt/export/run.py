@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt import ranges
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.export.arranging import Arrangement, arranged, n_rows
@@ -114,8 +115,7 @@ def _check_settings(chosen: Format, settings: Settings) -> None:
             f"{chosen.name} has no rows of several texts, or packs by itself; leave packing out (its trainer cuts or "
             "packs the documents)"
         )
-    if settings.shard_tokens < 1:
-        raise UsageError(f"shard_tokens is {settings.shard_tokens}; expected at least 1")
+    ranges.SHARD_TOKENS.check(settings.shard_tokens)
 
 
 def _write(

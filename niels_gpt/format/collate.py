@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.errors import UsageError
+from niels_gpt.ranges import LENGTH
 
 
 def check_batch_size(B: int) -> None:
@@ -24,9 +25,8 @@ def check_batch_size(B: int) -> None:
 
 
 def check_length(T: int) -> None:
-    """Raise `UsageError` unless `T` is a positive whole number."""
-    if T < 1:
-        raise UsageError(f"T is {T}; expected a window of at least 1 token")
+    """Raise `UsageError` unless `T` is a positive whole number that rows can have."""
+    LENGTH.check(T)
 
 
 def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from niels_gpt import ranges
 from niels_gpt.builds import Build
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.shards import EpisodeWriter
@@ -56,6 +57,9 @@ def import_episodes(
         InputError: files that are missing, cut or of another kind, or labels that are shifted.
         StorageError: the disk refused; `out` is then as it was.
     """
+    ranges.TOKEN_ID.check(eos_id, "eos_id")
+    ranges.VOCAB_SIZE.check(vocab_size)
+    ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     place, chosen = Path(path), format_named(form)
     splits = chosen.open(place, Asked(eos_id, token_dtype))
     masks = {found.has_mask for found in splits.values()}

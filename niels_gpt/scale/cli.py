@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from niels_gpt import ranges
 from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.terminal import ShownProgress, out, print_json
@@ -41,7 +42,9 @@ def publish(
 def fetch(
     url: Annotated[str, typer.Argument(help="A published dataset.")],
     to: Annotated[Path, typer.Option(help="The local read cache.")] = Path("fetched"),
-    max_bytes: Annotated[int, typer.Option(min=1, help="Its size; what was not used for longest goes.")] = MAX_BYTES,
+    max_bytes: Annotated[
+        int, typer.Option(help="Its size; what was not used for longest goes.", **ranges.MAX_BYTES.option())
+    ] = MAX_BYTES,
 ) -> None:
     """A published dataset -> a local directory that every reader opens; prints its path.
 

@@ -20,6 +20,7 @@ from niels_gpt.errors import DataError, StorageError, UsageError
 from niels_gpt.inputs import Rejected
 from niels_gpt.portions import Portion, Work
 from niels_gpt.progress import Progress
+from niels_gpt.ranges import UNIT_BYTES
 from niels_gpt.scale import kept
 from niels_gpt.scale.finished import Unit
 from niels_gpt.scale.units import Task, build_unit, forget
@@ -47,8 +48,7 @@ class UnitEngine:
     """
 
     def __init__(self, runner: Runner, *, slice_bytes: int = SLICE_BYTES) -> None:
-        if slice_bytes < 1:
-            raise UsageError(f"slice_bytes is {slice_bytes}; expected at least 1 byte of input for each unit")
+        UNIT_BYTES.check(slice_bytes)
         self._runner = runner
         self._slice_bytes = slice_bytes
         self._read: float | None = None

@@ -21,6 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from niels_gpt import ranges
 from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.fields import FILE, check_parts
@@ -47,8 +48,7 @@ class ReadCache:
     """
 
     def __init__(self, folder: str | Path, *, max_bytes: int = MAX_BYTES, progress: Progress = SILENT) -> None:
-        if max_bytes < 1:
-            raise UsageError(f"max_bytes is {max_bytes}; expected room for a dataset")
+        ranges.MAX_BYTES.check(max_bytes)
         self.folder, self._max_bytes, self._progress = Path(folder), max_bytes, progress
 
     def open(self, url: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Generator, Iterable
 
+from niels_gpt import ranges
 from niels_gpt.errors import UsageError
 from niels_gpt.portions import Work
 from niels_gpt.scale.pool import Pool
@@ -16,10 +17,9 @@ def check_timeout(timeout: float | None) -> float | None:
     """The seconds after which a unit's worker counts as hung.
 
     Raises:
-        UsageError: 0 or less.
+        UsageError: less than a millisecond, or no number.
     """
-    if timeout is not None and timeout <= 0:
-        raise UsageError(f"the timeout is {timeout}; expected seconds above 0, or None to wait for ever")
+    ranges.UNIT_TIMEOUT.check(timeout)
     return timeout
 
 
@@ -32,12 +32,11 @@ class LocalRunner:
             itself, so with a timeout one worker is a process of its own too.
 
     Raises:
-        UsageError: fewer than 1 worker, or a timeout of 0 or less.
+        UsageError: a number of workers or a timeout out of range.
     """
 
     def __init__(self, workers: int = 1, *, timeout: float | None = None) -> None:
-        if workers < 1:
-            raise UsageError(f"workers is {workers}; expected at least 1")
+        ranges.WORKERS.check(workers)
         self._workers, self._timeout = workers, check_timeout(timeout)
 
     def run(self, work: Work, source: Sliceable, tasks: Iterable[Task]) -> Generator[Task]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from niels_gpt import ranges
 from niels_gpt.errors import UsageError
 from niels_gpt.scale.engine import UnitEngine
 from niels_gpt.scale.local import LocalRunner
@@ -16,13 +17,24 @@ EngineName = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Processes that encode; the result does not depend on it.  [default: 1; all CPUs of Ray]"),
+    typer.Option(
+        help="Processes that encode; the result does not depend on it.  [default: 1; all CPUs of Ray]",
+        **ranges.WORKERS.option(),
+    ),
 ]
 UnitBytes = Annotated[
-    int, typer.Option(min=1, help="Bytes of input in a unit: what is built at once, and lost at most by a crash.")
+    int,
+    typer.Option(
+        help="Bytes of input in a unit: what is built at once, and lost at most by a crash.",
+        **ranges.UNIT_BYTES.option("--unit-bytes"),
+    ),
 ]
 UnitTimeout = Annotated[
-    float | None, typer.Option(help="Seconds after which a unit's worker counts as hung.  [default: never]")
+    float | None,
+    typer.Option(
+        help="Seconds after which a unit's worker counts as hung.  [default: never]",
+        **ranges.UNIT_TIMEOUT.option("--unit-timeout"),
+    ),
 ]
 RayAddress = Annotated[
     str | None, typer.Option(help="The cluster.  [default: $RAY_ADDRESS, else one is started on this machine]")

@@ -23,6 +23,7 @@ from typing import Any
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
 from niels_gpt.portions import Work
+from niels_gpt.ranges import WORKERS
 from niels_gpt.scale.local import check_timeout, parcel
 from niels_gpt.scale.pool import opened
 from niels_gpt.scale.units import Task, build_unit
@@ -44,11 +45,12 @@ class RayRunner:
         timeout: seconds after which an attempt counts as hung; `None` waits for ever.
 
     Raises:
-        MissingExtra: Ray is not installed. UsageError: its version does not fit, or a timeout of 0 or less.
+        MissingExtra: Ray is not installed. UsageError: its version does not fit, or a number out of range.
     """
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
         self._timeout = check_timeout(timeout)
+        WORKERS.check(workers)
         self._ray = _ray()
         self._address, self._workers = address, workers
 

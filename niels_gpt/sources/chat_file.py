@@ -10,6 +10,7 @@ from typing import Any
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.inputs import Record, Rejected, fingerprint, the_file
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.ranges import ROW
 from niels_gpt.remote import AnyFile, located
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.dialects import DIALECTS, detect, to_messages, tools_of
@@ -103,6 +104,7 @@ def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
     Raises:
         UsageError: there are fewer. MessageError: it cannot be used. InputError: the file cannot be read.
     """
+    ROW.check(number)
     row = next(ChatFile(located(path)).iterate(start=number), None)
     if row is None:
         raise UsageError(f"{path}: there is no conversation {number:,}; they are counted from 0")

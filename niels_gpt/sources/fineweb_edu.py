@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from niels_gpt import ranges
 from niels_gpt.inputs import Document, Rejected
 from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.hub import HubDataset, HubSource, text_of
@@ -22,11 +23,18 @@ class FineWebEdu(HubSource, TextSource):
 
     The order is that of the library's `shuffle(seed, buffer_size)` on this commit; `iterate(start=n)` goes on behind
     the first `n` rows of it.
+
+    Raises:
+        UsageError: the seed or the buffer out of range.
     """
 
     seed: int = 42
     shuffle_buffer: int = SHUFFLE_BUFFER
     dataset: HubDataset = field(default_factory=lambda: HubDataset(REPO, CONFIG))
+
+    def __post_init__(self) -> None:
+        ranges.SEED.check(self.seed)
+        ranges.SHUFFLE_BUFFER.check(self.shuffle_buffer)
 
     def config(self) -> dict[str, Any]:
         """Repository, configuration, commit, and how it is shuffled: another version may shuffle in another way."""

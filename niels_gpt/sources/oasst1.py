@@ -11,6 +11,7 @@ from typing import Any
 from niels_gpt.errors import MessageError
 from niels_gpt.inputs import Rejected
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.hub import HubDataset, HubSource
 
@@ -25,14 +26,20 @@ class OpenAssistant(HubSource, ChatSource):
 
     Args:
         english_only: leave out threads with a message in another language.
-        max_messages: threads are cut to their first so many messages.
+        max_messages: threads are cut to their first so many messages, 2 or more: a question and its answer.
         hub_split: the published split to read.
+
+    Raises:
+        UsageError: `max_messages` out of range.
     """
 
     english_only: bool = True
     max_messages: int | None = None
     hub_split: str = "train"
     dataset: HubDataset = field(default_factory=lambda: HubDataset(REPO))
+
+    def __post_init__(self) -> None:
+        MAX_MESSAGES.check(self.max_messages)
 
     def config(self) -> dict[str, Any]:
         """Repository, commit, and what is left out."""
@@ -53,7 +60,11 @@ def threads(
 
     Deleted messages end a thread before them. A message whose parent is not there is left out with all below it.
     Work is proportional to the number of messages.
+
+    Raises:
+        UsageError: `max_messages` out of range.
     """
+    MAX_MESSAGES.check(max_messages)
     messages: dict[str, dict[str, Any]] = {}
     replies: dict[str | None, list[str]] = defaultdict(list)
     for number, row in enumerate(rows):

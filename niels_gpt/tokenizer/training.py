@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from niels_gpt import __version__
+from niels_gpt import __version__, ranges
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
 from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
@@ -29,7 +29,6 @@ ModelType = Literal["unigram", "bpe"]
 LINE_CHARACTERS = 4096
 # SentencePiece also drops whole lines that hold this character, which it uses for itself; we end a line there.
 DROPPED_CHARACTER = "\u2585"
-MIN_PIECES = 300
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
 
@@ -97,16 +96,12 @@ def train_tokenizer(
 
 
 def _check(options: TrainingOptions) -> None:
-    if options.vocab_size < MIN_PIECES:
-        raise UsageError(
-            f"vocab_size is {options.vocab_size}; expected at least {MIN_PIECES} (256 bytes, 4 sentinels, letters)"
-        )
+    ranges.PIECES.check(options.vocab_size)
+    ranges.CHARACTER_COVERAGE.check(options.character_coverage)
+    ranges.MAX_LINES.check(options.max_lines)
+    ranges.SEED.check(options.seed)
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
-    if not 0.98 <= options.character_coverage <= 1.0:
-        raise UsageError(f"character_coverage is {options.character_coverage}; expected 0.98 to 1.0")
-    if options.max_lines < 1:
-        raise UsageError(f"max_lines is {options.max_lines}; expected at least 1")
 
 
 def _lines(files: list[Path]) -> Iterator[str]:
@@ -200,7 +195,7 @@ def _explained(message: str, options: TrainingOptions) -> TokenizerError:
     size = options.vocab_size
     if "too high" in message:
         most = message.rpartition("<=")[2].strip(" .\n")
-        smaller = f" or at most --vocab-size {most}" if most.isdigit() and int(most) >= MIN_PIECES else ""
+        smaller = f" or at most --vocab-size {most}" if most.isdigit() and int(most) >= ranges.PIECES.least else ""
         return TokenizerError(f"the text is too small for {size:,} pieces; give more text{smaller}")
     if "smaller than required_chars" in message:
         needed = message.partition("required_chars. ")[2].partition("vs ")[2].partition(".")[0]

@@ -209,7 +209,7 @@ def test_missing_file(corpus: Path, tmp_path: Path) -> None:
     [
         ({"vocab_size": 299}, "vocab_size is 299; expected at least 300"),
         ({"model_type": "word"}, "model_type is 'word'; expected 'unigram' or 'bpe'"),
-        ({"character_coverage": 0.97}, "character_coverage is 0.97; expected 0.98 to 1.0"),
+        ({"character_coverage": 0.97}, "character_coverage is 0.97; expected at least 0.98"),
         ({"character_coverage": 1.01}, "character_coverage is 1.01; expected"),
         ({"max_lines": 0}, "max_lines is 0; expected at least 1"),
     ],

@@ -1,0 +1,113 @@
+"""The range of every number that a caller may give, by argument or by option: one place for both.
+
+::
+
+    build_pretrain_cache(..., val_frac=2)   ->  VAL_FRAC.check(val_frac)
+    --val-frac 2                            ->  Annotated[float, typer.Option(..., **VAL_FRAC.option())]
+
+Both refuse the same values with the same exit code, 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from niels_gpt.errors import UsageError, shown
+
+LARGE: Final = 1 << 62  # of counts and bytes: sums of two still fit into 64 bits
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an argument may be, both ends included.
+
+    Attributes:
+        name: of the argument, for messages.
+        least, most: two integers where only whole numbers are allowed, else two floats.
+    """
+
+    name: str
+    least: int | float
+    most: int | float
+
+    def check(self, value: Any, name: str | None = None) -> None:
+        """Refuse a number outside the range; `None` means that none was given.
+
+        Args:
+            name: of the argument, where it has another name here.
+
+        Raises:
+            UsageError: no number, a fraction where whole numbers are expected, nan, or outside the range.
+        """
+        if value is None:
+            return
+        name = name or self.name
+        if not self._is_number(value):
+            kind = "whole number" if self._whole else "number"
+            raise UsageError(f"{name} is {shown(value)}; expected a {kind} from {self.least} to {self.most}")
+        if value < self.least:
+            least = "0 or more" if self.least == 0 else f"at least {self.least}"
+            raise UsageError(f"{name} is {shown(value)}; expected {least}")
+        if value > self.most:
+            raise UsageError(f"{name} is {shown(value)}; expected at most {self.most}")
+
+    def option(self, flag: str | None = None) -> dict[str, Any]:
+        """The check as typer runs it, before the command begins; typer's own `min` and `max` let nan pass.
+
+        Args:
+            flag: the option, where it has another name than the argument.
+        """
+        name = flag or f"--{self.name.replace('_', '-')}"
+
+        def checked(value: Any) -> Any:
+            self.check(value, name)
+            return value
+
+        return {"callback": checked}
+
+    @property
+    def _whole(self) -> bool:
+        return isinstance(self.least, int)
+
+    def _is_number(self, value: Any) -> bool:
+        if self._whole:
+            return hasattr(value, "__index__") and not isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not nan
+
+
+SEED: Final = Range("seed", 0, (1 << 63) - 1)
+THREADS: Final = Range("num_threads", 1, 1024)
+WORKERS: Final = Range("workers", 1, 4096)
+UNIT_BYTES: Final = Range("slice_bytes", 1, LARGE)
+UNIT_TIMEOUT: Final = Range("timeout", 0.001, 1e9)
+
+VAL_FRAC: Final = Range("val_frac", 0.0, 0.999999)
+MAX_TRAIN_TOKENS: Final = Range("max_train_tokens", 0, LARGE)
+MAX_VAL_TOKENS: Final = Range("max_val_tokens", 0, LARGE)
+SHARD_BYTES: Final = Range("shard_bytes", 2, LARGE)  # room for one token of uint16
+EPISODES_SHARD_BYTES: Final = Range("shard_bytes", 4, LARGE)  # room for one token of uint32
+SHUFFLE_BUFFER: Final = Range("shuffle_buffer", 1, (1 << 31) - 1)
+MAX_MESSAGES: Final = Range("max_messages", 2, (1 << 31) - 1)  # a question and its answer
+MAX_BAD_ROWS: Final = Range("max_bad_rows", 0, LARGE)
+MAX_MESSAGE_BYTES: Final = Range("max_message_bytes", 1, LARGE)
+
+PIECES: Final = Range("vocab_size", 300, (1 << 31) - 1)  # 256 bytes, 4 sentinels, letters
+CHARACTER_COVERAGE: Final = Range("character_coverage", 0.98, 1.0)
+MAX_LINES: Final = Range("max_lines", 1, LARGE)
+
+TOKEN_ID: Final = Range("token id", 0, (1 << 32) - 1)
+VOCAB_SIZE: Final = Range("vocab_size", 1, 1 << 32)
+ROW: Final = Range("number", 0, LARGE)
+LENGTH: Final = Range("T", 1, (1 << 31) - 2)  # a row holds one token more
+BLOCK_SIZE: Final = Range("block_size", 1, (1 << 31) - 2)
+
+LIMIT: Final = Range("limit", 1, LARGE)
+MAX_LENGTH: Final = Range("max_length", 1, (1 << 31) - 1)
+EXAMINED_LENGTH: Final = Range("max_length", 2, (1 << 31) - 1)  # one token to predict from, one to predict
+PAD_MULTIPLE: Final = Range("pad_multiple", 1, (1 << 31) - 1)
+SHARD_TOKENS: Final = Range("shard_tokens", 1, LARGE)
+SAMPLE: Final = Range("sample", 1, LARGE)
+EVIDENCE: Final = Range("evidence", 1, 1_000_000)
+MAX_BYTES: Final = Range("max_bytes", 1, LARGE)
+PORT: Final = Range("port", 0, 65535)

@@ -1,0 +1,217 @@
+"""Numbers out of range: every numeric option of every command refuses them, and so does the function behind it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+
+from niels_gpt import ranges
+from niels_gpt.build_all import Settings, plan
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.cli import app
+from niels_gpt.doctor.run import diagnose
+from niels_gpt.episodes.packed import pack_episodes
+from niels_gpt.episodes.shards import EpisodeWriter
+from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.episodes.writer import build_episodes
+from niels_gpt.errors import UsageError
+from niels_gpt.explorer.tokens import view_episode, view_example
+from niels_gpt.export.run import export
+from niels_gpt.imports.run import import_episodes
+from niels_gpt.scale.engine import UnitEngine
+from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.local import LocalRunner
+from niels_gpt.sources.chat_file import nth_conversation
+from niels_gpt.sources.fineweb_edu import FineWebEdu
+from niels_gpt.sources.oasst1 import OpenAssistant, threads
+from niels_gpt.splits import ValidationSplit, shuffled
+from niels_gpt.tokenizer.training import train_tokenizer
+from tests.conftest import FakeTokenizer
+
+HUGE = 10**30
+WORDS = {"--to": "hf", "--from": "hf", "--tokenizer": "nowhere", "--out": "out"}
+
+
+def commands(group: typer.Typer, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
+    """Every command of the command line: its words, and the function behind it."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield (*path, command.name or command.callback.__name__.replace("_", "-")), command.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from commands(inner.typer_instance, (*path, inner.name or str(inner.typer_instance.info.name)))
+
+
+def kinds_of(annotation: Any) -> set[type]:
+    """The types that a value may have: of `Annotated[int | None, ...]` int and None."""
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return {kind for part in get_args(annotation) for kind in kinds_of(part)}
+    return {annotation} if isinstance(annotation, type) else set()
+
+
+def told(annotation: Any) -> Any:
+    """What typer is told of a parameter."""
+    (info,) = annotation.__metadata__
+    return info
+
+
+def flag_of(name: str, info: Any) -> str:
+    """In `Annotated` the first declaration stands where a default would."""
+    declared = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
+    return str(declared[0]) if declared else f"--{name.replace('_', '-')}"
+
+
+def numbers() -> Iterator[tuple[str, str, list[str], bool]]:
+    """Every numeric parameter: its command, its option, a command line that needs but this, is it a float."""
+    for path, callback in commands(app):
+        hints = get_type_hints(callback, include_extras=True)
+        parameters = inspect.signature(callback).parameters
+        needed = [name for name, each in parameters.items() if each.default is inspect.Parameter.empty]
+        line = [*path]
+        for name in needed:
+            info = told(hints[name])
+            flag = flag_of(name, info)
+            line += ["nowhere"] if isinstance(info, typer.models.ArgumentInfo) else [flag, WORDS[flag]]
+        for name, hint in hints.items():
+            kinds = kinds_of(hint) & {int, float}
+            if name in parameters and kinds:
+                info = told(hint)
+                argument = isinstance(info, typer.models.ArgumentInfo)
+                flag = "NUMBER" if argument else flag_of(name, info)
+                yield " ".join(path), flag, line, float in kinds
+
+
+NUMBERS = list(numbers())
+COMMAND = typer.main.get_command(app)
+
+
+def test_the_walk_finds_the_commands_and_their_numbers() -> None:
+    found = {command for command, *_ in NUMBERS}
+    assert {"demo", "show", "render", "explore", "tokenizer train", "export", "import", "doctor", "fetch"} <= found
+    assert {f"cache {name}" for name in ("build-sft", "build-pretrain", "build-all")} <= found
+    assert {f"episodes {name}" for name in ("build", "pack", "info", "verify", "show")} <= found
+    assert len(NUMBERS) > 60
+
+
+@pytest.mark.parametrize(("command", "flag", "line", "fraction"), NUMBERS, ids=[" ".join(n[:2]) for n in NUMBERS])
+def test_every_numeric_option_of_every_command_refuses_what_is_out_of_range(
+    command: str, flag: str, line: list[str], fraction: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-1 and a number of 31 digits (nan and both infinities too where fractions are allowed), before anything else."""
+    monkeypatch.chdir(tmp_path)
+    given = [] if flag == "NUMBER" else [flag]
+    for value in (-1, HUGE, *(("nan", "inf", "-inf", -0.5) if fraction else ())):
+        with pytest.raises(UsageError, match=rf"^{re.escape(flag)} is .*; expected ") as refused:
+            COMMAND([*line, *given, str(value)], standalone_mode=False)
+        assert refused.value.exit_code == 2
+    assert not list(tmp_path.iterdir())
+
+
+ZEROS = {  # where 0 means something
+    *("--seed", "--shuffle", "--val-frac", "--max-train-tokens", "--max-val-tokens", "--max-bad-rows"),
+    *("--port", "--pad-id", "--eos-id", "NUMBER"),
+}
+
+
+NO_ZEROS = [number for number in NUMBERS if number[1] not in ZEROS]
+
+
+@pytest.mark.parametrize(("command", "flag", "line", "fraction"), NO_ZEROS, ids=[" ".join(n[:2]) for n in NO_ZEROS])
+def test_zero_is_refused_where_it_means_nothing(
+    command: str, flag: str, line: list[str], fraction: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=rf"^{re.escape(flag)} is 0\S*; expected at least "):
+        COMMAND([*line, flag, "0"], standalone_mode=False)
+
+
+def sft(**options: Any) -> None:
+    given: dict[str, Any] = {"val_frac": 0.1, "seed": 0} | options
+    build_sft_cache([], "out", tokenizer=FakeTokenizer(), **given)
+
+
+def pretrain(**options: Any) -> None:
+    given: dict[str, Any] = {"max_train_tokens": 9, "max_val_tokens": 1, "shard_bytes": 8, "seed": 0}
+    build_pretrain_cache([], "out", tokenizer=FakeTokenizer(), **{**given, "shuffle_buffer": None, **options})
+
+
+def built(**options: Any) -> None:
+    build_episodes([], "out", encoder=FakeTokenizer(), **({"val_frac": 0.1, "seed": 0} | options))
+
+
+def planned(**options: Any) -> None:
+    plan(Settings(**options))
+
+
+def examined(**options: Any) -> None:
+    diagnose([], **options)
+
+
+FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
+    (sft, ("val_frac", "seed", "max_bad_rows", "max_message_bytes", "num_threads")),
+    (pretrain, ("max_train_tokens", "max_val_tokens", "val_frac", "shard_bytes", "shuffle_buffer", "seed")),
+    (pretrain, ("max_bad_rows", "num_threads")),
+    (built, ("val_frac", "seed", "shard_bytes", "max_bad_rows")),
+    (planned, ("seed", "max_train_tokens", "max_val_tokens", "shuffle_buffer", "shard_bytes", "val_frac")),
+    (planned, ("max_messages", "max_bad_rows", "threads")),
+    (examined, ("sample", "seed", "max_length", "workers", "evidence")),
+    (lambda **given: pack_episodes("nowhere", "out", **({"block_size": 8} | given)), ("block_size", "shard_bytes")),
+    (lambda **given: EpisodeWriter(Path("out"), "train", **given), ("shard_bytes",)),
+    (lambda **given: list(verify_dataset(Path("nowhere"), **given)), ("vocab_size",)),
+    (lambda **given: export("nowhere", "hf", "out", **given), ("limit", "max_length", "shuffle", "shard_tokens")),
+    (lambda **given: import_episodes("nowhere", "hf", "out", **given), ("eos_id", "vocab_size", "shard_bytes")),
+    (lambda **given: train_tokenizer([], "out", **given), ("vocab_size", "character_coverage", "max_lines", "seed")),
+    (lambda **given: LocalRunner(**given), ("workers", "timeout")),
+    (lambda **given: UnitEngine(LocalRunner(), **given), ("slice_bytes",)),
+    (lambda **given: ReadCache("out", **given), ("max_bytes",)),
+    (FineWebEdu, ("seed", "shuffle_buffer")),
+    (OpenAssistant, ("max_messages",)),
+    (lambda **given: list(threads([], "r", english_only=True, **given)), ("max_messages",)),
+    (lambda seed: ValidationSplit(0.5, seed), ("seed",)),
+    (lambda shuffle_buffer: list(shuffled([], shuffle_buffer, 0)), ("shuffle_buffer",)),
+    (lambda number: nth_conversation("nowhere", number), ("number",)),
+    (lambda **given: view_example(Path("nowhere"), 0, **given), ("T",)),
+    (lambda **given: view_episode(Path("nowhere"), 0, **given), ("T",)),
+]
+FRACTIONS = ("val_frac", "character_coverage", "timeout")
+ARGUMENTS = [(function, name) for function, names in FUNCTIONS for name in names]
+
+
+@pytest.mark.parametrize(("function", "name"), ARGUMENTS, ids=[name for _, name in ARGUMENTS])
+def test_the_functions_behind_the_options_refuse_the_same(
+    function: Callable[..., Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = (float("nan"), float("inf"), "1", True) if name in FRACTIONS else (1.5, "1", True)
+    for value in (-1, HUGE, *wrong):
+        with pytest.raises(UsageError, match=r"is .*; expected (at least|at most|0 or more|a (whole )?number)"):
+            function(**{name: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_negative_number_of_messages_is_a_usage_error_of_the_command(tmp_path: Path) -> None:
+    """`path[:-1]` cut the last message of every thread, without a word."""
+    line = ["-m", "niels_gpt.cache.cli", "build-all", "--cache-dir", tmp_path / "cache", "--max-messages", "-1"]
+    done = subprocess.run([sys.executable, *map(str, line)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: --max-messages is -1; expected at least 2\n")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_what_is_in_range_passes_and_long_values_are_not_shown() -> None:
+    for value in (None, 0, (1 << 63) - 1):
+        ranges.SEED.check(value)
+    ranges.VAL_FRAC.check(0)
+    with pytest.raises(UsageError) as refused:
+        ranges.SEED.check(10**5000)
+    assert len(str(refused.value)) < 200
