@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ class Writer(Protocol):
 
 
 MOST_SHOWN = 5
+NOT_WRITTEN: Final = "_not_written"  # the end of a code: `reasoning_content_not_written`
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
 
 
@@ -182,6 +183,23 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
         yield from _differences(before, after, f"{path}.{key}" if path else key)
 
 
+CHANGES_IN_WORDS: Final = {
+    "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
+    "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train framing",
+}
+
+
+def tell_changes(out: Path, changed: Mapping[str, int], progress: Progress) -> None:
+    """Say how many rows of a finished build are used, but not with all that they hold."""
+    for code, rows in sorted(changed.items()):
+        field = code.removesuffix(NOT_WRITTEN)
+        told = CHANGES_IN_WORDS.get(code) or (
+            f"{field} is not written, because the format has no place for it; refuse such rows with "
+            "--on-unsupported error (on_unsupported='error')"
+        )
+        progress.note(f"{out}: {rows:,} rows: {told}")
+
+
 class Build:
     """One build, from an empty directory aside to a cache under its name; without `finish` nothing remains.
 
@@ -222,6 +240,8 @@ class Build:
         """Write the manifest and give the directory its name; the writers are closed."""
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
+        if self.rejections.changed:
+            counts["changed"] = dict(sorted(self.rejections.changed.items()))
         write_atomic(self.path / self._manifest, json_bytes(self._meta | counts | {"files": files}))
         self._staged.commit()
 

@@ -57,10 +57,15 @@ class Document:
 
 @dataclass(frozen=True)
 class Record:
-    """A parsed JSON line and where it stands."""
+    """A parsed row and where it stands.
+
+    Attributes:
+        arrow: it came through Arrow (parquet, `datasets`, the hub), which invents nulls; see `sources.arrow_nulls`.
+    """
 
     where: str
     value: Any
+    arrow: bool = False
 
 
 def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:

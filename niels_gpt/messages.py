@@ -80,6 +80,9 @@ class Conversation:
     """A normalised conversation and where it came from (`chats.jsonl:17`).
 
     Conversations that follow each other with the same `group` stay on one side of the split.
+
+    Attributes:
+        changed: codes of what reading it changed (`arrow_nulls_dropped`), by which builds count such rows.
     """
 
     messages: list[Message]
@@ -87,6 +90,7 @@ class Conversation:
     group: str | None = None
     tools: list[ToolSpec] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
 
 
 @cache
@@ -95,6 +99,7 @@ def _adapter() -> TypeAdapter[Message]:
     return TypeAdapter(Message)
 
 
+NOTHING_TRAINED: Final = "nothing_trained"  # the reason of rows of which no token counts
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields that are a text
@@ -117,6 +122,16 @@ def weight_of(message: Message) -> float:
     if not 0 <= weight <= MOST_WEIGHT:
         raise MessageError("wrong_weight", f"weight is {weight}; expected a number of 0 or more")
     return 0.0 if message.get("train") is False else float(weight)
+
+
+def is_untrained(messages: Sequence[Message]) -> bool:
+    """Every assistant message says that it does not count: `weight: 0` or `train: false`. False without any.
+
+    Raises:
+        MessageError: as `weight_of`.
+    """
+    weights = [weight_of(message) for message in messages if message["role"] == "assistant"]
+    return bool(weights) and not any(weights)
 
 
 def normalise(messages: object) -> list[Message]:

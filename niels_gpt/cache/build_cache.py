@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe
+from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe, tell_changes
 from niels_gpt.cache.formats import (
     MAX_MESSAGE_BYTES,
     SPLITS,
@@ -28,7 +28,7 @@ from niels_gpt.cache.formats import (
     ShardWriter,
 )
 from niels_gpt.documents import DocumentWork, DrawnDocument, Rooms, drawn, joined
-from niels_gpt.encoders import Encoder, SentinelEncoder, encoder_of
+from niels_gpt.encoders import Choices, Encoder, OnUnsupported, SentinelEncoder, encoder_of
 from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.format.rows import batches
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
@@ -168,6 +168,8 @@ def build_sft_cache(
     source_config: dict[str, Any] | None = None,
     streaming: bool | None = None,
     max_bad_rows: int = 0,
+    allow_partial: bool = False,
+    on_unsupported: OnUnsupported = "drop",
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
     overwrite: bool = False,
@@ -187,6 +189,7 @@ def build_sft_cache(
         loss_on: which tokens of a renderer's are trained; default what the model itself would emit.
         val_frac: share of examples for val, 0 or more and below 1. Conversations of one group stay together.
         seed: of the split.
+        allow_partial, on_unsupported: of renderers, see `encoders.Choices`.
         default_system_text: the system turn of conversations that have none.
         max_message_bytes: a longer message makes its row unusable.
         token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, engine, read_share:
@@ -199,7 +202,8 @@ def build_sft_cache(
     """
     _check_numbers(seed, num_threads, max_bad_rows, val_frac)
     _check_chat_options(max_message_bytes, default_system_text)
-    encoder = _sft_encoder(tokenizer, loss_on, default_system_text, max_message_bytes, num_threads)
+    choices = Choices(allow_partial, on_unsupported)
+    encoder = _sft_encoder(tokenizer, loss_on, choices, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
     meta = recipe(
         "sft",
@@ -245,13 +249,19 @@ def build_sft_cache(
             for name, writer in writers.items()
         }
         build.finish(totals, splits)
+        tell_changes(out, build.rejections.changed, progress)
 
 
 def _sft_encoder(
-    tokenizer: Any, loss_on: LossOn | None, default_system_text: str, max_message_bytes: int, num_threads: int | None
+    tokenizer: Any,
+    loss_on: LossOn | None,
+    choices: Choices,
+    default_system_text: str,
+    max_message_bytes: int,
+    num_threads: int | None,
 ) -> Encoder:
     if not isinstance(tokenizer, CacheTokenizer):
-        return encoder_of(tokenizer, loss_on)
+        return encoder_of(tokenizer, loss_on, choices)
     if loss_on is not None:
         raise UsageError("loss_on is for renderers; with sentinels every assistant turn is trained")
     return SentinelEncoder(

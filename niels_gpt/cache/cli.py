@@ -22,7 +22,16 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
-from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.renderers.options import (
+    AllowPartial,
+    Date,
+    LossPreset,
+    RendererName,
+    Rendering,
+    Template,
+    ToolBodies,
+    Unsupported,
+)
 from niels_gpt.scale.options import (
     UNIT_BYTES,
     EngineName,
@@ -86,6 +95,8 @@ def build_sft(
     date: Date = None,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
+    allow_partial: AllowPartial = False,
+    on_unsupported: Unsupported = "drop",
     val_frac: Annotated[
         float, typer.Option(help="Share of examples for validation.", **ranges.VAL_FRAC.option())
     ] = VAL_FRAC,
@@ -138,6 +149,8 @@ def build_sft(
             source_name=source.name,
             source_config=config,
             max_bad_rows=max_bad_rows,
+            allow_partial=allow_partial,
+            on_unsupported=on_unsupported,
             max_message_bytes=max_message_bytes,
             num_threads=threads,
             overwrite=overwrite,
@@ -350,9 +363,8 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
 def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     meta = open_meta(cache)
     if as_json:
-        print_json(
-            {"cache": str(cache), **meta["totals"], "splits": meta["splits"], "dropped": meta.get("dropped", {})}
-        )
+        left_out = {name: meta.get(name, {}) for name in ("dropped", "changed")}
+        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], **left_out})
         return
     console = out()
     console.print(counts(meta))
@@ -392,6 +404,8 @@ def counts(meta: Meta) -> Table:
         table.add_row(split, *(f"{row[column]:,}" for column in columns), *share)
     for reason, number in meta.get("dropped", {}).items():
         table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in meta.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
     return table
 
 

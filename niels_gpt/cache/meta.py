@@ -49,6 +49,7 @@ FIELDS = {
     "special_token_ids": IDS,
     "totals": OBJECT,
     "dropped": COUNTS,
+    "changed": COUNTS,
 }
 
 # Encoded by tokenizers that have no model file, to tell two of them apart.

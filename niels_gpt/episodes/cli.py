@@ -14,7 +14,16 @@ from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.tables import counts_table, lengths_table, origin
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
-from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.renderers.options import (
+    AllowPartial,
+    Date,
+    LossPreset,
+    RendererName,
+    Rendering,
+    Template,
+    ToolBodies,
+    Unsupported,
+)
 from niels_gpt.scale.options import (
     UNIT_BYTES,
     EngineName,
@@ -29,7 +38,7 @@ from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.encoders import Encoder
+    from niels_gpt.encoders import Choices, Encoder
 
 app = typer.Typer(
     name="episodes",
@@ -54,6 +63,8 @@ def build(
     date: Date = None,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
+    allow_partial: AllowPartial = False,
+    on_unsupported: Unsupported = "drop",
     val_frac: Annotated[
         float, typer.Option(help="Share of episodes for validation.", **ranges.VAL_FRAC.option())
     ] = VAL_FRAC,
@@ -93,6 +104,7 @@ def build(
     Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
     Several files: niels-gpt episodes build a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out episodes/all
     """
+    from niels_gpt.encoders import Choices
     from niels_gpt.episodes.writer import build_episodes  # here, because it needs torch and `info` does not
 
     source = chat_files(files, form)
@@ -104,7 +116,9 @@ def build(
         build_episodes(
             source,
             directory,
-            encoder=_encoder(tokenizer, rendering, default_system, max_message_bytes, threads),
+            encoder=_encoder(
+                tokenizer, rendering, Choices(allow_partial, on_unsupported), default_system, max_message_bytes, threads
+            ),
             val_frac=val_frac,
             seed=seed,
             mask_dtype=None if mask == "none" else mask,
@@ -119,7 +133,14 @@ def build(
         )
     manifest = open_manifest(directory) or {}
     if as_json:
-        print_json({"dataset": str(directory), "splits": manifest["splits"], "dropped": manifest["dropped"]})
+        print_json(
+            {
+                "dataset": str(directory),
+                "splits": manifest["splits"],
+                "dropped": manifest["dropped"],
+                "changed": manifest.get("changed", {}),
+            }
+        )
         return
     out().print(counts_table(manifest))
     out().print(
@@ -292,6 +313,7 @@ def config(
 def _encoder(
     tokenizer: Path,
     rendering: Rendering,
+    choices: Choices,
     default_system: str,
     max_message_bytes: int,
     threads: int | None,
@@ -300,7 +322,7 @@ def _encoder(
     from niels_gpt.encoders import SentinelEncoder, encoder_of
 
     if rendering.wanted(tokenizer):
-        return encoder_of(rendering.renderer(tokenizer), rendering.loss_on)
+        return encoder_of(rendering.renderer(tokenizer), rendering.loss_on, choices)
     return SentinelEncoder(
         load_tokenizer(tokenizer),
         default_system_text=default_system,

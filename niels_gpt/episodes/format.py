@@ -58,6 +58,7 @@ FIELDS: Final = {
     "vocab_size": VOCAB_SIZE.or_null(),
     "special_token_ids": IDS.or_null(),
     "dropped": COUNTS,
+    "changed": COUNTS,
 }
 
 Records = npt.NDArray[np.uint64]

@@ -23,6 +23,8 @@ def counts_table(manifest: dict[str, Any]) -> Table:
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
     for reason, number in manifest.get("dropped", {}).items():
         table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in manifest.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
     return table
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds import Build, already_built
-from niels_gpt.encoders import Rows, encoder_of
+from niels_gpt.builds import Build, already_built, tell_changes
+from niels_gpt.encoders import Choices, OnUnsupported, Rows, encoder_of
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.shards import EpisodeWriter
 from niels_gpt.errors import DataError
@@ -34,6 +34,8 @@ def build_episodes(
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
     max_bad_rows: int = 0,
+    allow_partial: bool = False,
+    on_unsupported: OnUnsupported = "drop",
     overwrite: bool = False,
     engine: Engine = SERIAL,
     read_share: Callable[[], float | None] = lambda: None,
@@ -51,6 +53,7 @@ def build_episodes(
         metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
         source_name, source_config: recorded; a dataset of the same `source_config` is not built twice.
         max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
+        allow_partial, on_unsupported: of renderers, see `encoders.Choices`. Encoders have their own.
         overwrite: replace an earlier dataset at `out_dir`.
         engine: runs the work, see `scale`; the bytes do not depend on it.
         read_share: how much of the input has been read, 0 to 1, to tell the time left.
@@ -63,7 +66,7 @@ def build_episodes(
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     ranges.MAX_BAD_ROWS.check(max_bad_rows)
     ranges.VAL_FRAC.check(val_frac)
-    made_by = encoder_of(encoder)
+    made_by = encoder_of(encoder, choices=Choices(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     recipe = {
         "format_version": FORMAT_VERSION,
@@ -102,6 +105,7 @@ def build_episodes(
             dropped = dict(build.rejections.dropped) or "none"
             raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
         build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+        tell_changes(out, build.rejections.changed, progress)
 
 
 def _write(portion: Portion, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from niels_gpt.errors import MessageError
 from niels_gpt.format.sft import check_chat
 from niels_gpt.inputs import Document, Rejected
-from niels_gpt.messages import ChatMsg, Conversation, Message, check_text, normalise
+from niels_gpt.messages import (
+    NOTHING_TRAINED,
+    ChatMsg,
+    Conversation,
+    Message,
+    check_text,
+    is_untrained,
+    normalise,
+)
 from niels_gpt.sources.rejections import Rejections
 
 BATCH_CHARACTERS = 1_000_000
 BATCH_ROWS = 4096
+
+_UNTRAINED = "no assistant message counts (train, weight), so nothing would be trained"
 
 Row = TypeVar("Row")
 
@@ -69,6 +79,8 @@ def _judged_chat(
     where = given.where if isinstance(given, Conversation) else f"example {number}"
     try:
         chat = conversation_of(number, given)
+        if is_untrained(chat.messages):
+            return Rejected(where, NOTHING_TRAINED, f"{where}: {_UNTRAINED}", expected=True)
         if chat.tools:
             raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
         check_chat(chat.messages, keeps_flags=keeps_flags)
@@ -85,15 +97,21 @@ def conversation_of(number: int, given: Sequence[ChatMsg] | Sequence[Message] | 
     Raises:
         MessageError: see `messages.normalise`.
     """
-    return given if isinstance(given, Conversation) else Conversation(normalise(given), where=f"example {number}")
+    if isinstance(given, Conversation):
+        return given
+    if isinstance(given, Mapping):
+        raise MessageError(
+            "messages_not_a_list",
+            "the row is an object; expected its list of messages, or a Conversation. Rows of a datasets.Dataset: pass "
+            "sources.chat_file.from_dataset(dataset)",
+        )
+    return Conversation(normalise(given), where=f"example {number}")
 
 
 def _check_trains(messages: Sequence[Message]) -> None:
     answers = [message for message in messages if message["role"] == "assistant"]
     if not answers:
         raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
-    if not any(answer.get("train", True) and answer.get("weight", 1.0) for answer in answers):
-        raise MessageError("nothing_trained", "no assistant message counts (train, weight); drop the row")
 
 
 def _check_no_nul(text: str, where: str) -> None:

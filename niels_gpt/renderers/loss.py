@@ -166,6 +166,20 @@ def check_attribution(rendered: RenderedTokens) -> None:
         )
 
 
+def check_full(attribution: str, *, allow_partial: bool) -> None:
+    """Refuse a rendering of which not every token could be attributed.
+
+    Raises:
+        MessageError: `partial_attribution`.
+    """
+    if attribution != "full" and not allow_partial:
+        raise MessageError(
+            "partial_attribution",
+            f"attribution is {attribution!r}; expected 'full': a mask from it may train tokens that the template "
+            "wrote. Use the family's renderer, or accept this with --allow-partial (allow_partial=True)",
+        )
+
+
 def loss_weights(rendered: RenderedTokens, messages: Sequence[Message], on: LossOn) -> Weights:
     """The weight of every token of one rendering; see `LossOn.weights`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -36,6 +36,21 @@ LossPreset = Annotated[
 ]
 ToolBodies = Annotated[
     list[str] | None, typer.Option("--tool-bodies", help="Also train the results of this tool; repeat for more.")
+]
+AllowPartial = Annotated[
+    bool,
+    typer.Option(
+        "--allow-partial",
+        help="Use rows of which a template does not show who wrote every token; masks may train its own framing.",
+    ),
+]
+Unsupported = Annotated[
+    Literal["drop", "error"],
+    typer.Option(
+        "--on-unsupported",
+        help="Fields that the format has no place for (reasoning, tools, ...): leave them out and count the rows, or "
+        "refuse such rows.",
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Message, normalise, weight_of
-from niels_gpt.renderers.loss import LossOn, check_attribution, loss_weights, weight_at
+from niels_gpt.renderers.loss import LossOn, check_attribution, check_full, loss_weights, weight_at
 from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.rendered import RenderedTokens
 
@@ -22,6 +22,7 @@ def build_training_sample(
     tools: Any = None,
     content_sft_roles: Collection[str] | None = None,
     ensure_final_stop: bool = False,
+    allow_partial: bool = False,
 ) -> tuple[list[int], list[bool]]:
     """Ids and loss mask of a conversation (document 003).
 
@@ -31,12 +32,16 @@ def build_training_sample(
             `role_to_mask` says of them.
         ensure_final_stop: where the format leaves the last turn open (GLM), a stop is put behind it, trained if the
             turn is.
+        allow_partial: use a rendering of which not every token could be attributed; its mask may train tokens that the
+            template wrote.
 
     Raises:
-        UsageError: the renderer returned no attribution, or knows no stop. MessageError: as the renderer.
+        UsageError: the renderer returned no attribution, or knows no stop.
+        MessageError: as the renderer; `partial_attribution`.
     """
     given = normalise(messages)
     rendered = renderer.render(given, tools=tools)
+    check_full(rendered.attribution, allow_partial=allow_partial)
     wanted = [
         message if role_to_mask is None or role_to_mask(own) else _untrained(message)
         for own, message in zip(messages, given, strict=True)
@@ -81,6 +86,7 @@ def build_training_samples(
     tools: Any = None,
     on: LossOn | None = None,
     ensure_final_stop: bool = False,
+    allow_partial: bool = False,
 ) -> list[tuple[list[int], list[bool]]]:
     """One sample where history renders as it was produced; else several, so that every turn is trained as produced.
 
@@ -90,14 +96,14 @@ def build_training_samples(
     so with the first trained turn behind them. A turn that the next message's opener ends ends in that opener.
 
     Args:
-        ensure_final_stop: as `build_training_sample`, for each sample that ends with a trained turn.
+        ensure_final_stop, allow_partial: as `build_training_sample`, for each sample that ends with a trained turn.
 
     Returns:
         `(ids, mask)` in the order of their last turns; those without a trained token are left out, unless it is the
         only one.
 
     Raises:
-        UsageError: the renderer returned no attribution. MessageError: as the renderer.
+        UsageError: the renderer returned no attribution. MessageError: as the renderer; `partial_attribution`.
     """
     on = on or LossOn()
     given = normalise(messages)
@@ -105,6 +111,8 @@ def build_training_samples(
     counts = [on.preset != "all_tokens" and counted for counted in on.messages(given)]
     turns = [i for i, message in enumerate(given) if counts[i] and weight_at(message, i) > 0]
     produced = {i: renderer.render(given[: i + 1], tools=tools) for i in turns}
+    for rendered in (whole, *produced.values()):
+        check_full(rendered.attribution, allow_partial=allow_partial)
     ends = {i: _end_of_sampled(rendered) for i, rendered in produced.items()}
     home = [next((i for i in turns if i >= index), None) for index in range(len(given))]
     samples: list[tuple[list[int], list[bool]]] = []
@@ -141,6 +149,7 @@ def build_trajectory_step(
     completion_messages: Sequence[Message],
     *,
     tools: Any = None,
+    allow_partial: bool = False,
 ) -> dict[str, Any]:
     """Prompt and completion of one step as ids with masks (document 003).
 
@@ -152,11 +161,13 @@ def build_trajectory_step(
         and multi_modal_data where there is some.
 
     Raises:
-        UsageError: the renderer returned no attribution. MessageError: as the renderer.
+        UsageError: the renderer returned no attribution. MessageError: as the renderer; `partial_attribution`, unless
+            `allow_partial`.
     """
     prompt = renderer.render_ids(prompt_messages, tools=tools, add_generation_prompt=bool(completion_messages))
     whole = renderer.render([*prompt_messages, *completion_messages], tools=tools)
     check_attribution(whole)
+    check_full(whole.attribution, allow_partial=allow_partial)
     same = zip(prompt, whole.token_ids, strict=False)
     split = next((at for at, (one, other) in enumerate(same) if one != other), min(len(prompt), len(whole.token_ids)))
     step: dict[str, Any] = {

@@ -112,6 +112,7 @@ def _handed_on(unit: Unit, rejections: Rejections) -> Generator[Portion]:
                 rejections.take([part])
             else:
                 yield part
+        rejections.changed.update(unit.changed)
     finally:
         if unit.stopped:  # `take` has raised, or nobody wants more; another run may allow more bad rows
             forget(unit.path)

@@ -29,6 +29,7 @@ class Unit:
     Attributes:
         rows, tokens: how many it holds.
         stopped: it holds more bad rows than the build may have.
+        changed: see `Rejections.changed`.
 
     Raises:
         DataError: a file is missing or not what was written.
@@ -44,6 +45,7 @@ class Unit:
         self.rows: int = manifest["rows"]
         self.tokens: int = manifest["tokens"]
         self.stopped: bool = manifest["stopped"]
+        self.changed: dict[str, int] = manifest["changed"]
         self._weights_dtype = "u1" if manifest["whole"] else "<f4"
 
     def contents(self) -> Iterator[Portion | Rejected]:

@@ -27,7 +27,7 @@ from niels_gpt.scale.units import ATTEMPTS, forget
 from niels_gpt.staging import staging_path
 
 RECIPE_NAME: Final = "recipe.json"
-UNITS_VERSION: Final = 2
+UNITS_VERSION: Final = 3
 
 
 def units_path(out: Path) -> Path:

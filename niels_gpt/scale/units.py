@@ -202,6 +202,7 @@ def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
         "tokens": writer.tokens,
         "whole": work.whole,
         "stopped": stopped,
+        "changed": dict(rejections.changed),
         "files": files,
     }
     write_atomic(folder / MANIFEST_NAME, json_bytes(manifest))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.inputs import Record, Rejected, fingerprint, the_file
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.ranges import ROW
 from niels_gpt.remote import AnyFile, located
+from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.dialects import DIALECTS, detect, to_messages, tools_of
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.slices import Slice, read_slice, slices, slices_of
+
+ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
 
 @dataclass(frozen=True)
@@ -84,18 +87,48 @@ class ChatFile(ChatSource):
 
 
 def conversation_of(record: Record, dialect: str) -> Conversation | Rejected:
-    """A record as the conversation that it holds in a dialect, or why it is none."""
+    """A record as the conversation that it holds in a dialect, or why it is none.
+
+    Nulls that Arrow invented are dropped from it first, see `arrow_nulls`.
+    """
     row, where = record.value, record.where
     if not isinstance(row, dict):
         detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
         return Rejected(where, "row_not_an_object", detail)
+    changed: tuple[str, ...] = ()
+    if record.arrow:
+        row, nulls = without_arrow_nulls(row)
+        changed = (ARROW_NULLS,) if nulls else ()
     try:
         messages, tools = normalise(to_messages(row, dialect)), tools_of(row)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
     used = {"messages", "tools", *DIALECTS[dialect][0]}
     metadata = {key: value for key, value in row.items() if key not in used}
-    return Conversation(messages, where=where, tools=tools, metadata=metadata)
+    return Conversation(messages, where=where, tools=tools, metadata=metadata, changed=changed)
+
+
+def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:
+    """The conversations of a `datasets.Dataset` (or `IterableDataset`), as builds take them.
+
+    Example: `build_episodes(from_dataset(load_dataset("org/chats", split="train")), "out", encoder=renderer)`
+
+    Args:
+        rows: its rows, which came through Arrow: the nulls that it invented are dropped, see `arrow_nulls`.
+        dialect: one of `dialects.DIALECTS`; default that of the first row that has the keys of one.
+
+    Raises:
+        UsageError: an unknown dialect.
+    """
+    if dialect is not None and dialect not in DIALECTS:
+        raise UsageError(f"no format {dialect!r}; known: {', '.join(DIALECTS)}")
+    return _from_dataset(rows, dialect)
+
+
+def _from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None) -> Iterator[Conversation | Rejected]:
+    for number, row in enumerate(rows):
+        dialect = dialect or detect(row)
+        yield conversation_of(Record(f"row {number}", row, arrow=True), dialect or "messages")
 
 
 def nth_conversation(path: str | AnyFile, number: int) -> Conversation:

@@ -123,5 +123,5 @@ def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: 
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=None if groups is None else list(groups)):
             rows: list[dict[str, Any]] = batch.to_pylist()
             for row in rows:
-                yield Record(f"{path} row {number}", row)
+                yield Record(f"{path} row {number}", row, arrow=True)
                 number += 1

@@ -23,11 +23,13 @@ class Rejections:
 
     Attributes:
         dropped: how many rows were left out, by reason code.
+        changed: how many rows are used, but not with all that they hold or all that is known of them, by code.
         files: the record of `rejected.jsonl`, after `close`, if there were any.
     """
 
     def __init__(self, folder: Path, max_bad_rows: int) -> None:
         self.dropped: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
         self.files: dict[str, FileRecord] = {}
         self._path = folder / REJECTED_NAME
         self._limit = max_bad_rows

@@ -193,13 +193,24 @@ def test_absurd_weights_are_bad_rows(tmp_path: Path, fake: FakeTokenizer, weight
         build_episodes([[CHAT[0], CHAT[1] | {"weight": weight}]], tmp_path / "o", encoder=fake, mask_dtype="float32")
 
 
-def test_a_row_that_trains_nothing_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer) -> None:
-    chat = [CHAT[0], CHAT[1] | {"train": False}]
-    build_episodes([CHAT, chat], tmp_path / "out", encoder=fake, val_frac=0, max_bad_rows=1)
+@pytest.mark.parametrize("untrained", [{"train": False}, {"weight": 0}, {"weight": 0.0, "train": True}])
+def test_a_row_that_says_that_nothing_counts_is_dropped_and_counted(
+    tmp_path: Path, fake: FakeTokenizer, untrained: dict[str, Any]
+) -> None:
+    """It is no fault of the data, so it needs no `max_bad_rows`."""
+    chat = [CHAT[0], CHAT[1] | untrained]
+    build_episodes([CHAT, chat], tmp_path / "out", encoder=fake, val_frac=0)
+    build_episodes([CHAT], tmp_path / "without", encoder=fake, val_frac=0)
     manifest = open_manifest(tmp_path / "out")
     assert manifest is not None
     assert manifest["dropped"] == {"nothing_trained": 1}
-    assert "example 1" in (tmp_path / "out" / "rejected.jsonl").read_text()
+    made = [(tmp_path / name / "train" / "tokens.bin").read_bytes() for name in ("out", "without")]
+    assert made[0] == made[1]
+
+
+def test_a_row_without_an_answer_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer) -> None:
+    with pytest.raises(DataError, match="example 0: no assistant message"):
+        build_episodes([CHAT[:1]], tmp_path / "out", encoder=fake)
 
 
 def test_without_mask(tmp_path: Path, fake: FakeTokenizer) -> None:

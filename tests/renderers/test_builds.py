@@ -148,12 +148,14 @@ def test_bad_rows_are_left_out_and_the_others_are_as_they_would_be(tmp_path: Pat
     rows = [CHATS[0], bad[0], bad[1], CHATS[1], bad[2], bad[3], CHATS[2], bad[4]]
     made = []
     for name, encoder in (("many", renderer), ("one", RendererEncoder(OneByOne(renderer)))):
-        build_episodes(rows, tmp_path / name, encoder=encoder, val_frac=0, max_bad_rows=5)
+        build_episodes(rows, tmp_path / name, encoder=encoder, val_frac=0, max_bad_rows=4)
         made.append([(tmp_path / name / "train" / file).read_bytes() for file in ("tokens.bin", "mask.bin")])
         rejected = [json.loads(line) for line in (tmp_path / name / "rejected.jsonl").read_text().splitlines()]
         assert sorted(line["reason"] for line in rejected) == sorted(
-            ["unknown_role", "nothing_trained", "tool_without_call", "wrong_weight", "no_messages"]
+            ["unknown_role", "tool_without_call", "wrong_weight", "no_messages"]
         )
+        dropped = json.loads((tmp_path / name / "episodes.json").read_text())["dropped"]
+        assert dropped["nothing_trained"] == 1  # the row says so, so it is counted and no fault
     build_episodes(CHATS, tmp_path / "good", encoder=renderer, val_frac=0)
     made.append([(tmp_path / "good" / "train" / file).read_bytes() for file in ("tokens.bin", "mask.bin")])
     assert made[0] == made[1] == made[2]

@@ -1,0 +1,216 @@
+"""Nulls that Arrow invents for keys that only other rows have: dropped at the door, and only those."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.inputs import Record
+from niels_gpt.messages import Conversation
+from niels_gpt.sources.arrow_nulls import without_arrow_nulls
+from niels_gpt.sources.chat_file import ChatFile, conversation_of, from_dataset
+
+pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def tool(name: str, required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required is not None:
+        parameters["required"] = required
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def calls(name: str, arguments: Any) -> list[dict[str, Any]]:
+    asked = {"role": "user", "content": "?"}
+    function = {"name": name, "arguments": arguments}
+    return [asked, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}]
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+ROWS: list[dict[str, Any]] = [
+    {"messages": calls("weather", {"city": "Oslo"}), "tools": [tool("weather", city=TEXT)]},
+    {
+        "messages": calls("search", {"query": "tea", "limit": 5, "where": {"from": "a", "to": [{"x": 1}, {"y": 2}]}}),
+        "tools": [tool("search", ["query"], query=TEXT, limit={**NUMBER, "minimum": 1}, where={"type": "object"})],
+    },
+    {"messages": calls("now", {}), "tools": [tool("now")]},
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]},
+]
+
+
+def read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> list[Conversation]:
+    file = tmp_path / "chats.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    read = list(ChatFile(file).iterate())
+    assert all(isinstance(row, Conversation) for row in read), read
+    return read  # type: ignore[return-value]
+
+
+def arguments_of(chat: Conversation) -> Any:
+    return chat.messages[1]["tool_calls"][0]["function"]["arguments"]
+
+
+def test_arrow_does_invent_nulls(tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "raw.parquet")
+    raw = parquet.read_table(tmp_path / "raw.parquet").to_pylist()[0]
+
+    assert raw["messages"][1]["tool_calls"][0]["function"]["arguments"]["query"] is None
+    assert raw["tools"][0]["function"]["parameters"]["properties"]["query"] is None
+
+
+def test_parquet_rows_are_as_they_were_written(tmp_path: Path) -> None:
+    """Also in nested arguments, in their lists, and in the tools' schemas."""
+    read = read_back(tmp_path, ROWS)
+
+    for row, chat in zip(ROWS, read, strict=True):
+        assert chat.messages == row["messages"]
+        assert chat.tools == row.get("tools")
+    assert [chat.changed for chat in read] == [("arrow_nulls_dropped",)] * 3 + [()]
+
+
+def test_rows_of_datasets_too() -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
+    rows = datasets.Dataset.from_list(ROWS)
+
+    read = list(from_dataset(rows))
+
+    assert [(chat.messages, chat.tools) for chat in read] == [(row["messages"], row.get("tools")) for row in ROWS]
+    assert [chat.where for chat in read] == ["row 0", "row 1", "row 2", "row 3"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "stays"),
+    [
+        ({"type": ["string", "null"]}, True),
+        ({"type": "string", "nullable": True}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({"enum": ["a", None]}, True),
+        ({"description": "of no type"}, True),
+        ({"$ref": "#/$defs/open"}, True),
+        ({"$ref": "#/$defs/nowhere"}, True),
+        ({"$ref": "#"}, False),
+        ({"type": "string"}, False),
+        ({"type": ["string", "integer"]}, False),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/closed"}]}, False),
+        ({"allOf": [{"type": ["string", "null"]}, {"type": "string"}]}, False),
+        ({"enum": ["a"]}, False),
+        ({"$ref": "#/$defs/closed"}, False),
+    ],
+)
+def test_a_null_that_the_schema_allows_stays(schema: dict[str, Any], stays: bool) -> None:
+    offered = tool("f", a=schema)
+    offered["function"]["parameters"]["$defs"] = {"open": {"type": "null"}, "closed": {"type": "integer"}}
+    row = {"messages": calls("f", {"a": None, "b": 1}), "tools": [offered]}
+
+    made, dropped = without_arrow_nulls(row)
+
+    kept = made["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert kept == ({"a": None} if stays else {}) | {"b": 1}
+    assert dropped == (0 if stays else 1)
+    assert row["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"a": None, "b": 1}  # the caller's is whole
+
+
+def test_nested_nulls_by_their_own_schemas() -> None:
+    inner = {"type": "object", "properties": {"a": TEXT, "b": {"type": ["string", "null"]}}}
+    each = {"type": "array", "items": inner}
+    free = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
+    held = {"a": None, "b": None, "c": None}
+    arguments = {"one": held, "many": [held, None], "free": {"x": None}, "unknown": held}
+    row = {"messages": calls("f", arguments), "tools": [tool("f", one=inner, many=each, free=free)]}
+
+    made, dropped = without_arrow_nulls(row)
+
+    assert made["messages"][1]["tool_calls"][0]["function"]["arguments"] == {
+        "one": {"b": None},
+        "many": [{"b": None}, None],  # Arrow invents no items of lists
+        "free": {"x": None},
+        "unknown": {},
+    }
+    assert dropped == 2 + 2 + 3
+
+
+def test_calls_of_tools_that_are_not_declared_lose_their_nulls() -> None:
+    made, dropped = without_arrow_nulls({"messages": calls("f", {"a": None, "b": 2})})
+    assert made["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"b": 2}
+    assert dropped == 1
+
+
+def test_text_is_not_touched() -> None:
+    """Arguments and tools that are stored as JSON text hold no null that Arrow invented."""
+    text = '{"a": null, "b": 1}'
+    offered = json.dumps([tool("f", a={"type": "null", "default": None})])
+    row = {"messages": calls("f", text), "tools": offered}
+    assert without_arrow_nulls(row) == (row, 0)
+
+    nested, dropped = without_arrow_nulls({"messages": calls("f", {"a": None, "b": None}), "tools": offered})
+    assert nested["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"a": None}  # the text's schema counts
+    assert dropped == 1
+
+
+def test_defaults_of_tools_stay_where_null_is_allowed() -> None:
+    row = {
+        "messages": calls("f", {}),
+        "tools": [
+            tool(
+                "f",
+                a={"type": ["string", "null"], "default": None, "enum": None, "const": None},
+                b={"type": "string", "default": None, "description": None},
+                c=None,
+            )
+        ],
+    }
+    made, dropped = without_arrow_nulls(row)
+    assert made["tools"][0]["function"]["parameters"]["properties"] == {
+        "a": {"type": ["string", "null"], "default": None, "const": None},
+        "b": {"type": "string"},
+    }
+    assert dropped == 4
+
+
+def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:
+    row = {"messages": calls("f", {"a": None}), "tools": [tool("f", b={"type": "string", "default": None})]}
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    (chat,) = ChatFile(file).iterate()
+    assert isinstance(chat, Conversation)
+    assert (arguments_of(chat), chat.tools, chat.changed) == ({"a": None}, row["tools"], ())
+
+
+def test_odd_shapes_are_left_to_those_who_read_them() -> None:
+    for row in (
+        {"messages": "x", "tools": 5},
+        {"messages": [None, 1, {"tool_calls": [None, {"function": None}, {"function": {"name": 1, "arguments": 2}}]}]},
+        {"messages": calls("f", [{"a": None}]), "tools": [None, "x", {"function": {"name": None}}]},
+        {"messages": calls("f", {"a": None}), "tools": [tool("f", a={"anyOf": "x", "$ref": 5, "type": 3})]},
+    ):
+        without_arrow_nulls(row)
+        conversation_of(Record("here", row, arrow=True), "messages")
+
+
+def test_schemas_that_refer_to_themselves_end() -> None:
+    again = {"anyOf": [{"$ref": "#/$defs/a"}] * 20 + [{"$ref": "#"}]}
+    offered = tool("f", a=again)
+    offered["function"]["parameters"]["$defs"] = {"a": again}
+    row = {"messages": calls("f", {"a": None, "b": {"c": None}}), "tools": [offered]}
+    made, _ = without_arrow_nulls(row)
+    assert made["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"a": None, "b": {}}
+
+
+def test_builds_count_the_rows(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    from tests.renderers.small import family
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "chats.parquet")
+    lines = tmp_path / "chats.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for source, name in ((tmp_path / "chats.parquet", "p"), (lines, "j")):
+        build_sft_cache(ChatFile(source), str(tmp_path / name), tokenizer=family("qwen3"), val_frac=0, seed=1)
+    made = [(tmp_path / name / "train_tokens.bin").read_bytes() for name in ("p", "j")]
+    assert made[0] == made[1]
+    metas = [json.loads((tmp_path / name / "meta.json").read_text()) for name in ("p", "j")]
+    assert [meta.get("changed") for meta in metas] == [{"arrow_nulls_dropped": 3}, None]
