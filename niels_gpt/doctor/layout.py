@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Turns
+from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
 _Part = tuple[int, int]  # an id, or a number of bytes of white space

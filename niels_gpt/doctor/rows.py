@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from niels_gpt.forks import cached_property
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
 from niels_gpt.doctor.tally import Tally
+from niels_gpt.forks import cached_property
 
 WINDOW = 6  # tokens shown on either side
 

@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.episodes.kept import Int64s, Kept
 from niels_gpt.episodes.members import Members, Span
 from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.forks import cached_property
 from niels_gpt.manifests import Manifest
 
 

@@ -13,13 +13,13 @@ whole rows are then copied in one piece, and a masked copy is needed for their e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.mmap import RowReader
+from niels_gpt.forks import cached_property
 
 Int64s = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import weakref
@@ -55,6 +56,7 @@ class Prefetch:
             raise UsageError(f"depth is {depth}; expected at least 1 batch made ahead")
         self._feed, self._state, self._handed_out = feed, feed.state(start), handed_out
         self._logged: int | None = None
+        self._process = os.getpid()
         self._device = torch.device(device)
         self._queue: _Queue = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
@@ -95,10 +97,12 @@ class Prefetch:
 
     def _wait(self) -> EpisodeBatch | _Failed:
         while not self._stop.is_set():
+            if os.getpid() != self._process:  # the queue's lock may be one that no thread here releases
+                raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=0.5)
             if not (self._thread.is_alive() or self._stop.is_set()) and self._queue.empty():
-                raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
+                raise RuntimeError("the prefetching thread ended without a batch")
         raise StopIteration  # `close` was called, maybe by another thread while this one waited
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from niels_gpt.forks import cached_property
 
 Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
 KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from niels_gpt.explorer.gallery import Choice
 from niels_gpt.explorer.modes import LossMode
 from niels_gpt.explorer.strip import stored_strip
 from niels_gpt.explorer.tokens import Spelling, spelling_of, view_episode, view_example
+from niels_gpt.forks import cached_property
 from niels_gpt.format.masks import assistant_mask
 
 RUN_TOKENS = 1024  # of a token stream: what a row of the table holds

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.flat import FlatEncoder, bytes_of
 from niels_gpt.tokenizer.pieces import Ids, Positions, counted, edges_of
 from niels_gpt.tokenizer.seams import SEAM

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from niels_gpt.errors import MessageError
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, check_text, reasoning_of
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from functools import cached_property
 
 import numpy as np
 
+from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
 _UNKNOWN = "\ufffd".encode()

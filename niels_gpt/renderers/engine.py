@@ -11,10 +11,10 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close

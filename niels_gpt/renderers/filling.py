@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
 from niels_gpt.renderers.alone import Alone, encode_alone
 from niels_gpt.renderers.apart import Apart, encode_apart

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import BuiltinMethodType, MethodType
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from jinja2.runtime import LoopContext
 from jinja2.utils import Namespace
 
 from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.forks import new_lock
 from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, TracedDict, joined, origin_of
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
@@ -289,6 +290,12 @@ def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = Fal
     return indention + text if first else text
 
 
+@cache
+def _one_compiles() -> Any:
+    """A fork waits for a thread that compiles, since Jinja keeps its lexers under a lock of its own."""
+    return new_lock()
+
+
 @lru_cache(maxsize=64)
 def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Template:
     """A template, compiled once.
@@ -297,7 +304,8 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
         TemplateError: a syntax error, with its line.
     """
     try:
-        return TracingEnvironment(clock).from_string(source)
+        with _one_compiles():
+            return TracingEnvironment(clock).from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
             f"chat template, line {error.lineno}: {error.message}; repair the template, or pass another one"

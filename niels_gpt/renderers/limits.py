@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from niels_gpt.extras import check_library
+from niels_gpt.forks import make_anew, new_lock
 
 _LOG: Final = logging.getLogger(__name__)
 Key = tuple[str, str]  # a server's root and a model
@@ -36,10 +36,15 @@ class Limits:
     """What servers told of their models. One request per key, however many calls and event loops want to know."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._known: dict[Key, int | None] = {}
         self._asked: dict[Key, Future[Answer | None]] = {}
         self._warned: set[Key] = set()
+        make_anew(self)
+
+    def after_fork(self) -> None:
+        """Whoever was asking is not there to answer those who wait."""
+        self._asked = {}
 
     async def of(self, key: Key, ask: Callable[[], Awaitable[Answer]]) -> int | None:
         """The limit; failures hold for those who wait for the same request, and are not kept."""
@@ -66,7 +71,7 @@ class Limits:
             with self._lock:
                 if answer is not None and not answer.problem:
                     self._known[key] = answer.limit
-                del self._asked[key]
+                self._asked.pop(key, None)
             future.set_result(answer)
         if answer.problem and key not in self._warned:
             self._warned.add(key)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 from niels_gpt.errors import UsageError
+from niels_gpt.forks import make_anew
 from niels_gpt.messages import Message
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
@@ -17,6 +19,8 @@ from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
 
 class RendererPool:
     """A renderer that lends out `size` renderers, one to a call at a time.
+
+    In a forked process those that other threads had taken are free again.
 
     Args:
         factory: makes one renderer; called `size` times, some at once.
@@ -29,19 +33,35 @@ class RendererPool:
         if size < 1:
             raise UsageError(f"the pool's size is {size}; expected 1 or more")
         self.size = size
-        self._free: queue.SimpleQueue[Renderer] = queue.SimpleQueue()
         with ThreadPoolExecutor(max_workers=min(size, 8)) as threads:
-            for renderer in threads.map(lambda _: factory(), range(size)):
-                self._free.put(renderer)
+            self._renderers = list(threads.map(lambda _: factory(), range(size)))
+        self._taken: dict[int, int] = {}  # by which thread
+        self._free = self._queue_of_free()
+        make_anew(self)
+
+    def _queue_of_free(self) -> queue.SimpleQueue[int]:
+        free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(self.size):
+            if number not in self._taken:
+                free.put(number)
+        return free
+
+    def after_fork(self) -> None:
+        """What other threads had taken they cannot give back here."""
+        here = threading.get_ident()
+        self._taken = {number: thread for number, thread in self._taken.items() if thread == here}
+        self._free = self._queue_of_free()
 
     @contextmanager
     def checkout(self) -> Iterator[Renderer]:
         """One renderer for as long as the block lasts; waits until one is free."""
-        renderer = self._free.get()
+        number = self._free.get()
+        self._taken[number] = threading.get_ident()
         try:
-            yield renderer
+            yield self._renderers[number]
         finally:
-            self._free.put(renderer)
+            del self._taken[number]
+            self._free.put(number)
 
     def render(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.forks import new_lock
 from niels_gpt.renderers.images import ImagePart, image_hash, load_image
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Images:
         self._inner, self.most = inner, most
         self._made: OrderedDict[str, ProcessedImage] = OrderedDict()
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @classmethod
     def of(cls, processor: Any, most: int) -> Images:

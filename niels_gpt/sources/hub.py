@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
+from niels_gpt.forks import cached_property
 from niels_gpt.inputs import Document, Record, Rejected
 from niels_gpt.remote import RemoteFile, located
 from niels_gpt.sources.base import ReadCount

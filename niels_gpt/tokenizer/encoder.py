@@ -16,7 +16,7 @@ import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.description import read_description
-from niels_gpt.tokenizer.engines import Body, EngineName, from_offsets, load_tokenizers
+from niels_gpt.tokenizer.engines import Body, EngineName, encodings_of, from_offsets, load_tokenizers
 from niels_gpt.tokenizer.flat import FlatEncoder
 from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
 from niels_gpt.tokenizer.pieces import (
@@ -265,7 +265,7 @@ class Encoder:
         """Encode every string with its control tokens, and make sure that none of them came from text."""
         bounds = zip(pieces.string_edges[:-1].tolist(), pieces.string_edges[1:].tolist(), strict=True)
         strings = [pieces.joined[a:b].decode() for a, b in bounds]
-        encoded = self._whole().encode_batch(strings, add_special_tokens=False)
+        encoded = encodings_of(self._whole(), strings, offsets=True)
         parts = [from_offsets(e, s, self.parts.name) for e, s in zip(encoded, strings, strict=True)]
         for index, (encoding, text) in enumerate(zip(encoded, strings, strict=True)):
             ids, starts = parts[index]

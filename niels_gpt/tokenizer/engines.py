@@ -5,13 +5,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice, repeat
-from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.extras import check_library
+from niels_gpt.forks import is_forked, new_lock
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of
 
@@ -41,7 +41,7 @@ class Body:
         self._lengths, self._form = about.byte_lengths, about.form
         self._tokenizer = load_tokenizers(data, name)
         self._gigatoken: Gigatoken | None = None
-        self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
+        self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
         self.reason = "asked for"
         plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
         _check_added_ids(self._tokenizer, plain, name)
@@ -86,9 +86,7 @@ class Body:
                 encoded = list(map(backend.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
-        encoded = [
-            e.ids for e in self._tokenizer.encode_batch_fast([run.decode() for run in runs], add_special_tokens=False)
-        ]
+        encoded = [e.ids for e in encodings_of(self._tokenizer, [run.decode() for run in runs], offsets=False)]
         counts = np.fromiter(map(len, encoded), np.int64, len(runs))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
 
@@ -118,6 +116,19 @@ class Body:
         counts = np.fromiter((len(ids) for ids, _ in parts), np.int64, len(parts))
         ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
         return ids, np.concatenate([NO_POSITIONS, *(starts for _, starts in parts)]), counts
+
+
+def encodings_of(tokenizer: Any, texts: list[str], *, offsets: bool) -> list[Any]:
+    """What `tokenizers` makes of each text.
+
+    In a forked process one after the other: its threads are not there, and where TOKENIZERS_PARALLELISM is set it waits
+    for them.
+    """
+    if is_forked():
+        return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    made: list[Any] = encode(texts, add_special_tokens=False)
+    return made
 
 
 def _is_normal(run: bytes, form: Any) -> bool:

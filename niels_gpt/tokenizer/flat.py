@@ -10,12 +10,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.forks import new_lock
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import Body, Gigatoken, proven_gigatoken
 from niels_gpt.tokenizer.pieces import ControlFinder, Ids, Positions, edges_of
@@ -44,7 +44,7 @@ class Frames(dict[str, int]):
 
     def __init__(self, finder: ControlFinder) -> None:
         super().__init__()
-        self._finder, self._lock = finder, Lock()
+        self._finder, self._lock = finder, new_lock()
         self._hits: list[tuple[int, int]] = []
         self._ends = [0]
         self._made: tuple[Positions, Positions] | None = None
@@ -133,7 +133,7 @@ class FlatEncoder:
         self._finder, self._frames = finder, Frames(finder)
         self._gigatoken = made
         self._is_control = np.append(is_control, True)  # an id beyond the vocabulary fails the proof
-        self._one_at_a_time = Lock()  # gigatoken refuses a second thread: "Already borrowed"
+        self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
         lengths = np.zeros(about.vocab_size, np.int32)
         if about.byte_lengths is not None:
             lengths[: about.byte_lengths.size] = about.byte_lengths

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 from niels_gpt.errors import TokenizerError
+from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.cutting import CutEncoder
 from niels_gpt.tokenizer.description import from_spaced
 from niels_gpt.tokenizer.pieces import Ids, Positions, flat_of
