@@ -83,7 +83,7 @@ def make_anew(held: MadeAnew) -> None:
 
 
 if TYPE_CHECKING:
-    from functools import cached_property
+    from functools import cached_property as cached_property
 else:
 
     class cached_property:  # noqa: N801 - it stands where functools' one would

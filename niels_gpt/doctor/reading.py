@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from niels_gpt.doctor.slices import SLICE_ROWS, Slice, Stored, of_batches, of_li
 from niels_gpt.doctor.stored import StoredFiles
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
+from niels_gpt.forks import cached_property
 from niels_gpt.inputs import Record, Rejected, expand, read_jsonl, the_file
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from niels_gpt.doctor.documents import Run
 from niels_gpt.doctor.rows import Int64s, TokenRows
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
+from niels_gpt.forks import cached_property
 from niels_gpt.format.masks import assistant_mask
 
 
