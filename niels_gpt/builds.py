@@ -17,7 +17,7 @@ from niels_gpt.cache.meta import Meta, open_meta, tokenizer_sha256
 from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
 from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.manifests import read_manifest
+from niels_gpt.manifests import read_manifest, sealed
 from niels_gpt.progress import Progress
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.staging import StagedDirectory, tidy_up
@@ -242,7 +242,7 @@ class Build:
         counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
         if self.rejections.changed:
             counts["changed"] = dict(sorted(self.rejections.changed.items()))
-        write_atomic(self.path / self._manifest, json_bytes(self._meta | counts | {"files": files}))
+        write_atomic(self.path / self._manifest, json_bytes(sealed(self._meta | counts | {"files": files})))
         self._staged.commit()
 
     def __exit__(

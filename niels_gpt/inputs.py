@@ -149,7 +149,7 @@ def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
 
 def reading(path: AnyFile) -> AbstractContextManager[None]:
     """What goes wrong inside with a file's disk or network is a `StorageError` that names it."""
-    return remote_errors("reading", str(path)) if isinstance(path, RemoteFile) else storage_errors("reading", path)
+    return remote_errors("reading", path.url) if isinstance(path, RemoteFile) else storage_errors("reading", path)
 
 
 def read_text(path: AnyFile) -> str:

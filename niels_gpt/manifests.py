@@ -1,19 +1,28 @@
 """Manifests: the JSON file that a build writes last and that lists every other file of its directory.
 
 `meta.json` of a cache and `episodes.json` of an episodes dataset are manifests. A directory with one is complete.
+
+`manifest_sha256` is the hash of all its other contents (not of its bytes: white space and the order of keys do not
+matter), so that a change of any field is found. Manifests of earlier versions have none and are accepted.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
 
-from niels_gpt.checksums import file_record, find_damage
-from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.fields import COUNT, COUNTS, REPAIR, check_fields, check_parts, objects_of
+from niels_gpt.checksums import BLOCK_BYTES, file_record, find_damage
+from niels_gpt.errors import CacheError, shown, storage_errors
+from niels_gpt.fields import COUNT, COUNTS, FILE, REPAIR, check_fields, check_parts, objects_of
 from niels_gpt.progress import SILENT, Progress
+
+SEAL: Final = "manifest_sha256"
+UNSEALED: Final = f"no {SEAL} in it (written by an earlier version or another program), so edits of it cannot be told"
+MOST_NAME_BYTES: Final = 255  # of one part of a path, as file systems have it
+MOST_PATH: Final = 1000
 
 Manifest = dict[str, Any]
 FileRecords = Mapping[str, Mapping[str, Any]]
@@ -62,12 +71,67 @@ def check_splits(path: Path, manifest: Manifest, splits: Sequence[str], counted:
         raise CacheError(f"{path}: splits count different things: {' and '.join(map(str, columns))}. {REPAIR}")
 
 
+def sealed(manifest: Mapping[str, Any]) -> Manifest:
+    """The manifest as JSON has it (keys are texts, tuples are lists), with the hash of its contents as the last key."""
+    contents = json.loads(json.dumps({key: value for key, value in manifest.items() if key != SEAL}))
+    return {**contents, SEAL: _contents_sha256(contents)}
+
+
+def check_seal(path: Path, manifest: Manifest) -> None:
+    """Raise `CacheError` for a manifest that is not what was written; one without a hash cannot be judged.
+
+    What holds data of other programs, or an edit that is meant, loads after its line `manifest_sha256` is taken out.
+    """
+    if SEAL not in manifest:
+        return
+    found = _contents_sha256(manifest)
+    if manifest[SEAL] != found:
+        raise CacheError(
+            f"{path}: edited or damaged since it was written: {SEAL} is {shown(manifest[SEAL])}, the contents have "
+            f"{found}. {REPAIR}; if the edit is meant, take out the line {SEAL}"
+        )
+
+
+def _contents_sha256(manifest: Mapping[str, Any]) -> str:
+    contents = {key: value for key, value in manifest.items() if key != SEAL}
+    canonical = json.dumps(contents, sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode()).hexdigest()
+
+
+def check_listed(path: Path, manifest: Manifest) -> None:
+    """Raise `CacheError` unless the manifest at `path` lists files of its own directory, each with a whole record."""
+    check_parts(path, manifest, "files", FILE)
+    check_names(path, manifest["files"])
+    for name, record in manifest["files"].items():
+        blocks = -(-record["bytes"] // BLOCK_BYTES)
+        if len(record["crc32_blocks"]) != 8 * blocks:
+            raise CacheError(
+                f"{path}: files.{name}.crc32_blocks has {len(record['crc32_blocks']):,} digits for "
+                f"{record['bytes']:,} bytes; expected {8 * blocks:,}. {REPAIR}"
+            )
+
+
 def check_names(path: Path, names: Iterable[str]) -> None:
-    """Raise `CacheError` for a listed file that would lie outside the manifest's directory."""
+    """Raise `CacheError` for a listed name that is no plain path of a file below the manifest's directory.
+
+    Names come from elsewhere and become paths: none may leave the directory, be the manifest itself or one of the
+    hidden files by which we mark unfinished work, or be one that a file system refuses.
+    """
     for name in names:
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or ".." in parts:
-            raise CacheError(f"{path}: lists {name!r}, which is no file of this directory; do not trust this dataset")
+        if not _is_plain(name) or name == path.name:
+            raise CacheError(
+                f"{path}: lists {shown(name)}, which is no file of this directory; do not trust this dataset"
+            )
+
+
+def _is_plain(name: str) -> bool:
+    """`train/tokens.bin`, but not `../x`, `/x`, `a//b`, `.x`, `a\\b`, nor what is too long or not printable."""
+    parts = name.split("/")
+    try:
+        short = all(0 < len(part.encode()) <= MOST_NAME_BYTES for part in parts) and len(name) <= MOST_PATH
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return short and name.isprintable() and "\\" not in name and not any(part.startswith(".") for part in parts)
 
 
 def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Sequence[str]) -> None:
@@ -100,7 +164,10 @@ def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) 
         path = folder / name
         progress.begin(name, total=record["bytes"], unit="bytes")
         if file_record(path).sha256 != record["sha256"]:
-            yield from _damage_lines(path, record["crc32_blocks"])
+            damaged = list(_damage_lines(path, record["crc32_blocks"]))
+            yield from damaged
+            if not damaged:
+                yield f"{path}: another sha256 than recorded, while its blocks agree: the record was edited. {REPAIR}"
         progress.advance(record["bytes"])
 
 

@@ -10,6 +10,7 @@ Both refuse the same values with the same exit code, 2.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,6 +52,22 @@ class Range:
             raise UsageError(f"{name} is {shown(value)}; expected {least}")
         if value > self.most:
             raise UsageError(f"{name} is {shown(value)}; expected at most {self.most}")
+
+    def whole(self, value: Any, name: str | None = None) -> int:
+        """A number that must be given and be whole, as an `int`, from Python's integers or another library's.
+
+        Raises:
+            UsageError: as `check`; `None` and a tensor of fractions too.
+        """
+        try:
+            number = None if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            number = None
+        if number is None:
+            what = f"a whole number from {self.least} to {self.most}"
+            raise UsageError(f"{name or self.name} is {shown(value)}; expected {what}")
+        self.check(number, name)
+        return number
 
     def option(self, flag: str | None = None) -> dict[str, Any]:
         """The check as typer runs it, before the command begins; typer's own `min` and `max` let nan pass.
@@ -99,8 +116,13 @@ MAX_LINES: Final = Range("max_lines", 1, LARGE)
 TOKEN_ID: Final = Range("token id", 0, (1 << 32) - 1)
 VOCAB_SIZE: Final = Range("vocab_size", 1, 1 << 32)
 ROW: Final = Range("number", 0, LARGE)
+BATCH_SIZE: Final = Range("B", 1, (1 << 31) - 1)
 LENGTH: Final = Range("T", 1, (1 << 31) - 2)  # a row holds one token more
 BLOCK_SIZE: Final = Range("block_size", 1, (1 << 31) - 2)
+EPOCHS: Final = Range("epochs", 1, LARGE)
+DEPTH: Final = Range("depth", 1, 1 << 20)  # of a queue, in batches
+RANK: Final = Range("rank", 0, (1 << 31) - 1)
+WORLD_SIZE: Final = Range("world_size", 1, (1 << 31) - 1)
 
 LIMIT: Final = Range("limit", 1, LARGE)
 MAX_LENGTH: Final = Range("max_length", 1, (1 << 31) - 1)

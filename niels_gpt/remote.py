@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError
+from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError, shortened, without_passwords
 from niels_gpt.extras import check_library
 
 READ_BYTES = 8 << 20
@@ -25,12 +25,13 @@ class RemoteFile:
     url: str
 
     def __str__(self) -> str:
-        return self.url
+        """The URL without passwords, for messages and records."""
+        return without_passwords(self.url)
 
     @property
     def name(self) -> str:
-        """The last part of the URL."""
-        return PurePosixPath(self.url).name
+        """The last part of the URL, without passwords."""
+        return PurePosixPath(str(self)).name
 
     @property
     def suffix(self) -> str:
@@ -111,7 +112,7 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
 
 
 def _short(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+    return shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
 
 
 def _remedy(error: Exception) -> str:

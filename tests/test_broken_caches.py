@@ -144,7 +144,7 @@ INDICES: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "negative": (lambda: edit_index(lambda o: o.__setitem__(5, -7)), ("offset -7 of record 5", "damaged")),
     "not from 0": (lambda: edit_index(lambda o: o.__setitem__(0, 3)), ("run from 3", "do not belong together")),
     "beyond the end": (lambda: edit_index(lambda o: o.__setitem__(-1, 10**6)), ("1,000,000", "do not belong together")),
-    "not int64": (lambda: np.save("chats/train_idx.npy", np.arange(90.0)), ("float64", "expected int64")),
+    "not int64": (lambda: np.save("chats/train_idx.npy", np.arange(90.0)), ("<f8", "expected int64")),
 }
 
 
@@ -267,9 +267,9 @@ def test_show_fills_up_what_reaches_beyond_the_data(niels: Niels) -> None:
 
 @pytest.mark.parametrize("open_dataset", [open_chats, open_notes])
 def test_batches_of_nothing_are_refused(niels: Niels, open_dataset: Callable[..., Any]) -> None:
-    with pytest.raises(UsageError, match=r"B is 0; expected a batch size of at least 1"):
+    with pytest.raises(UsageError, match=r"B is 0; expected at least 1"):
         open_dataset().get_batch(B=0, generator=torch.Generator())
-    with pytest.raises(UsageError, match=r"T is 0; expected a window of at least 1 token"):
+    with pytest.raises(UsageError, match=r"T is 0; expected at least 1"):
         open_dataset(T=0)
 
 

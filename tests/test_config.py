@@ -48,7 +48,7 @@ def written(config: TrainingConfig) -> str:
 
 def refusal(text: str | bytes, **more: Any) -> str:
     with pytest.raises(InputError) as caught:
-        parse_training_config(text, where="c.xml", **more)
+        parse_training_config(text, where="c.xml", **{"strict": True, **more})
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -458,8 +458,50 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.xml"
     file.write_text(inside("<lr>1</lr>"))
     with pytest.raises(InputError, match=rf"^{file}:3: <lr> is no tag"):
-        read_training_config(file)
+        read_training_config(file, strict=True)
     assert read_training_config(file, foreign=("lr",)) == TrainingConfig()
+
+
+REAL = """
+    <learning_rate>3e-4</learning_rate>
+    <max_iters schedule="cosine">5000</max_iters>
+    <dataset_mode>sft_episode</dataset_mode>
+    <optimizer><name>adamw</name><betas>0.9 0.95</betas></optimizer>
+    <epoch_sede>7</epoch_sede>
+    <learning_rate>1e-4</learning_rate>
+    <batch_size>4</batch_size>
+"""
+
+
+def test_a_real_configuration_has_other_tags_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The whole program's settings stand in one `<training>`: ours are read, the log names the rest once."""
+    file = tmp_path / "c.xml"
+    file.write_text(inside(REAL))
+    config = read_training_config(file)
+    assert config == TrainingConfig(dataset_mode="sft_episode", batch_size=4)
+    (record,) = caplog.records
+    told = record.getMessage()
+    assert record.levelname == "WARNING"
+    for tag in ("<learning_rate> (line ", "<max_iters>", "<optimizer>", "<epoch_sede> (line "):
+        assert told.count(tag) == 1
+    assert "(did you mean epoch_seed?)" in told
+    assert "<name>" not in told  # what other tags contain is not ours
+    with pytest.raises(InputError, match="<learning_rate> is no tag of <training>"):
+        read_training_config(file, strict=True)
+    caplog.clear()
+    read_training_config(file, foreign=("learning_rate", "max_iters", "optimizer", "epoch_sede"), strict=True)
+    assert not caplog.records
+
+
+def test_a_warning_of_many_tags_is_short(caplog: pytest.LogCaptureFixture) -> None:
+    parse_training_config(inside("".join(f"<x{n}{'y' * 300}/>" for n in range(500))))
+    assert len(caplog.text) < 2000
+    assert "and 460 more" in caplog.text
+
+
+def test_our_own_tags_are_checked_beside_others(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InputError, match="batch_size"):
+        parse_training_config(inside("<lr>1</lr><batch_size>no</batch_size>"))
 
 
 def test_no_file(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ from niels_gpt.cache.formats import (
     MAX_MESSAGE_BYTES,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
+    META_NAME,
     SEED,
     SHARD_BYTES,
     SPLITS,
     VAL_FRAC,
 )
-from niels_gpt.cache.meta import Meta, open_meta
+from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.manifests import SEAL, UNSEALED
 from niels_gpt.renderers.options import (
     AllowPartial,
     Date,
@@ -344,20 +346,28 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
     """
     with ShownProgress() as progress:
         findings = list(verify_cache(cache, progress))
-    files = open_meta(cache)["files"]
+    meta = open_meta(cache)
+    files, unknown = meta["files"], cannot_be_told(meta)
     if as_json:
-        print_json({"cache": str(cache), "ok": not findings, "files": len(files), "findings": findings})
+        report = {"cache": str(cache), "ok": not findings, "files": len(files), "findings": findings}
+        print_json(report | {"not_judged": unknown})
     elif findings:
         for finding in findings:
             out().print(Text(finding, style="red"), soft_wrap=True)
     else:
         size = sum(record["bytes"] for record in files.values())
-        out().print(
-            Text(f"{cache}: {len(files)} files, {size:,} bytes, all as they were written", style="green"),
-            soft_wrap=True,
-        )
+        told = "all as they were written" if has_checksums(meta) else "whole"
+        out().print(Text(f"{cache}: {len(files)} files, {size:,} bytes, {told}", style="green"), soft_wrap=True)
+        for line in unknown:
+            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
     if findings:
         raise typer.Exit(3)
+
+
+def cannot_be_told(meta: Meta) -> list[str]:
+    """What `verify` cannot judge of a cache."""
+    found = [] if has_checksums(meta) else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
+    return found if SEAL in meta else [*found, f"{META_NAME} itself: {UNSEALED}"]
 
 
 def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:

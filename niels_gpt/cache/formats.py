@@ -8,6 +8,7 @@ Tokens are little-endian and headerless. An index (`*_idx.npy`) holds where each
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.checksums import FileRecord
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
+from niels_gpt.fields import REPAIR
 from niels_gpt.files import HashedWriter
 
 FORMAT_VERSION: Final = 1
@@ -37,6 +39,7 @@ VAL_FRAC: Final = 0.10
 SEED: Final = 42
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
+MOST_HEADER_BYTES: Final = 10_000  # of an .npy, as numpy has it
 _COPY_ITEMS = 1 << 17
 
 
@@ -178,6 +181,43 @@ def _npy_header(n: int) -> bytes:
     header = BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<i8", "fortran_order": False, "shape": (n,)})
     return header.getvalue()
+
+
+def index_header(path: Path) -> tuple[int, int]:
+    """How many offsets an index holds, and where in the file they begin, in bytes.
+
+    Read here and not by numpy, whose reader evaluates the header's text and fails in many ways where that is damaged.
+
+    Raises:
+        CacheError: no `.npy` of int64 and one dimension, or one of another size than its header says.
+    """
+    if not path.is_file():
+        raise CacheError(f"{path}: no such file; expected an index of example offsets")
+    with storage_errors("reading", path), path.open("rb") as file:
+        begin = file.read(8)
+        length_bytes = 2 if begin[6:7] == b"\x01" else 4
+        length = int.from_bytes(file.read(length_bytes), "little")
+        text = file.read(length) if length <= MOST_HEADER_BYTES else b""
+        size = path.stat().st_size
+    whole = begin[:6] == b"\x93NUMPY" and begin[6:] in (b"\x01\0", b"\x02\0", b"\x03\0") and len(text) == length
+    try:
+        header = ast.literal_eval(text.decode("latin-1")) if whole else None
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
+        raise CacheError(f"{path}: not a whole .npy file; it is short, damaged or foreign. {REPAIR}")
+    shape = header["shape"]
+    one_dimension = isinstance(shape, tuple) and len(shape) == 1 and type(shape[0]) is int and shape[0] >= 0
+    if header["descr"] != "<i8" or not one_dimension or not isinstance(header["fortran_order"], bool):
+        what = f"{shown(header['descr'])} of shape {shown(shape)}"
+        raise CacheError(f"{path}: {what}; expected int64 of one dimension ('<i8'). {REPAIR}")
+    start = len(begin) + length_bytes + length
+    if size != start + 8 * shape[0]:
+        raise CacheError(
+            f"{path}: not a whole .npy file: {size:,} bytes, but the {shape[0]:,} offsets of its header need "
+            f"{start + 8 * shape[0]:,}. {REPAIR}"
+        )
+    return shape[0], start
 
 
 def _chunks(path: Path) -> Iterator[npt.NDArray[np.int64]]:

@@ -3,22 +3,34 @@
 Keys (document 001, and ours): `format_version`, `kind` ("pretrain" or "sft"), `dataset_name`, `dataset_config`,
 `streaming`, `split_rule`, `seed`, `token_dtype`, `tokenizer_sha256`, `vocab_size`, `special_token_ids`, `totals` (its
 entries also stand at the top level, as either reading of the document expects), the options of the build, counts
-per split, `dropped` rows by reason, and `files`: bytes, sha256 and block CRCs of each.
+per split, `dropped` rows by reason, `files`: bytes, sha256 and block CRCs of each, and `manifest_sha256`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from niels_gpt.cache.formats import FORMAT_VERSION, META_NAME, SPLITS, TOKEN_DTYPES, mask_name
+import numpy as np
+
+from niels_gpt.cache.formats import (
+    FORMAT_VERSION,
+    META_NAME,
+    SPLITS,
+    TOKEN_DTYPES,
+    index_header,
+    index_name,
+    mask_name,
+    tokens_name,
+)
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import CacheError, Mismatch
-from niels_gpt.fields import COUNTS, FILE, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, check_fields, check_parts, one_of
+from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
+from niels_gpt.fields import COUNT, COUNTS, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, Field, check_fields, one_of
 from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.manifests import Manifest, check_files, check_keys, check_splits, read_manifest
+from niels_gpt.manifests import Manifest, check_files, check_keys, check_listed, check_seal, check_splits, read_manifest
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
@@ -38,6 +50,23 @@ REQUIRED_KEYS = (
     "splits",
     "files",
 )
+
+# What document 001 asks for, beside the totals; a meta that has these and none of ours was written by another program.
+DOCUMENT_KEYS = (
+    "dataset_name",
+    "dataset_config",
+    "split_rule",
+    "seed",
+    "token_dtype",
+    "tokenizer_sha256",
+    "vocab_size",
+    "special_token_ids",
+)
+OUR_KEYS = ("format_version", "splits", "files")
+TOTALS = ("train_tokens", "val_tokens", "train_examples", "val_examples")
+CONFIG = Field("an object, a text, or null", lambda value: value is None or isinstance(value, dict | str))
+SAMPLES = 64
+SAMPLE_BYTES = 4096
 
 FIELDS = {
     "kind": one_of(("pretrain", "sft")),
@@ -98,8 +127,12 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 def open_meta(folder: Path) -> Meta:
     """The meta of a finished cache whose files all have their recorded size. Reads no tokens.
 
+    A meta with the keys of document 001 alone, as other programs write it, is completed from the files that are there;
+    see `has_checksums`.
+
     Raises:
-        CacheError: no cache, a foreign or newer format, not built, or a file that is missing or of another size.
+        CacheError: no cache, a foreign or newer format, not built, an edited or damaged meta, or a file that is missing
+            or of another size.
     """
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such directory"
@@ -108,21 +141,100 @@ def open_meta(folder: Path) -> Meta:
     meta = read_meta(str(path))
     if meta.get("built") is False:
         raise CacheError(f"{path}: a stub that says 'not built'; build this cache first")
+    if not any(key in meta for key in OUR_KEYS):
+        return completed(folder, meta)
     check_keys(path, meta, REQUIRED_KEYS, "token cache")
     if meta["format_version"] != FORMAT_VERSION:
         raise CacheError(
-            f"{path}: format version {meta['format_version']}; this version of niels_gpt reads {FORMAT_VERSION}. "
-            "Build the cache again, or use the version that wrote it"
+            f"{path}: format version {shown(meta['format_version'])}; this version of niels_gpt reads "
+            f"{FORMAT_VERSION}. Build the cache again, or use the version that wrote it"
         )
     check_fields(path, meta, FIELDS)
-    needed = () if "mask_dtype" in meta else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
-    if missing := [name for name in needed if name not in meta["special_token_ids"]]:
-        raise CacheError(f"{path}: special_token_ids lacks {', '.join(missing)}. {REPAIR}")
-    check_parts(path, meta, "files", FILE)
+    check_special_ids(path, meta)
+    check_listed(path, meta)
     check_splits(path, meta, SPLITS, ("tokens",))
     _check_counts(path, meta)
     check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
+    check_seal(path, meta)
     return meta
+
+
+def check_special_ids(path: Path, meta: Meta) -> None:
+    """Raise `CacheError` unless the special ids that readers need are recorded."""
+    needed = () if "mask_dtype" in meta else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
+    if missing := [name for name in needed if name not in meta["special_token_ids"]]:
+        raise CacheError(f"{path}: special_token_ids lacks {', '.join(missing)}. {REPAIR}")
+
+
+def has_checksums(meta: Meta) -> bool:
+    """Does the meta record checksums of the files? That of another program, with document 001's keys alone, does not.
+
+    The `sha256` of its files is then one of 64 samples of each, which tells two caches apart and finds no damage.
+    """
+    return not meta.get("without_checksums", False)
+
+
+def completed(folder: Path, meta: Meta) -> Meta:
+    """A meta with the keys of document 001 alone, and what the files say.
+
+    The document can be read either way, so the totals may stand at the top level or in `totals`.
+
+    Raises:
+        CacheError: a key is missing or wrong, or the files hold other numbers of tokens or examples than it says.
+    """
+    path = folder / META_NAME
+    check_keys(path, meta, DOCUMENT_KEYS, "token cache")
+    check_fields(path, meta, {**FIELDS, "dataset_config": CONFIG})
+    totals = {name: meta[name] for name in TOTALS if name in meta} | meta.get("totals", {})
+    check_fields(path, totals, dict.fromkeys(TOTALS, COUNT), "totals.")
+    is_sft = any((folder / tokens_name(split)).is_file() for split in SPLITS)
+    found = {**meta, "format_version": FORMAT_VERSION, "kind": "sft" if is_sft else "pretrain", "totals": totals}
+    check_special_ids(path, found)
+    splits, files = {}, {}
+    for split in SPLITS:
+        names = _sft_names(folder, split) if is_sft else sorted(folder.glob(f"{split}/shard_*.bin"))
+        files |= {file.relative_to(folder).as_posix(): _sampled(file) for file in names}
+        size = sum(file.stat().st_size for file in names if file.suffix == ".bin")
+        splits[split] = {"tokens": size // np.dtype(TOKEN_DTYPES[meta["token_dtype"]]).itemsize}
+        if is_sft and names:
+            n, start = index_header(folder / index_name(split))
+            splits[split]["examples"] = n - _ends_with_the_file(folder / index_name(split), n, start, splits[split])
+        elif is_sft:
+            splits[split]["examples"] = 0
+        for name, count in splits[split].items():
+            if totals.setdefault(f"{split}_{name}", count) != count:
+                raise CacheError(
+                    f"{path}: {split}_{name} is {totals[f'{split}_{name}']:,}, but the files hold {count:,}; one of "
+                    "them is cut short, or they do not belong together. Copy or build them again"
+                )
+    return {**found, "splits": splits, "files": files, "without_checksums": True}
+
+
+def _sft_names(folder: Path, split: str) -> list[Path]:
+    """The two files of a split; none where it is absent."""
+    tokens, index = folder / tokens_name(split), folder / index_name(split)
+    return [tokens, index] if tokens.is_file() or index.is_file() else []
+
+
+def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int]) -> bool:
+    """Is the last of the offsets the end of the tokens? The index may have it or not."""
+    if n == 0:
+        return False
+    last = np.fromfile(path, dtype="<i8", count=1, offset=start + 8 * (n - 1))
+    return bool(last[0] == counts["tokens"])
+
+
+def _sampled(path: Path) -> dict[str, Any]:
+    """A record of a file whose bytes are not all read."""
+    if not path.is_file():
+        raise CacheError(f"{path}: no such file; expected tokens and index side by side. Copy the missing one")
+    size = path.stat().st_size
+    seen = hashlib.sha256(str(size).encode())
+    with storage_errors("reading", path), path.open("rb") as file:
+        for block in range(SAMPLES):
+            file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
+            seen.update(file.read(SAMPLE_BYTES))
+    return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
 
 
 def _check_counts(path: Path, meta: Meta) -> None:

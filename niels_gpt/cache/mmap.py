@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_name, mask_name, tokens_name
-from niels_gpt.cache.meta import Meta, open_meta
+from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_name, mask_name, tokens_name
+from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.fields import REPAIR
 from niels_gpt.manifests import verify_files
@@ -99,16 +99,11 @@ class ExampleIndex:
 
 
 def _load_npy(path: Path) -> Int64s:
-    if not path.is_file():
-        raise CacheError(f"{path}: no such file; expected an index of example offsets")
-    try:
-        with storage_errors("mapping", path):
-            offsets = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise CacheError(f"{path}: not a whole .npy file ({error}); it is short or foreign") from error
-    if offsets.ndim != 1 or offsets.dtype != np.dtype("<i8"):
-        raise CacheError(f"{path}: {offsets.dtype} of shape {offsets.shape}; expected int64 of one dimension")
-    return np.asarray(offsets)
+    n, start = index_header(path)
+    if n == 0:  # an empty array cannot be mapped
+        return np.empty(0, dtype=np.int64)
+    with storage_errors("mapping", path):
+        return np.memmap(path, dtype="<i8", mode="r", offset=start, shape=(n,)).view(np.ndarray)
 
 
 def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
@@ -157,13 +152,14 @@ class RowReader:
 def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
     """Read a whole cache and yield one line for each thing that is wrong; nothing if all is well.
 
-    Every byte is compared with the recorded checksums; every token must be in the vocabulary, every index must grow.
+    Every byte is compared with the recorded checksums, where another program has not left them out; every token must be
+    in the vocabulary, every index must grow.
 
     Raises:
         CacheError: the cache cannot be opened at all.
     """
     meta = open_meta(folder)
-    damaged = list(verify_files(folder, meta["files"], progress))
+    damaged = list(verify_files(folder, meta["files"], progress)) if has_checksums(meta) else []
     yield from damaged
     if not damaged:
         yield from _verify_contents(folder, meta)

@@ -12,7 +12,13 @@ from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
 from niels_gpt.cache.mmap import Int64s, Tokens, map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.collate import check_batch_size, check_length, inputs_and_targets
+from niels_gpt.format.collate import (
+    check_batch_size,
+    check_generator,
+    check_length,
+    checked_device,
+    inputs_and_targets,
+)
 
 
 class PretrainTokenStreamDataset:
@@ -29,21 +35,22 @@ class PretrainTokenStreamDataset:
         n_windows: how many different windows can be drawn.
 
     Raises:
-        UsageError: `T` below 1, or larger than every shard allows (the sizes are named).
+        UsageError: `T` below 1, or larger than every shard allows (the sizes are named); or no such device.
         CacheError: no shards, an unfinished cache, or a shard that is short, long, missing or foreign.
         Mismatch: the cache was built with another tokenizer.
     """
 
     def __init__(self, shards_dir: str, *, T: int, device: str, tokenizer: Any | None = None) -> None:
-        check_length(T)
-        self.shards_dir, self.T, self.device = Path(shards_dir), T, device
+        self.shards_dir, self.T, self.device = Path(shards_dir), check_length(T), device
+        checked_device(device)
         dtype, paths = _find_shards(self.shards_dir, tokenizer)
         shards = [map_tokens(path, dtype) for path in paths]
-        self._windows = [rows for rows in (windows(shard, T + 1) for shard in shards) if len(rows)]
+        self._windows = [rows for rows in (windows(shard, self.T + 1) for shard in shards) if len(rows)]
         if not self._windows:
             sizes = ", ".join(f"{path.name} {len(shard):,}" for path, shard in zip(paths, shards, strict=True))
             raise UsageError(
-                f"{shards_dir}: T + 1 = {T + 1:,} tokens do not fit into any shard (tokens: {sizes}); use a smaller T"
+                f"{shards_dir}: T + 1 = {self.T + 1:,} tokens do not fit into any shard (tokens: {sizes}); "
+                "use a smaller T"
             )
         self._dtype = np.dtype(dtype)
         # Shards with 3 and 5 windows: starts [0 3], 8 in all; window 4 is number 4 - 3 = 1 of the second shard.
@@ -55,9 +62,10 @@ class PretrainTokenStreamDataset:
         """`(x, y)`, int64 of shape (B, T) on the device, with `y[:, :-1] == x[:, 1:]`.
 
         Raises:
-            UsageError: `B` below 1.
+            UsageError: `B` below 1, or no generator of torch's.
         """
-        check_batch_size(B)
+        B = check_batch_size(B)
+        check_generator(generator)
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
         x, y = inputs_and_targets(self._gather(drawn.cpu().numpy()), self.device)
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)

@@ -13,8 +13,15 @@ from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
 from niels_gpt.cache.meta import Meta, meta_beside
 from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.format.collate import check_batch_size, check_length, padded_inputs_and_targets
+from niels_gpt.format.collate import (
+    check_batch_size,
+    check_generator,
+    check_length,
+    checked_device,
+    padded_inputs_and_targets,
+)
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
+from niels_gpt.ranges import TOKEN_ID
 
 
 class SFTExampleDataset:
@@ -33,7 +40,7 @@ class SFTExampleDataset:
         tokenizer: if given, a cache that was built with another one is refused.
 
     Raises:
-        UsageError: `T` below 1, or `asst_id` neither given nor recorded.
+        UsageError: `T` below 1, no such device, or `asst_id` neither given nor recorded.
         CacheError: a file is missing, short or foreign, an unfinished cache, or no examples.
         Mismatch: the cache records another tokenizer or other sentinels.
     """
@@ -49,8 +56,9 @@ class SFTExampleDataset:
         asst_id: int | None = None,
         tokenizer: Any | None = None,
     ) -> None:
-        check_length(T)
-        self.tokens_path, self.idx_path, self.T, self.device = Path(tokens_path), Path(idx_path), T, device
+        self.T = T = check_length(T)
+        self.tokens_path, self.idx_path, self.device = Path(tokens_path), Path(idx_path), device
+        checked_device(device)
         meta = meta_beside(self.tokens_path.parent, tokenizer)
         recorded = meta["special_token_ids"] if meta else {}
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
@@ -73,9 +81,10 @@ class SFTExampleDataset:
         """`(x, y, y_masked)` of `B` random examples, drawn with replacement; see `rows` for the shapes.
 
         Raises:
-            UsageError: `B` below 1.
+            UsageError: `B` below 1, or no generator of torch's.
         """
-        check_batch_size(B)
+        B = check_batch_size(B)
+        check_generator(generator)
         drawn = torch.randint(len(self), (B,), generator=generator, device=generator.device)
         return self.rows(drawn.cpu().numpy())
 
@@ -144,6 +153,7 @@ def _agreed(name: str, given: int | None, recorded: dict[str, int], path: Path) 
             f"{path}: no {META_NAME} beside it names the {name} sentinel; pass {name}_id, or build the cache with "
             "niels-gpt cache build-sft"
         )
+    given = None if given is None else TOKEN_ID.whole(given, f"{name}_id")
     if given is not None and name in recorded and given != recorded[name]:
         raise Mismatch(
             f"{path}: built with {name} id {recorded[name]} but opened with {name}_id={given}; pass the former"

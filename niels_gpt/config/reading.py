@@ -1,12 +1,13 @@
 """The `<training>` of an XML file as a `TrainingConfig`, each fault told with its line.
 
-A file may name only our tags inside `<training>`. Others are typing errors, unless the caller says with `foreign` that
-they are another part's business; nothing is skipped in silence.
+Tags of `<training>` that are not ours may belong to other parts of the program, or be typing errors: a warning in the
+log names them, and `strict` refuses them. Those that the caller names with `foreign` are left alone without a word.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,23 @@ from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, InputSource
 
 from niels_gpt.config.fields import TrainingConfig, check, known_rules, meant
-from niels_gpt.errors import InputError, UsageError, shown, storage_errors
+from niels_gpt.errors import InputError, UsageError, shortened, shown, storage_errors
 
+MOST_NAMED = 40  # tags in a warning
 SPACE = " \t\r\n"  # what XML calls white space; str.strip would also swallow a non-breaking space
 
+_log = logging.getLogger("niels_gpt.config")
 
-def read_training_config(path: str | Path, *, foreign: Collection[str] = (), **overrides: object) -> TrainingConfig:
+
+def read_training_config(
+    path: str | Path, *, foreign: Collection[str] = (), strict: bool = False, **overrides: object
+) -> TrainingConfig:
     """The configuration in the one `<training>` of an XML file, wherever it lies in the tree.
 
     Args:
         path: the file, UTF-8.
         foreign: tags of other parts of the program; they and all they contain are left alone.
+        strict: refuse tags of `<training>` that are neither ours nor `foreign`; else the log warns of them.
         overrides: fields of `TrainingConfig`; they win over the file.
 
     Raises:
@@ -43,11 +50,16 @@ def read_training_config(path: str | Path, *, foreign: Collection[str] = (), **o
         if not file.is_file():
             raise InputError(f"{file}: a pipe or device; expected a regular file. Write it to one")
         data = file.read_bytes()
-    return parse_training_config(data, where=str(file), foreign=foreign, **overrides)
+    return parse_training_config(data, where=str(file), foreign=foreign, strict=strict, **overrides)
 
 
 def parse_training_config(
-    text: str | bytes, *, where: str = "<string>", foreign: Collection[str] = (), **overrides: object
+    text: str | bytes,
+    *,
+    where: str = "<string>",
+    foreign: Collection[str] = (),
+    strict: bool = False,
+    **overrides: object,
 ) -> TrainingConfig:
     """As `read_training_config`, from the text of a file; `where` is its name in errors.
 
@@ -56,7 +68,8 @@ def parse_training_config(
         UsageError: as above.
     """
     check(overrides, of="the overrides")
-    reader = _read(_utf8(text, where), where, _foreign(foreign))
+    reader = _read(_utf8(text, where), where, _foreign(foreign), strict)
+    reader.warn_of_unknown()
     try:
         return TrainingConfig(**{**reader.values, **overrides})  # type: ignore[arg-type]
     except UsageError as error:  # each value alone is right, so it is the two modes that do not go together
@@ -89,7 +102,7 @@ def _utf8(text: str | bytes, where: str) -> bytes:
     return data
 
 
-def _read(data: bytes, where: str, foreign: frozenset[str]) -> _Reader:
+def _read(data: bytes, where: str, foreign: frozenset[str], strict: bool) -> _Reader:
     try:
         from defusedxml.common import DefusedXmlException
         from defusedxml.sax import make_parser
@@ -97,7 +110,7 @@ def _read(data: bytes, where: str, foreign: frozenset[str]) -> _Reader:
         raise UsageError("reading XML needs defusedxml, which is not installed: pip install defusedxml") from error
     parser = make_parser()
     parser.forbid_dtd = parser.forbid_entities = parser.forbid_external = True
-    reader = _Reader(parser, where, foreign)
+    reader = _Reader(parser, where, foreign, strict)
     parser.setContentHandler(reader)
     source = InputSource()
     source.setByteStream(io.BytesIO(data))
@@ -117,19 +130,35 @@ def _read(data: bytes, where: str, foreign: frozenset[str]) -> _Reader:
 class _Reader(ContentHandler):
     """Collects the values of `<training>` with their lines."""
 
-    def __init__(self, parser: Any, where: str, foreign: frozenset[str]) -> None:
+    def __init__(self, parser: Any, where: str, foreign: frozenset[str], strict: bool) -> None:
         super().__init__()
-        self.parser, self.where, self.foreign = parser, where, foreign
+        self.parser, self.where, self.foreign, self.strict = parser, where, foreign, strict
+        self.unknown: dict[str, int] = {}  # tags that are neither ours nor foreign, and their first lines
         self.values: dict[str, object] = {}
         self.lines: dict[str, int] = {}
         self.training_line = 0
         self.inside = False
-        self.skipped = 0  # depth inside a foreign tag
+        self.skipped = 0  # depth inside a tag that is not read
         self.tag: str | None = None
         self.text: list[str] = []
 
     def error(self, what: str, line: int | None = None) -> InputError:
         return InputError(f"{self.where}:{line or self.parser.getLineNumber()}: {what}")
+
+    def warn_of_unknown(self) -> None:
+        """Name every tag that was not read, in one line of the log."""
+        if not self.unknown:
+            return
+        rules = known_rules()
+        named = [f"<{tag}> (line {line}){meant(tag, rules)}" for tag, line in self.unknown.items()]
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        _log.warning(
+            "%s: <training> has tags that are not read here: %s%s; if other parts of the program read them, pass "
+            "foreign=(...); strict=True refuses them",
+            self.where,
+            shortened(", ".join(named[:MOST_NAMED]), 1000),
+            more,
+        )
 
     def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802 (the library's name)
         if self.tag:
@@ -152,6 +181,10 @@ class _Reader(ContentHandler):
 
     def _open_value(self, name: str, attrs: AttributesImpl) -> None:
         rules = known_rules()
+        if name not in rules and not self.strict:
+            self.unknown.setdefault(name, self.parser.getLineNumber())
+            self.skipped = 1
+            return
         if name not in rules:
             raise self.error(
                 f"<{name}> is no tag of <training>{meant(name, rules)}; expected one of {', '.join(rules)}; "

@@ -11,9 +11,10 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cache.cli import ChatInputs, Json, MaxBadRows, Seed, Threads
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES, SEED, VAL_FRAC
-from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
 from niels_gpt.episodes.tables import counts_table, lengths_table, origin
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.manifests import SEAL, UNSEALED
 from niels_gpt.renderers.options import (
     AllowPartial,
     Date,
@@ -236,15 +237,19 @@ def verify(
 
     with ShownProgress() as progress:
         findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
+    manifest = open_manifest(dataset)
+    unknown = [] if manifest is None or SEAL in manifest else [f"{MANIFEST_NAME} itself: {UNSEALED}"]
     if as_json:
-        print_json({"dataset": str(dataset), "ok": not findings, "findings": findings})
+        print_json({"dataset": str(dataset), "ok": not findings, "findings": findings, "not_judged": unknown})
     for finding in findings if not as_json else ():
         out().print(Text(finding, style="red"), soft_wrap=True)
     if findings:
         raise typer.Exit(3)
     if not as_json:
-        recorded = "all as they were written" if open_manifest(dataset) else "whole; no manifest to compare them with"
+        recorded = "all as they were written" if manifest else "whole; no manifest to compare them with"
         out().print(Text(f"{dataset}: {recorded}", style="green"), soft_wrap=True)
+        for line in unknown:
+            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
@@ -288,6 +293,7 @@ def config(
     foreign: Annotated[
         list[str] | None, typer.Option(help="A tag of another part of the program; may be repeated.")
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse tags that are not ours; else a warning.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check the XML configuration of a training run, or print an example of one.
@@ -303,7 +309,7 @@ def config(
         return
     if file is None:
         raise typer.BadParameter("name a file to check, or pass --example")
-    values = asdict(read_training_config(file, foreign=tuple(foreign or ())))
+    values = asdict(read_training_config(file, foreign=tuple(foreign or ()), strict=strict))
     if as_json:
         print_json(values)
     else:

@@ -17,6 +17,7 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.counts import Counts, counts_path, keep_counts
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.gather import Int64s, Pieces
+from niels_gpt.episodes.logs import show_lines
 from niels_gpt.episodes.pieces import RowPieces
 from niels_gpt.episodes.reading import PieceReader, Texts
 from niels_gpt.episodes.schedule import EMPTY, EveryRow, Place, Schedule, batches_left, skip, starting_place, take
@@ -82,7 +83,7 @@ class EpisodeFeed:
             vocab_size=options.vocab_size,
             use_mask=options.use_mask,
         )
-        self.fingerprint = self._fingerprint()
+        self.fingerprint, self._earlier_fingerprint = self._fingerprints()
 
     @property
     def uses_mask(self) -> bool:
@@ -246,6 +247,7 @@ class EpisodeFeed:
         o = self.options
         if self.schedule.n is None or o.rank:
             return
+        show_lines()  # a worker process that was not forked has set up nothing
         _log.info(
             "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
             self.split.split,
@@ -264,7 +266,15 @@ class EpisodeFeed:
 
     def place(self, state: dict[str, Any]) -> Place:
         """The place that a checkpoint keeps; raises as `state.place_in`."""
-        return place_in(state, fingerprint=self.fingerprint, seed=self.options.seed, rows=self.schedule.n)
+        o = self.options
+        return place_in(
+            state,
+            fingerprint=self.fingerprint,
+            earlier=self._earlier_fingerprint,
+            cutting=f"too_long {o.too_long!r} and block_size {o.block_size}",
+            seed=o.seed,
+            rows=self.schedule.n,
+        )
 
     def rows_before(self, place: Place) -> int:
         """How many rows come before a place, over all epochs and ranks."""
@@ -280,15 +290,23 @@ class EpisodeFeed:
         """A worker that receives a feed opens the files itself; maps would be sent as copies, token by token."""
         return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
 
-    def _fingerprint(self) -> str:
-        """Equal where equal places mean equal rows; batch size, ranks and drop_last do not matter."""
+    def _fingerprints(self) -> tuple[str, str]:
+        """Equal where equal places mean equal rows; batch size, ranks and drop_last do not matter.
+
+        The second is as states of version 1 have it: without what decides how a long episode is cut.
+        """
         parts = {
             "split": self.split.fingerprint,
             "rows": self.schedule.describe(),
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
+        return _digest(parts | cutting), _digest(parts)
+
+
+def _digest(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _sums(weights: npt.NDArray[Any]) -> tuple[int, float]:

@@ -26,8 +26,16 @@ import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.fields import COUNTS, FILE, IDS, TEXT, VOCAB_SIZE, check_fields, check_parts, one_of
-from niels_gpt.manifests import Manifest, check_files, check_keys, check_splits, read_manifest
+from niels_gpt.fields import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
+from niels_gpt.manifests import (
+    Manifest,
+    check_files,
+    check_keys,
+    check_listed,
+    check_seal,
+    check_splits,
+    read_manifest,
+)
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
@@ -147,7 +155,7 @@ def open_manifest(dataset: Path) -> Manifest | None:
     """The manifest, checked against the sizes of all files; `None` where there is none. Reads no tokens.
 
     Raises:
-        CacheError: foreign, newer or damaged, or a file is missing or of another size.
+        CacheError: foreign, newer, edited or damaged, or a file is missing or of another size.
     """
     path = dataset / MANIFEST_NAME
     if not path.is_file():
@@ -160,9 +168,10 @@ def open_manifest(dataset: Path) -> Manifest | None:
             f"'episodes' of version {FORMAT_VERSION}. Build it again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
-    check_parts(path, manifest, "files", FILE)
+    check_listed(path, manifest)
     check_splits(path, manifest, SPLITS, ())
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
+    check_seal(path, manifest)
     return manifest
 
 

@@ -13,6 +13,7 @@ from niels_gpt.episodes.cursor import Cursor
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.feed import EpisodeFeed, FeedOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
+from niels_gpt.episodes.logs import show_lines
 from niels_gpt.episodes.opening import Dirs, Sampling, check_tokenizer, named_datasets, open_feed, open_split
 from niels_gpt.episodes.prefetch import Prefetch
 from niels_gpt.episodes.ranks import ranks
@@ -31,15 +32,16 @@ class GPTEpisodeDataLoader:
     """Batches of `(batch_size, block_size)` from an episode-indexed dataset; no window crosses an episode's end.
 
     Args:
-        config: anything with `batch_size`, `block_size` and `device`; the tags of document 002 are taken from it too
-            where it has them, and `vocab_size`. A keyword that is given wins.
+        config: a mapping or any object with `batch_size`, `block_size` and `device`; the tags of document 002 are taken
+            from it too where it has them, and `vocab_size`. A keyword that is given wins.
         tokenizer: its eos pads where `pad_token_id` is not set; if the dataset records a tokenizer, they must agree.
         dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
             directory to proportion.
         use_loss_mask: return masks where the dataset has them; default yes.
         batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
         epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
-            filled up with rows of nothing but padding.
+            filled up with rows of nothing but padding. Where there are no masks `get_batch` returns `(x, y)`, in which
+            these rows are targets like any other; the mask of `next_batch` is 0 on them.
         pad_token_id: fills rows; told by position, so it may equal any real id.
         episode_min_tokens: shorter episodes are left out.
         too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
@@ -133,6 +135,7 @@ class GPTEpisodeDataLoader:
         self.pad_token_id = chosen_pad_id(settings.pad_token_id, tokenizer, self.vocab_size)
         self._cursors: dict[str, Cursor] = {}
         self._warned = False
+        show_lines()
         self._log_splits()
         if self._splits["train"].shards:
             self.feed("train")  # what cannot work is said now, not at the first step
@@ -212,7 +215,8 @@ class GPTEpisodeDataLoader:
         """Go on where a state was taken, here or on another number of ranks or batch size. O(1).
 
         Raises:
-            Mismatch: the state is of another dataset, packing, order or seed. UsageError: it is no state.
+            Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
+            UsageError: it is no state.
         """
         self._cursor(split).move(self.feed(split).place(state))
 
@@ -283,7 +287,15 @@ class GPTEpisodeDataLoader:
         )
         self._warn_without_mask(name, split)
         feed = open_feed(split, options, sampling, packed=self.packing, names=self._names)
-        if feed.plan is not None:
+        rows = feed.schedule.n
+        if not (drop_last or feed.uses_mask or feed.schedule.runs_on or rows is None) and rows % feed.global_rows:
+            _log.warning(
+                "[EpisodeLoader] split=%s: the last batch of an epoch is filled with rows of nothing but padding, and "
+                "without masks get_batch returns them as targets; use epoch_drop_last=True, or next_batch(), whose "
+                "mask is 0 there",
+                name,
+            )
+        if feed.plan is not None and not self.rank:
             _log.info("[EpisodeLoader] split=%s rows=%d utilisation=%.4f", name, feed.plan.rows, feed.plan.utilisation)
         return feed
 
@@ -308,6 +320,9 @@ class GPTEpisodeDataLoader:
             )
 
     def _log_splits(self) -> None:
+        """The lines of document 002 when a loader is made; once, by rank 0."""
+        if self.rank:
+            return
         for name, split in self._splits.items():
             if not split.shards:
                 continue

@@ -18,7 +18,7 @@ from niels_gpt.episodes.ahead import ReadAhead
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.errors import UsageError
+from niels_gpt.ranges import DEPTH
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ class Prefetch:
         device: str | torch.device,
         handed_out: Callable[[dict[str, Any]], None] = lambda state: None,
     ) -> None:
-        if depth < 1:
-            raise UsageError(f"depth is {depth}; expected at least 1 batch made ahead")
+        depth = DEPTH.whole(depth)
         self._feed, self._state, self._handed_out = feed, feed.state(start), handed_out
         self._logged: int | None = None
         self._process = os.getpid()

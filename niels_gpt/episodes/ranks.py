@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.distributed
 
 from niels_gpt.errors import UsageError
+from niels_gpt.ranges import RANK, WORLD_SIZE
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -19,7 +20,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return torch.distributed.get_rank(), torch.distributed.get_world_size()
         return 0, 1
-    whole = isinstance(rank, int) and isinstance(world_size, int)
-    if not whole or not 0 <= rank < world_size:
-        raise UsageError(f"rank is {rank!r} of world_size {world_size!r}; expected a whole number below the world size")
+    rank, world_size = RANK.whole(rank), WORLD_SIZE.whole(world_size)
+    if rank >= world_size:
+        raise UsageError(f"rank is {rank} of world_size {world_size}; expected a whole number below the world size")
     return rank, world_size

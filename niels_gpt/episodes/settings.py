@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from dataclasses import fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, did_you_mean, shown
+from niels_gpt.format.collate import checked_device
+from niels_gpt.ranges import VOCAB_SIZE
+
+MODES: Final = ("token_stream", "sft_episode")
 
 
 @runtime_checkable
@@ -21,36 +25,58 @@ class HashableTokenizer(Protocol):
     def special_token_ids(self) -> Mapping[str, int]: ...
 
 
+def attribute(config: Any, name: str) -> Any:
+    """What a config says of `name`: a mapping's value or an object's attribute; `None` if it says nothing.
+
+    Every loader reads its config through this function, so mappings and objects mean the same everywhere.
+    """
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+
+
+def dataset_mode(config: Any, given: Any = None) -> str:
+    """The mode that a keyword names, else the config, else "token_stream".
+
+    Raises:
+        UsageError: another mode.
+    """
+    mode = attribute(config, "dataset_mode") if given is None else given
+    if mode is None:
+        return "token_stream"
+    if not isinstance(mode, str) or mode not in MODES:
+        near = did_you_mean(mode, MODES) if isinstance(mode, str) else ""
+        raise UsageError(f"dataset_mode is {shown(mode)}; expected {' or '.join(MODES)}{near}")
+    return mode
+
+
 def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
     """The settings of document 002: a keyword if given, else the config's attribute, else the default.
+
+    A config that names the other mode is accepted, because who makes a loader of one kind has chosen; a mode that does
+    not exist is refused.
 
     Returns:
         The settings, batch size and block size.
 
     Raises:
-        UsageError: a value out of range, or no batch_size or block_size.
+        UsageError: a value out of range, an unknown keyword or mode, or no batch_size or block_size.
     """
-    told = config if isinstance(config, Mapping) else _Attributes(config)
-    found = {field.name: told.get(field.name) for field in fields(TrainingConfig)}
+    names = [field.name for field in fields(TrainingConfig)]
+    for name in given:
+        if name not in names:
+            raise UsageError(
+                f"{name!r} is no option of a loader with dataset_mode {mode!r}; expected one of {', '.join(names)}"
+                f"{did_you_mean(name, names)}"
+            )
+    dataset_mode(config, given.get("dataset_mode"))
+    found = {name: attribute(config, name) for name in names}
     found |= {name: value for name, value in given.items() if value is not None}
     values: dict[str, Any] = {name: _plain(value) for name, value in found.items() if value is not None}
-    device = values.get("device", "cpu")
-    values["device"] = f"cuda:{device}" if isinstance(device, int) else str(device)
+    values["device"] = str(checked_device(values.get("device", "cpu")))
     settings = TrainingConfig(**values | {"dataset_mode": mode})
     for name, value in (("batch_size", settings.batch_size), ("block_size", settings.block_size)):
         if value is None:
             raise UsageError(f"the config has no {name}; expected a positive whole number")
     return settings, settings.batch_size or 0, settings.block_size or 0
-
-
-class _Attributes:
-    """Any object's attributes as a mapping's `get`."""
-
-    def __init__(self, held: Any) -> None:
-        self._held = held
-
-    def get(self, name: str) -> Any:
-        return getattr(self._held, name, None)
 
 
 def _plain(value: Any) -> Any:
@@ -64,20 +90,25 @@ def flag(value: bool) -> str:
 
 
 def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
-    """The first that is known of: the argument, the config's, the tokenizer's, the dataset's."""
-    told = config if isinstance(config, Mapping) else _Attributes(config)
-    for value in (given, told.get("vocab_size"), _ids_of(tokenizer)):
-        if isinstance(value, int) and not isinstance(value, bool):
-            if value < 1:
-                raise UsageError(f"vocab_size is {value}; expected at least 1")
-            return value
-    return recorded
+    """The first that is known of: the argument, the config's, the tokenizer's, the dataset's.
+
+    Raises:
+        UsageError: one of the first two is no positive whole number.
+    """
+    for value in (given, attribute(config, "vocab_size")):
+        if value is not None:
+            return VOCAB_SIZE.whole(value)
+    found = _ids_of(tokenizer)
+    return recorded if found is None else found
 
 
 def _ids_of(tokenizer: Any | None) -> int | None:
     """How many ids a tokenizer has; `vocab_size` of Hugging Face's leaves out the added ones, which `len` counts."""
     size = getattr(tokenizer, "vocab_size", None)
-    return max(size, len(tokenizer)) if isinstance(size, int) and isinstance(tokenizer, Sized) else size
+    size = size() if callable(size) else size
+    if not isinstance(size, int):
+        return None
+    return max(size, len(tokenizer)) if isinstance(tokenizer, Sized) else size
 
 
 def chosen_pad_id(given: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:

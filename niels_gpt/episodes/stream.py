@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 from collections.abc import Mapping
@@ -27,14 +28,13 @@ from niels_gpt.episodes.format import (
 )
 from niels_gpt.episodes.gather import Column, Pieces
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.logs import show_lines
 from niels_gpt.episodes.ranks import ranks
 from niels_gpt.episodes.schedule import Place, RandomRows
-from niels_gpt.episodes.settings import resolve
+from niels_gpt.episodes.settings import dataset_mode, resolve
 from niels_gpt.episodes.state import place_in, state_of
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.collate import inputs_and_targets, to_device
-
-LOADERS = ("token_stream", "sft_episode")
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -45,17 +45,19 @@ def make_data_loader(
     """The loader that the config's `dataset_mode` names: "token_stream" (also where it is absent) or "sft_episode".
 
     Args:
+        config: a mapping, or any object with attributes.
         options: keywords of the chosen loader; `dataset_mode` wins over the config's.
 
     Raises:
-        UsageError: another mode. And what the loaders raise.
+        UsageError: another mode, or an unknown option. And what the loaders raise.
     """
-    mode = options.pop("dataset_mode", None) or getattr(config, "dataset_mode", None) or "token_stream"
-    if mode == "sft_episode":
-        return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
-    if mode == "token_stream":
+    if dataset_mode(config, options.pop("dataset_mode", None)) == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
-    raise UsageError(f"dataset_mode is {mode!r}; expected {' or '.join(LOADERS)}{did_you_mean(str(mode), LOADERS)}")
+    known = inspect.signature(GPTEpisodeDataLoader).parameters
+    for name in options:
+        if name not in known:
+            raise UsageError(f"{name!r} is no option of GPTEpisodeDataLoader{did_you_mean(name, known)}")
+    return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
 
 
 class GPTDataLoader:
@@ -65,7 +67,7 @@ class GPTDataLoader:
     `shard_00000/`, ..., or `shard_00000.bin`, ... of a pretrain cache (document 001) whose `meta.json` names the dtype.
 
     Args:
-        config: anything with `batch_size`, `block_size` and `device`.
+        config: a mapping or any object with `batch_size`, `block_size` and `device`.
         tokenizer: not used; taken so that both loaders are called alike.
         use_loss_mask: return masks where the dataset has them; default yes.
         epoch_seed: of the windows; default the config's, else 1337.
@@ -93,10 +95,10 @@ class GPTDataLoader:
         if dataset_dir is None:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
         given = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | of_episodes
-        self.config, self.batch_size, block_size = resolve(config, "token_stream", given)
+        self.config, self.batch_size, self.block_size = resolve(config, "token_stream", given)
         self.dataset_dir = Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
-        width = block_size + 1
+        width = self.block_size + 1
         self._splits = {
             name: _Windows(files, width, self.config.epoch_seed)
             for name in SPLITS
@@ -109,6 +111,7 @@ class GPTDataLoader:
             )
         self._positions = dict.fromkeys(self._splits, 0)
         self._warned = False
+        show_lines()
         if is_episode_indexed_dataset(self.dataset_dir):
             _log.warning(
                 "[DataLoader] %s holds episodes, and windows cross them; dataset_mode sft_episode keeps them apart",
@@ -143,10 +146,18 @@ class GPTDataLoader:
         """Go on where a state was taken, here or on another number of ranks.
 
         Raises:
-            Mismatch: the state is of other files or another seed. UsageError: it is no state.
+            Mismatch: the state is of other files, another block_size or another seed. UsageError: it is no state.
         """
-        found = self._split(split).fingerprint
-        self._positions[split] = place_in(state, fingerprint=found, seed=self.config.epoch_seed, rows=None).position
+        windows = self._split(split)
+        place = place_in(
+            state,
+            fingerprint=windows.fingerprint,
+            earlier=windows.earlier_fingerprint,
+            cutting=f"block_size {self.block_size}",
+            seed=self.config.epoch_seed,
+            rows=None,
+        )
+        self._positions[split] = place.position
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the files itself, and goes on from here."""
@@ -205,6 +216,8 @@ class _Windows:
         for file in files:
             for part in samples(file.tokens):
                 digest.update(part)
+        self.earlier_fingerprint = digest.hexdigest()  # of states of version 1
+        digest.update(json.dumps(["block_size", width - 1]).encode())
         self.fingerprint = digest.hexdigest()
 
     def draw(self, start: int, stop: int) -> Pieces:

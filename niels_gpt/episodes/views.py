@@ -13,6 +13,7 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.feed import EpisodeFeed
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.ranges import EPOCHS
 
 MAX_WORKERS = 1024
 
@@ -35,8 +36,11 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
 
     def __init__(self, feed: EpisodeFeed, start: Place, *, epochs: int | None = None) -> None:
         super().__init__()
-        if epochs is not None and (epochs < 1 or feed.schedule.n is None):
-            raise UsageError(f"epochs is {epochs}; expected at least 1, and batch_sampling_mode 'epoch'")
+        epochs = None if epochs is None else EPOCHS.whole(epochs)
+        if epochs is not None and feed.schedule.n is None:
+            raise UsageError(
+                f"epochs is {epochs}, but batch_sampling_mode 'random' has no epochs; leave it out, or use 'epoch'"
+            )
         self.feed, self.epochs = feed, epochs
         self._next = _Location(start)
         self._now: _Location | None = None  # during a pass

@@ -20,6 +20,7 @@ from niels_gpt.export.registry import format_named
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Examples, Facts, checked_split
 from niels_gpt.files import json_bytes, write_atomic
+from niels_gpt.manifests import sealed
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.staging import StagedDirectory
 
@@ -93,7 +94,7 @@ def export(
             files |= writer.files
         readme = _readme(chosen, settings, facts, counts).encode()
         files[README_NAME] = write_atomic(staged.path / README_NAME, readme)
-        manifest = _manifest(chosen, settings, how, facts, counts, files)
+        manifest = sealed(_manifest(chosen, settings, how, facts, counts, files))
         write_atomic(staged.path / MANIFEST_NAME, json_bytes(manifest))
         staged.commit()
     return manifest

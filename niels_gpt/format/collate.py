@@ -8,25 +8,59 @@ A row of S = T + 1 tokens gives T inputs and T targets; the mask is that of the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from niels_gpt.errors import UsageError
-from niels_gpt.ranges import LENGTH
+from niels_gpt.errors import UsageError, did_you_mean, shown
+from niels_gpt.ranges import BATCH_SIZE, LENGTH
+
+DEVICES: Final = ("cpu", "cuda", "mps", "xpu", "meta")
 
 
-def check_batch_size(B: int) -> None:
-    """Raise `UsageError` unless `B` is a positive whole number."""
-    if B < 1:
-        raise UsageError(f"B is {B}; expected a batch size of at least 1")
+def check_batch_size(B: Any) -> int:
+    """`B` as an `int`; raises `UsageError` unless it is a positive whole number."""
+    return BATCH_SIZE.whole(B)
 
 
-def check_length(T: int) -> None:
-    """Raise `UsageError` unless `T` is a positive whole number that rows can have."""
-    LENGTH.check(T)
+def check_length(T: Any) -> int:
+    """`T` as an `int`; raises `UsageError` unless it is a positive whole number."""
+    return LENGTH.whole(T)
+
+
+def check_generator(generator: Any) -> None:
+    """Raise `UsageError` unless this is torch's random generator."""
+    if not isinstance(generator, torch.Generator):
+        raise UsageError(f"generator is {shown(generator)}; expected a torch.Generator")
+
+
+def checked_device(device: Any) -> torch.device:
+    """The device of this name, of torch's own kind, or of this CUDA number.
+
+    Raises:
+        UsageError: torch knows no such device, or this machine has no such CUDA device.
+    """
+    try:
+        if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
+            raise TypeError
+        found = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+    except (RuntimeError, TypeError) as error:
+        near = ""
+        if isinstance(device, str):
+            near = "; did you mean 'cuda'?" if device.lower().startswith("gpu") else did_you_mean(device, DEVICES)
+        raise UsageError(
+            f"device is {shown(device)}; expected one that torch knows, such as 'cpu', 'cuda' or 'cuda:1'{near}"
+        ) from error
+    if found.type == "cuda":
+        count = torch.cuda.device_count()  # asks the driver and starts no CUDA context, so forking stays possible
+        if (found.index or 0) >= count:
+            there = (
+                f"{count} CUDA devices, cuda:0 to cuda:{count - 1}" if count else "no CUDA device that torch can use"
+            )
+            raise UsageError(f"device is {shown(str(device))}, but there is {there}; pass one of them, or 'cpu'")
+    return found
 
 
 def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:

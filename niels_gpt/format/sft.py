@@ -21,6 +21,7 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import drop_oldest_turns
 from niels_gpt.format.masks import IGNORE_INDEX, assistant_mask
 from niels_gpt.messages import ChatExample, Message, normalise
+from niels_gpt.ranges import LENGTH
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, Ids, Lengths, encode_ordinary, sentinel_ids
 
 if TYPE_CHECKING:
@@ -165,8 +166,7 @@ def pack_sft_ids_and_mask(
     Raises:
         UsageError: `S` below 1, or ids and mask of different lengths.
     """
-    if S < 1:
-        raise UsageError(f"S is {S}; expected at least 1 (S = T + 1)")
+    S = LENGTH.whole(S, "S")
     if len(ids) != len(mask):
         raise UsageError(f"{len(ids)} ids but {len(mask)} mask entries; expected one bool per id")
     kept = drop_oldest_turns(
@@ -186,14 +186,15 @@ def collate_sft_batch(
     `x` and `y` are int64, `y` holds `ignore_index` wherever `loss_mask` (bool, aligned to `y`) is False.
 
     Raises:
-        UsageError: no rows, `T` below 1, or a row that is not T + 1 long (its index is named).
+        UsageError: no rows, `T` below 1, no such device, or a row that is not T + 1 long (its index is named).
     """
     import torch
 
     from niels_gpt.format import collate  # torch is loaded by those who make tensors only
 
     collate.check_batch_size(len(packed))
-    collate.check_length(T)
+    T = collate.check_length(T)
+    collate.checked_device(device)
     for index, (ids, mask) in enumerate(packed):
         if len(ids) != T + 1 or len(mask) != T + 1:
             raise UsageError(f"row {index} has {len(ids)} ids and {len(mask)} mask entries; expected T + 1 = {T + 1}")

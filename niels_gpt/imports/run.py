@@ -16,7 +16,7 @@ from niels_gpt.fields import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
 from niels_gpt.imports.formats import Asked
 from niels_gpt.imports.registry import format_named
 from niels_gpt.inputs import fingerprint
-from niels_gpt.manifests import read_manifest
+from niels_gpt.manifests import check_seal, read_manifest
 from niels_gpt.progress import SILENT, Progress
 
 EXPORT_MANIFEST = "export.json"
@@ -112,6 +112,8 @@ def _recorded(place: Path) -> dict[str, Any]:
             except ValueError as error:
                 raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
             source = manifest.get("source") if isinstance(manifest, dict) else None
+            if isinstance(manifest, dict):
+                check_seal(path, manifest)
             check_fields(path, {"source": source}, {"source": OBJECT.or_null()})
             check_fields(path, source or {}, SOURCE_FIELDS, "source.")
             return dict(source or {})

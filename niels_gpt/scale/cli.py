@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
+from niels_gpt.errors import without_passwords
 from niels_gpt.scale.fetch import MAX_BYTES, ReadCache
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.terminal import ShownProgress, out, print_json
@@ -30,6 +31,7 @@ def publish(
     """
     with ShownProgress() as progress:
         done = publish_dataset(folder, url, overwrite=overwrite, break_lock=break_lock, progress=progress)
+    url = without_passwords(url)
     if as_json:
         print_json({"url": url, **asdict(done)})
         return

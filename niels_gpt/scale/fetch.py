@@ -18,21 +18,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from niels_gpt import ranges
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
-from niels_gpt.fields import FILE, check_parts
+from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors, without_passwords
 from niels_gpt.files import HashedWriter, sync_directory, write_atomic
-from niels_gpt.manifests import Manifest, check_keys, check_names, read_manifest
+from niels_gpt.manifests import Manifest, check_keys, check_listed, check_seal, read_manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.units import forget
 
 MAX_BYTES = 100 << 30
+MOST_MANIFEST_BYTES = 512 << 20
+MOST_NAME = 100  # characters of an entry's name that come from the URL
 ENTRY = r"(?s).+-[0-9a-f]{16}"
 TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `forget` names it
 
@@ -62,10 +63,11 @@ class ReadCache:
         """
         fs, root = file_system(url)
         name, data = _remote_manifest(fs, root, url)
-        place = self.folder / f"{Path(root).name}-{sha256(data).hexdigest()[:16]}"
+        place = self.folder / f"{_plain_name(root)}-{sha256(data).hexdigest()[:16]}"
         with storage_errors("creating the directory", place):
             place.parent.mkdir(parents=True, exist_ok=True)
         with _locked(place):
+            _refuse_links(place)
             if not (place / name).is_file():
                 self._fetch(fs, root, place, name, data)
             now = time.time_ns()  # finer than what the system notes by itself
@@ -108,14 +110,38 @@ class ReadCache:
 
     def _named(self, pattern: str) -> list[Path]:
         """Directories of ours; a person may have put others here, which are never touched."""
-        return sorted(path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name) and path.is_dir())
+        found = (path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name))
+        return sorted(path for path in found if path.is_dir() and not path.is_symlink())
+
+
+def _plain_name(root: str) -> str:
+    """The last part of a remote path as the beginning of a directory's name."""
+    name = re.sub(r"[^\w.+=@-]", "_", PurePosixPath(without_passwords(root)).name)
+    return name.lstrip(".")[:MOST_NAME] or "dataset"
+
+
+def _refuse_links(place: Path) -> None:
+    """Raise `CacheError` for a link in an entry or in its place: we make none, and would read or write through it.
+
+    Who can write to the directory at the same moment can still deceive; the read cache belongs to its users.
+    """
+    below = [Path(where, name) for where, folders, files in os.walk(place) for name in folders + files]
+    for path in (place, *below):
+        if path.is_symlink():
+            raise _planted(path)
 
 
 def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
     for name in MANIFEST_NAMES:
-        if size_at(fs, f"{root}/{name}") is not None:
-            with remote_errors("reading", f"{url}/{name}"):
-                return name, fs.cat_file(f"{root}/{name}")
+        size = size_at(fs, f"{root}/{name}")
+        if size is not None and size > MOST_MANIFEST_BYTES:
+            raise CacheError(
+                f"{url}/{name}: {size:,} bytes; expected a manifest of at most {MOST_MANIFEST_BYTES:,}. "
+                "Do not trust this dataset"
+            )
+        if size is not None:
+            with remote_errors("reading", f"{url}/{name}"), fs.open(f"{root}/{name}", "rb", cache_type="none") as file:
+                return name, bytes(file.read(MOST_MANIFEST_BYTES))
     raise CacheError(f"{url}: neither {' nor '.join(MANIFEST_NAMES)} there, so this is no finished dataset; publish it")
 
 
@@ -123,8 +149,8 @@ def _files_of(manifest: Path, where: Path) -> Manifest:
     """What a manifest from elsewhere lists; nothing in it is trusted."""
     found = read_manifest(manifest)
     check_keys(where, found, ["files"], "manifest")
-    check_parts(where, found, "files", FILE)
-    check_names(where, found["files"])
+    check_listed(where, found)
+    check_seal(where, found)
     return dict(found["files"])
 
 
@@ -139,7 +165,7 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
     writer = HashedWriter(aside)
     try:
         with remote_errors("reading", path), _opened(fs, path) as source:
-            while chunk := source.read(READ_BYTES):
+            for chunk in _at_most(source, record["bytes"], path):
                 writer.write(chunk)
                 progress.advance(len(chunk))
         if writer.close().sha256 != record["sha256"]:
@@ -150,6 +176,16 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
     finally:
         writer.abandon()
         aside.unlink(missing_ok=True)
+
+
+def _at_most(source: Any, size: int, path: str) -> Iterator[bytes]:
+    """The bytes of a file; raises `StorageError` as soon as it has more than its manifest says, so no disk fills up."""
+    left = size
+    while chunk := source.read(min(READ_BYTES, left + 1)):
+        if len(chunk) > left:
+            raise StorageError(f"{path}: more than the {size:,} bytes that its manifest says; publish it again")
+        left -= len(chunk)
+        yield chunk
 
 
 def _opened(fs: Any, path: str) -> Any:
@@ -183,10 +219,28 @@ def _lock_path(place: Path) -> Path:
 @contextmanager
 def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of an entry, which ends with the process; false if it is taken and we do not wait."""
-    with _lock_path(place).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    path = _lock_path(place)
+    if path.is_symlink():
+        raise _planted(path)
+    with storage_errors("locking", path):
+        # Not cut to nothing, and no link is followed: it could point at any file of the user.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield _flock(descriptor, wait)
+    finally:
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _planted(path: Path) -> CacheError:
+    return CacheError(
+        f"{path}: a link in the read cache, which holds none; somebody else made it. Remove it, or fetch to another "
+        "directory (--to)"
+    )

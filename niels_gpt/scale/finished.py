@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import DataError
+from niels_gpt.errors import CacheError, DataError
 from niels_gpt.inputs import Rejected
+from niels_gpt.manifests import Manifest, check_keys, check_listed, check_seal, read_manifest
 from niels_gpt.portions import Portion
 from niels_gpt.scale.units import FACTS_NAME, GROUPS_NAME, MANIFEST_NAME
 from niels_gpt.sources.rejections import REJECTED_NAME
 
+KEYS = ("rows", "tokens", "stopped", "whole", "files")
 ROWS_AT_ONCE = 4096
 TOKENS_AT_ONCE = 1 << 20
 
@@ -95,11 +97,14 @@ def _objects(path: Path, files: ExitStack) -> Iterator[Any]:
     return map(json.loads, files.enter_context(path.open("rb")))
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _manifest(path: Path) -> Manifest:
     try:
-        manifest: dict[str, Any] = json.loads((path / MANIFEST_NAME).read_bytes())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path / MANIFEST_NAME}: cannot be read ({error}); the unit is built again") from error
+        manifest = read_manifest(path / MANIFEST_NAME)
+        check_keys(path / MANIFEST_NAME, manifest, KEYS, "unit")
+        check_listed(path / MANIFEST_NAME, manifest)
+        check_seal(path / MANIFEST_NAME, manifest)
+    except CacheError as error:
+        raise DataError(f"{error}; the unit is built again") from error
     return manifest
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import OutputExists
+from niels_gpt.errors import OutputExists, without_passwords
 from niels_gpt.files import json_bytes
 from niels_gpt.progress import Progress
 from niels_gpt.remote import remote_errors
@@ -77,7 +77,8 @@ def _free(fs: Any, path: str, break_lock: bool, progress: Progress) -> None:
     holder = _read(fs, path)
     if not break_lock and not _is_dead(holder):
         raise OutputExists(_busy(path, holder))
-    progress.note(f"{path}: the lock of {_name(holder)} is removed; {'as asked' if break_lock else 'it is dead'}")
+    why = "as asked" if break_lock else "it is dead"
+    progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
     with suppress(FileNotFoundError):
         fs.rm_file(path)
 

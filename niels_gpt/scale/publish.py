@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.cache.formats import META_NAME
-from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
-from niels_gpt.errors import CacheError, Mismatch, StorageError
+from niels_gpt.errors import CacheError, Mismatch, StorageError, without_passwords
 from niels_gpt.manifests import Manifest
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
@@ -71,7 +71,7 @@ def publish(
     fs, root = file_system(url)
     if is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
         remove_dead_lock(fs, root)
-        progress.note(f"{url}: already published, nothing to do")
+        progress.note(f"{without_passwords(url)}: already published, nothing to do")
         there = len(manifest["files"]) + 1
         return Published(files=there, uploaded=0, skipped=there)
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
@@ -102,7 +102,13 @@ def find_manifest(folder: Path) -> tuple[str, Manifest]:
         CacheError: there is none, or a file is missing.
     """
     if (folder / META_NAME).is_file():
-        return META_NAME, open_meta(folder)
+        meta = open_meta(folder)
+        if not has_checksums(meta):
+            raise CacheError(
+                f"{folder / META_NAME}: written by another program, without checksums by which an upload could be "
+                "checked; build the cache with niels_gpt to publish it"
+            )
+        return META_NAME, meta
     if manifest := open_manifest(folder):
         return MANIFEST_NAME, manifest
     raise CacheError(f"{folder}: neither {META_NAME} nor {MANIFEST_NAME}; expected a finished cache or episodes")
@@ -138,7 +144,7 @@ def _send(fs: Any, uploader: Uploader, out: Outgoing, path: str, progress: Progr
     """Upload a file, unless it is there already (`None`)."""
     progress.begin(out.file.name, total=out.size, unit="bytes")
     if is_there(fs, path, out.size, out.sha256):
-        progress.note(f"{path}: there already")
+        progress.note(f"{without_passwords(path)}: there already")
         return None
     with remote_errors("writing", path):
         before = uploader.send(out, path)

@@ -25,6 +25,7 @@ import numpy as np
 from niels_gpt.errors import UsageError, storage_errors
 from niels_gpt.files import HashedWriter, json_bytes, sync_directory, write_atomic
 from niels_gpt.inputs import Rejected
+from niels_gpt.manifests import sealed
 from niels_gpt.portions import Portion, Work
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
@@ -205,7 +206,7 @@ def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
         "changed": dict(rejections.changed),
         "files": files,
     }
-    write_atomic(folder / MANIFEST_NAME, json_bytes(manifest))
+    write_atomic(folder / MANIFEST_NAME, json_bytes(sealed(manifest)))
 
 
 def forget(path: Path) -> None:

@@ -474,7 +474,7 @@ def test_states_that_are_none(dataset: Path) -> None:
     for bad in (None, [], {}, {"epoch": 0}, good | {"epoch": -1}, good | {"position": 4}, good | {"position": -1}):
         with pytest.raises(UsageError):
             opened.load_state_dict(bad)
-    for changed in ({"seed": 1}, {"version": 2}, {"fingerprint": "0" * 32}):
+    for changed in ({"seed": 1}, {"version": 3}, {"fingerprint": "0" * 32}):
         with pytest.raises(UsageError, match="the state is of"):
             opened.load_state_dict(good | changed)
     assert opened.state_dict() == good

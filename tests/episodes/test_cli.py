@@ -117,7 +117,10 @@ def test_config_writes_an_example_and_checks_a_file(tmp_path: Path) -> None:
     checked = run_cli("episodes", "config", file, "--json")
     assert json.loads(checked.stdout)["epoch_seed"] == 1337
     file.write_text(example.stdout.replace("epoch_shuffle", "epoch_shufle"))
-    wrong = run_cli("episodes", "config", file)
+    warned = run_cli("episodes", "config", file)
+    assert warned.returncode == 0
+    assert "<epoch_shufle> (line " in warned.stderr
+    wrong = run_cli("episodes", "config", file, "--strict")
     assert wrong.returncode == 3
     assert "did you mean epoch_shuffle?" in wrong.stderr
     assert "Traceback" not in wrong.stderr

@@ -152,7 +152,8 @@ def test_pinned(datasets: list[Path], kind: str) -> None:
     loader = open_loader(
         mixture, batch_size=6, epoch_seed=42, packing=kind.endswith("packed"), batch_sampling_mode=mode
     )
-    assert loader.state_dict()["fingerprint"] == FINGERPRINTS.get(kind, loader.state_dict()["fingerprint"])
+    if kind in FINGERPRINTS:  # a state of version 1
+        loader.load_state_dict(loader.state_dict() | {"version": 1, "fingerprint": FINGERPRINTS[kind]})
     steps = 1 if mode == "random" else 2
     assert numbers(loader.next_batch() for _ in range(steps)) == PINNED[kind]
 

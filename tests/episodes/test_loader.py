@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -435,6 +437,61 @@ def test_the_log_says_false_where_it_is(tmp_path: Path, caplog: pytest.LogCaptur
         "[EpisodeLoader] split=train epoch=0 episodes=3 batches=2 shuffle=false drop_last=false "
         f"pad_id={PAD} mask=false"
     )
+
+
+SCRIPT = """
+import logging, sys
+import niels_gpt.episodes as episodes
+{setup}
+config = {{"batch_size": 2, "block_size": 4, "pad_token_id": 9}}
+loader = episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+{later}
+loader.get_batch()
+episodes.GPTEpisodeDataLoader(config, None, sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+"""
+OPENED, BEGUN = "[EpisodeLoader] split=train episodes=5", "[EpisodeLoader] split=train epoch=0 episodes=5"
+
+
+@pytest.mark.parametrize(
+    ("setup", "later", "rank", "lines"),
+    [
+        ("", "", 0, [OPENED, BEGUN, OPENED]),
+        ("", "", 1, []),  # once, not by every rank
+        ("logging.basicConfig(level=logging.WARNING)", "", 0, []),  # the program's word counts
+        ("logging.getLogger('niels_gpt').setLevel(logging.WARNING)", "", 0, []),
+        ("logging.basicConfig(level=logging.INFO, format='%(message)s')", "", 0, [OPENED, BEGUN, OPENED]),
+        ("", "logging.basicConfig(format='%(message)s')", 0, [OPENED, BEGUN, OPENED]),  # later, and nothing twice
+    ],
+)
+def test_the_lines_are_seen_where_nobody_set_up_logging(
+    tmp_path: Path, setup: str, later: str, rank: int, lines: list[str]
+) -> None:
+    """In a process of its own, as a training script runs."""
+    write_split(tmp_path / "train", numbered([3] * 5), [[1] * 3] * 5)
+    script = SCRIPT.format(setup=setup, later=later)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path), str(rank)], capture_output=True, text=True, check=True
+    )
+    seen = done.stderr.splitlines()
+    assert [line[: len(expected)] for line, expected in zip(seen, lines, strict=True)] == lines
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(("episodes", "told"), [(5, True), (4, False)])
+@pytest.mark.parametrize("use_loss_mask", [None, False])
+def test_padding_rows_without_masks_are_targets_and_the_log_says_so(
+    tmp_path: Path, episodes: int, told: bool, use_loss_mask: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_split(tmp_path / "train", numbered([5] * episodes))
+    settings = {"epoch_drop_last": False, "epoch_shuffle": False, "use_loss_mask": use_loss_mask}
+    opened = loader(tmp_path, **settings)
+    assert ("rows of nothing but padding, and without masks get_batch returns them as targets" in caplog.text) == told
+    last = [opened.get_batch() for _ in range(opened.steps_per_epoch())][-1]
+    assert len(last) == 2
+    assert (last[1][-1] == PAD).all() == told
+    if told:
+        *_, batch = loader(tmp_path, **settings).batches()
+        assert batch.mask[-1].sum() == 0
 
 
 # ---- texts inside an episode

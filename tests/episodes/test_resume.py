@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import itertools
 import json
@@ -355,6 +356,9 @@ def changed(state: State, **values: Any) -> State:
         {"batch_sampling_mode": "random"},
         {"episode_min_tokens": 5},
         {"too_long": "skip", "block_size": 11},
+        {"too_long": "tail"},
+        {"too_long": "drop_partial_turn"},
+        {"block_size": 11},
         {"weight_by": "weight"},
         {"weight_by": "type", "weights": {"chat": 1, "code": 1, "math": 1}},
     ],
@@ -430,10 +434,47 @@ def test_a_views_own_numbers_are_checked_too(datasets: tuple[Path, Path], extra:
         view.load_state_dict(changed(view.state_dict(), **extra))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("policy", ["tail", "drop_partial_turn"])
+def test_packed_rows_that_are_cut_otherwise_are_other_rows(datasets: tuple[Path, Path], policy: str) -> None:
+    """The packing plan is the same: it knows lengths, not which part of a long episode is kept."""
+    head = open_loader(datasets[0], packing=True, too_long="head", block_size=8)
+    other = open_loader(datasets[0], packing=True, too_long=policy, block_size=8)
+    assert head.feed("train").plan.digest() == other.feed("train").plan.digest()
+    with pytest.raises(Mismatch, match=r"block_size, too_long, packing"):
+        other.load_state_dict(head.state_dict())
+
+
+def version_1(loader: GPTEpisodeDataLoader) -> State:
+    """A state as the version before wrote it: its fingerprint knew neither too_long nor block_size."""
+    feed = loader.feed("train")
+    parts = {
+        "split": feed.split.fingerprint,
+        "rows": feed.schedule.describe(),
+        "episodes": len(feed.split),
+        "packed": None if feed.plan is None else [feed.plan.capacity, feed.plan.rows, feed.plan.digest()],
+    }
+    fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return changed(loader.state_dict(), version=1, fingerprint=fingerprint)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_state_of_version_1_is_accepted_with_a_warning(
+    datasets: tuple[Path, Path], packing: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader, again = (open_loader(datasets[0], packing=packing, too_long="head") for _ in range(2))
+    loader.next_batch()
+    again.load_state_dict(version_1(loader))
+    assert_all_equal([again.next_batch()], [loader.next_batch()])
+    assert "taken to be of a loader with too_long 'head' and block_size 12" in caplog.text
+    assert again.state_dict()["version"] == 2
+    with pytest.raises(Mismatch, match="fingerprint"):
+        open_loader(datasets[1]).load_state_dict(version_1(loader))
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None, True])
 def test_another_version_is_refused(datasets: tuple[Path, Path], version: Any) -> None:
     loader = open_loader(datasets[0])
-    with pytest.raises(Mismatch, match=r"of version .* reads 1"):
+    with pytest.raises(Mismatch, match=r"of version .* reads 2 and 1"):
         loader.load_state_dict(changed(loader.state_dict(), version=version))
 
 

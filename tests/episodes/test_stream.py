@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,6 +131,17 @@ def test_resuming_goes_on_where_it_stopped(tmp_path: Path) -> None:
         GPTDataLoader(settings(), dataset_dir=tmp_path / "other").load_state_dict(state)
 
 
+def test_a_state_of_version_1(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its fingerprint, pinned here, did not record block_size; accepted, and the log says so."""
+    loader = GPTDataLoader(settings(use_loss_mask=False), dataset_dir=counting(tmp_path / "train", 500))
+    old = {"version": 1, "fingerprint": "7285843bed0f93ca4c815b58037cba4b", "seed": 1337, "epoch": 0, "position": 4}
+    loader.load_state_dict(old)
+    assert loader.state_dict()["position"] == 4
+    assert "taken to be of a loader with block_size 6" in caplog.text
+    with pytest.raises(Mismatch, match="fingerprint"):
+        GPTDataLoader(settings(block_size=5), dataset_dir=tmp_path).load_state_dict(loader.state_dict())
+
+
 # ---- what is missing
 
 
@@ -179,6 +191,61 @@ def test_the_mode_chooses_and_absent_means_a_stream(tmp_path: Path) -> None:
     assert isinstance(make_data_loader(episodes, None, tmp_path, dataset_mode="token_stream"), GPTDataLoader)
     with pytest.raises(UsageError, match=r"'sft_episodes'.*did you mean 'sft_episode'"):
         make_data_loader(settings(dataset_mode="sft_episodes"), None, tmp_path)
+
+
+def as_mapping(**given: Any) -> Any:
+    return {"batch_size": B, "block_size": T, "device": "cpu", **given}
+
+
+class ReadOnly(Mapping[str, Any]):
+    """A mapping that is no dict, as configuration libraries have them."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> Any:
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+@pytest.mark.parametrize("form", [as_mapping, settings, lambda **given: ReadOnly(as_mapping(**given))])
+def test_mappings_and_objects_mean_the_same(tmp_path: Path, form: Any) -> None:
+    write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
+    episodes = make_data_loader(form(dataset_mode="sft_episode", pad_token_id=0, vocab_size=9), None, tmp_path)
+    assert isinstance(episodes, GPTEpisodeDataLoader)
+    assert (episodes.vocab_size, episodes.pad_token_id) == (9, 0)
+    assert isinstance(make_data_loader(form(), None, tmp_path), GPTDataLoader)
+    assert make_data_loader(form(epoch_seed=7), None, tmp_path).config.epoch_seed == 7
+
+
+@pytest.mark.parametrize("mode", ["sft_epsiode", "SFT_EPISODE", "", "stream", 1, ["sft_episode"], "x" * 9999], ids=repr)
+@pytest.mark.parametrize("form", [as_mapping, settings])
+def test_an_unknown_mode_is_refused_everywhere(tmp_path: Path, form: Any, mode: Any) -> None:
+    write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
+    for make in (make_data_loader, GPTDataLoader, GPTEpisodeDataLoader):
+        with pytest.raises(UsageError, match=r"dataset_mode is .*; expected token_stream or sft_episode"):
+            make(form(dataset_mode=mode), None, tmp_path)
+    with pytest.raises(UsageError, match="dataset_mode is"):
+        make_data_loader(form(), None, tmp_path, dataset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "told"),
+    [
+        ("token_stream", {"packing": True}, "'packing' is no option of a loader with dataset_mode 'token_stream'"),
+        ("token_stream", {"epoch_sed": 3}, "did you mean 'epoch_seed'"),
+        ("sft_episode", {"packin": True}, "did you mean 'packing'"),
+    ],
+)
+def test_an_option_that_the_loader_does_not_have(tmp_path: Path, mode: str, option: Any, told: str) -> None:
+    write_split(tmp_path / "train", [[1, 2, 3, 4, 5, 6, 7, 8]] * 5)
+    with pytest.raises(UsageError, match=told):
+        make_data_loader(settings(pad_token_id=0), None, tmp_path, dataset_mode=mode, **option)
 
 
 def test_the_tags_of_episodes_are_checked_and_without_effect(tmp_path: Path) -> None:

@@ -388,7 +388,7 @@ def test_epochs_that_cannot_be(dataset: Path, epochs: int) -> None:
 
 def test_random_batches_have_no_epochs(dataset: Path) -> None:
     loader = open_loader(dataset, batch_sampling_mode="random")
-    with pytest.raises(UsageError, match="batch_sampling_mode 'epoch'"):
+    with pytest.raises(UsageError, match="batch_sampling_mode 'random' has no epochs"):
         loader.as_iterable(epochs=1)
     assert_all_equal(through(loader.as_iterable(), 3, 10), in_order(dataset, 10, batch_sampling_mode="random"))
 

@@ -1,0 +1,198 @@
+"""What a hostile dataset, URL or read cache may try: nothing is written or read outside, and no disk fills up."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from niels_gpt.errors import CacheError, StorageError
+from niels_gpt.files import json_bytes
+from niels_gpt.manifests import sealed
+from niels_gpt.remote import RemoteFile
+from niels_gpt.scale import fetch
+from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.publish import publish
+from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.conftest import run_cli
+from tests.scale.builds import build, write_chats
+from tests.scale.test_engine import Notes
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
+    """A published episodes dataset, in a directory."""
+    folder = tmp_path_factory.mktemp("published")
+    build("episodes", ChatFile(write_chats(folder / "chats.jsonl", 40)), folder / "built", tokenizer)
+    publish(folder / "built", f"file://{folder}/chats")
+    return folder / "chats"
+
+
+def offered(folder: Path, files: dict[str, Any]) -> str:
+    """The URL of a directory whose manifest lists these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "episodes.json").write_bytes(json_bytes(sealed({"files": files})))
+    return f"file://{folder}"
+
+
+def entry_of(cache: Path) -> Path:
+    return next(path for path in cache.iterdir() if path.is_dir())
+
+
+# ---- sizes
+
+
+def test_no_more_is_written_than_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 64 MiB that is declared as 5 bytes is refused after 6 of them."""
+    written = []
+    whole = fetch.HashedWriter.write
+    monkeypatch.setattr(fetch.HashedWriter, "write", lambda self, data: (written.append(len(data)), whole(self, data)))
+    url = offered(tmp_path / "far", {"big.bin": {"bytes": 5, "sha256": "0" * 64, "crc32_blocks": "0" * 8}})
+    with (tmp_path / "far/big.bin").open("wb") as file:
+        file.truncate(64 * MIB)
+    with pytest.raises(StorageError, match="more than the 5 bytes that its manifest says"):
+        ReadCache(tmp_path / "cache").open(url)
+    assert sum(written) <= 5
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size > MIB]
+
+
+def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "MOST_MANIFEST_BYTES", 1000)
+    url = offered(tmp_path / "far", {})
+    (tmp_path / "far/episodes.json").write_text(json.dumps({"x": "x" * 1000}))
+    with pytest.raises(CacheError, match="expected a manifest of at most 1,000"):
+        ReadCache(tmp_path / "cache").open(url)
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.txt", "a\0b", "/x", ".episodes.json.wanted", "episodes.json", "x" * 500_000]
+)
+def test_names(tmp_path: Path, name: str) -> None:
+    url = offered(tmp_path / "far", {name: {"bytes": 0, "sha256": "0" * 64, "crc32_blocks": ""}})
+    with pytest.raises(CacheError, match="do not trust this dataset") as error:
+        ReadCache(tmp_path / "cache").open(url)
+    assert len(str(error.value)) < 1000
+
+
+def test_an_edited_manifest_is_not_fetched(tmp_path: Path) -> None:
+    url = offered(tmp_path / "far", {})
+    held = json.loads((tmp_path / "far/episodes.json").read_bytes())
+    (tmp_path / "far/episodes.json").write_text(json.dumps(held | {"seed": 1}))
+    with pytest.raises(CacheError, match="edited or damaged"):
+        ReadCache(tmp_path / "cache").open(url)
+
+
+@pytest.mark.parametrize("name", ["x" * 240, "a b\x1b[2J", "..."])
+def test_names_of_entries_are_plain(tmp_path: Path, published: Path, name: str) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / name).symlink_to(published)
+    place = ReadCache(tmp_path / "cache").open(f"file://{tmp_path}/far/{name}")
+    assert re.fullmatch(r"[\w.-]{1,100}-[0-9a-f]{16}", place.name)
+    assert not place.name.startswith(".")
+
+
+# ---- links in the read cache
+
+
+@pytest.mark.parametrize("planted", ["lock", "entry", "data", "folder", "manifest", "wanted", "part"])
+def test_links_are_not_followed(tmp_path: Path, published: Path, planted: str) -> None:
+    """Whoever may write to a shared read cache gets no write into, and no read of, another place."""
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("precious")
+    place = ReadCache(cache).open(f"file://{published}")
+    data = place / "train/tokens.bin"
+    paths = {
+        "lock": place.with_name(f"{place.name}.lock"),
+        "entry": place,
+        "data": data,
+        "folder": place / "train",
+        "manifest": place / "episodes.json",
+        "wanted": place / ".episodes.json.wanted",
+        "part": data.with_name(".tokens.bin.part"),
+    }
+    path = paths[planted]
+    if path.is_dir():
+        path.rename(tmp_path / "moved")
+        path.symlink_to(outside)
+    else:
+        path.unlink(missing_ok=True)
+        path.symlink_to(outside / "precious")
+    with pytest.raises(CacheError, match="a link in the read cache"):
+        ReadCache(cache).open(f"file://{published}")
+    assert [file.name for file in outside.iterdir()] == ["precious"]
+    assert (outside / "precious").read_text() == "precious"
+    path.unlink()
+    if planted not in ("entry", "folder"):
+        ReadCache(cache).open(f"file://{published}")
+
+
+def test_a_link_is_not_evicted(tmp_path: Path, published: Path) -> None:
+    """A link that is named like an entry is none, so what it points to stays."""
+    cache, outside = tmp_path / "cache", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(bytes(MIB))
+    cache.mkdir()
+    (cache / "other-0123456789abcdef").symlink_to(outside)
+    (cache / "other-0123456789abcdef.lock").touch()
+    ReadCache(cache, max_bytes=MIB // 2).open(f"file://{published}")
+    assert (outside / "precious").stat().st_size == MIB
+    assert (cache / "other-0123456789abcdef").is_symlink()
+
+
+# ---- passwords
+
+
+class Guarded(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[misc]
+    """A store whose URLs name a user and a password, and whose errors repeat them, as some do."""
+
+    protocol = "guarded"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + str(path).removeprefix("guarded://me:secret@host").strip("/")
+
+    def info(self, path: str, **given: Any) -> dict[str, Any]:
+        if "broken" in path:
+            raise OSError("refused guarded://me:secret@host/broken")
+        return dict(super().info(path, **given))
+
+
+def test_passwords_are_not_shown(tmp_path: Path, published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    url = "guarded://me:secret@host/chats"
+    progress = Notes()
+    publish(published, url, progress=progress)
+    publish(published, url, progress=progress)
+    place = ReadCache(tmp_path / "cache").open(url)
+    assert "secret" not in place.name
+    assert "already published" in str(progress.notes)
+    assert "secret" not in str(progress.notes)
+    for act in (
+        lambda: publish(published, url.replace("chats", "broken")),
+        lambda: ReadCache(tmp_path).open(f"{url}/no"),
+    ):
+        with pytest.raises((StorageError, CacheError)) as error:
+            act()
+        assert "secret" not in str(error.value)
+        assert "me:***@host" in str(error.value)
+    file = RemoteFile(f"{url}/x.jsonl?token=secret")
+    assert "secret" not in f"{file} {file.name}"
+
+
+def test_passwords_on_the_command_line(tmp_path: Path, published: Path) -> None:
+    """An FTP server that nobody runs: the error names it without its password."""
+    told = run_cli("publish", published, "ftp://me:secret@127.0.0.1:1/chats", cwd=tmp_path)
+    assert told.returncode == 3, told.stderr
+    assert "secret" not in told.stdout + told.stderr
+    assert "ftp://me:***@127.0.0.1:1/chats" in told.stderr
