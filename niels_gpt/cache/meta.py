@@ -190,7 +190,8 @@ def completed(folder: Path, meta: Meta) -> Meta:
     is_sft = any((folder / tokens_name(split)).is_file() for split in SPLITS)
     found = {**meta, "format_version": FORMAT_VERSION, "kind": "sft" if is_sft else "pretrain", "totals": totals}
     check_special_ids(path, found)
-    splits, files = {}, {}
+    splits: dict[str, dict[str, int]] = {}
+    files: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
         names = _sft_names(folder, split) if is_sft else sorted(folder.glob(f"{split}/shard_*.bin"))
         files |= {file.relative_to(folder).as_posix(): _sampled(file) for file in names}
