@@ -103,7 +103,7 @@ class Kit:
     def conclude(self, tally: Tally, opened: Opened, *, sampled: bool) -> None:
         """What only the whole input shows."""
         turns.finish(tally)
-        masks.finish(tally)
+        masks.finish(tally, sampled=sampled)
         calls.finish(tally)
         data.duplicates(tally, opened.name)
         if opened.form == "documents":

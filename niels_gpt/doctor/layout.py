@@ -12,6 +12,7 @@ from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Tu
 from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
+_WHITE = 4  # tokens of white space that are looked at behind an opener
 _Part = tuple[int, int]  # an id, or a number of bytes of white space
 
 
@@ -33,6 +34,8 @@ class Layout:
         think: ids of the tags around reasoning, where they are tokens.
         blank: int64 of shape (vocab_size,), the bytes of tokens of nothing but white space, 0 for all others.
         vocab_size: all ids are below it.
+        gaps: of each opener the bytes of white space behind it, in all probes at least.
+        heads: first ids of openers that are control tokens, each with the ids that followed it in a probe.
         trusted: the turns of every probe were found exactly where the renderer wrote them. `doubt` says what was not.
     """
 
@@ -53,12 +56,15 @@ class Layout:
     doubt: str = ""
     firsts: frozenset[int] = frozenset()
     joins: bool = False
+    gaps: tuple[int, ...] = ()
+    heads: frozenset[tuple[int, int]] = frozenset()
     names: dict[int, str] = field(default_factory=dict)
 
     def turns(self, rows: TokenRows) -> Turns:
         """The turns in these rows, in order."""
         ids, n = rows.ids, len(rows.ids)
-        place, role, length = self._openings(rows)
+        place, which, length = self._openings(rows)
+        role = self._roles[which]
         row = rows.row_of[place]
         # A turn ends where the next begins, a row or text ends: the first such edge behind its opener.
         edges = np.union1d(np.union1d(place, np.flatnonzero(rows.first_of_document)), [n])
@@ -69,22 +75,56 @@ class Layout:
         return Turns(row, role, place, supplied, body, stop, end)
 
     def _openings(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s]:
-        """`(place, role, length)` of every opener; where two begin at one place, the longer."""
+        """`(place, index in openers, length)` of every opener; where two begin at one place, the longer."""
         found = [
-            (at, np.full(len(at), role), np.full(len(at), len(opener)))
-            for role, opener in sorted(self.openers, key=lambda held: len(held[1]))
+            (at, np.full(len(at), which), np.full(len(at), len(opener)))
+            for which, (_, opener) in enumerate(self.openers)
             for at in [occurrences(rows.ids, opener)]
         ]
         if not found:
             return (np.zeros(0, dtype=np.int64),) * 3
-        place, role, length = (np.concatenate(column) for column in zip(*found, strict=True))
+        place, which, length = (np.concatenate(column) for column in zip(*found, strict=True))
         # Sorted by place, then length: of 4 4 7 with lengths 2 3 1 the second and third stay.
         order = np.lexsort((length, place))
-        place, role, length = place[order], role[order], length[order]
+        place, which, length = place[order], which[order], length[order]
         last = np.append(place[1:] != place[:-1], True)
         inside = place + length <= rows.starts[rows.row_of[place] + 1]
         chosen = last & inside
-        return place[chosen], role[chosen], length[chosen]
+        return place[chosen], which[chosen], length[chosen]
+
+    @cached_property
+    def _roles(self) -> Int64s:
+        return np.array([role for role, _ in self.openers], dtype=np.int64)
+
+    def white_behind(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """`(place, index in openers, behind, bytes)` of every opener: the run of white space behind it and its end.
+
+        ::
+
+            <|im_start|> user new-line Hi      place 0, behind 3, 1 byte      a run goes to the end of its row at most
+        """
+        place, which, length = self._openings(rows)
+        at, size = place + length, np.zeros(len(place), dtype=np.int64)
+        end = rows.starts[1:][rows.row_of[place]]
+        open_ = np.ones(len(place), dtype=np.bool_)
+        for _ in range(_WHITE):
+            here = rows.ids[np.minimum(at, len(rows.ids) - 1)]
+            open_ &= (at < end) & (here >= 0) & (here < len(self.blank))
+            white = np.zeros(len(place), dtype=np.int64)
+            white[open_] = self.blank[here[open_]]
+            open_ &= white > 0
+            size, at = size + white, at + open_
+        return place, which, at, size
+
+    def strange_heads(self, rows: TokenRows) -> Int64s:
+        """Places of control tokens that begin headers, with something behind them that no probe shows."""
+        ids, firsts = rows.ids, [first for first, _ in self.heads]
+        places = np.flatnonzero(np.isin(ids[:-1], firsts))
+        places = places[places + 1 < rows.starts[1:][rows.row_of[places]]]
+        places = np.setdiff1d(places, self._openings(rows)[0])
+        pairs = zip(ids[places].tolist(), ids[places + 1].tolist(), strict=True)
+        strange = np.fromiter((pair not in self.heads for pair in pairs), dtype=np.bool_, count=len(places))
+        return places[strange]
 
     def _body(self, ids: Int64s, after: Int64s, end: Int64s) -> Int64s:
         """Where what the model says begins: behind the longest of `supplied` that stands there.

@@ -9,7 +9,7 @@ import numpy as np
 
 from niels_gpt.doctor.layout import Ids, Layout, rows_of
 from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.default import DefaultRenderer
@@ -81,7 +81,7 @@ def learn(renderer: AnyRenderer) -> Layout:
         vocab_size=encoder.vocab_size,
         names={token: text for text, token in encoder.added_ids.items()},
     )
-    layout = replace(layout, joins=_joins(layout, shown))
+    layout = replace(layout, joins=_joins(layout, shown), gaps=_gaps(layout, shown), heads=_heads(layout, shown))
     refused = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
     doubt = _doubt(layout, shown) if shown else f"the template refuses every probe: {refused}"
     return replace(layout, trusted=not doubt, doubt=doubt)
@@ -208,6 +208,23 @@ def _joins(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
     turns = layout.turns(rows).assistants
     between = turns.start[turns.resumed]
     return len(between) > 0 and bool(_said(shown)[between].all())
+
+
+def _gaps(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[int, ...]:
+    """Of each opener the least white space behind it, for contents of probes begin with none; 0 for tool results."""
+    _, which, _, sizes = layout.white_behind(rows_of([made.token_ids for made in shown]))
+    return tuple(
+        int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
+        for at, (role, _) in enumerate(layout.openers)
+    )
+
+
+def _heads(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:
+    """What follows the control tokens that begin the assistant's headers; nothing where models write these too."""
+    own = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
+    firsts = {ids[0] for ids in own if ids[0] in layout.controls}
+    pairs = (pair for made in shown for pair in zip(made.token_ids, made.token_ids[1:], strict=False))
+    return frozenset() if layout.joins else frozenset(pair for pair in pairs if pair[0] in firsts)
 
 
 def _said(shown: Sequence[RenderedTokens]) -> Bools:

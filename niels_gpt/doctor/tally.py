@@ -31,7 +31,9 @@ class Tally:
 
     Attributes:
         hits: by rule id. sums: whatever rules add up over the whole input.
-        hashes, numbers: of every row, 8 bytes each, for duplicates: the one thing that grows with the input.
+        hashes, numbers: of every row, 8 bytes each, for duplicates.
+        trained_turns: of every assistant turn that is trained, 8 bytes. untrained_turns, untrained_kinds: of those that
+            are not, in rows that train others, 24 bytes. Nothing else grows with the input.
     """
 
     def __init__(self, keep: int) -> None:
@@ -40,6 +42,9 @@ class Tally:
         self.sums: Counter[str] = Counter()
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.numbers: list[npt.NDArray[np.int64]] = []
+        self.trained_turns: list[npt.NDArray[np.uint64]] = []
+        self.untrained_turns: list[npt.NDArray[np.uint64]] = []
+        self.untrained_kinds: list[npt.NDArray[np.int64]] = []
 
     def add(
         self, rule: str, evidence: Iterable[Evidence], *, count: int | None = None, rows: int | None = None
@@ -89,6 +94,9 @@ class Tally:
         self.sums.update(later.sums)
         self.hashes += later.hashes
         self.numbers += later.numbers
+        self.trained_turns += later.trained_turns
+        self.untrained_turns += later.untrained_turns
+        self.untrained_kinds += later.untrained_kinds
 
     def drop(self, rule: str) -> Hits | None:
         """Forget a rule's hits and return them."""

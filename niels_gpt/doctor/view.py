@@ -125,6 +125,20 @@ class View:
         return first[cut], last[cut]
 
     @cached_property
+    def odd_headers(self) -> tuple[Int64s, Int64s]:
+        """Openers with less white space behind them than the format writes, and beginnings of what is no header."""
+        layout, rows = self.scope.layout, self.rows
+        none = np.zeros(0, dtype=np.int64)
+        if self.given is not None or layout is None or self.turns is None or not len(rows.ids):
+            return none, none
+        place, which, behind, sizes = layout.white_behind(rows)
+        wanted = np.array(layout.gaps or [0] * len(layout.openers), dtype=np.int64)[which]
+        whole = behind < rows.starts[1:][rows.row_of[place]]  # else the row was cut there
+        whole &= ~self.padding[np.minimum(behind, len(rows.ids) - 1)]
+        strange = layout.strange_heads(rows)
+        return place[whole & (sizes < wanted)], strange[~self.padding[np.minimum(strange + 1, len(rows.ids) - 1)]]
+
+    @cached_property
     def role_of(self) -> Int64s:
         """Of each token the role of its turn, -1 outside of turns."""
         roles = np.full(len(self.rows.ids), -1, dtype=np.int64)

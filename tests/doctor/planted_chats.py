@@ -70,6 +70,29 @@ def flagged(made: list[Row]) -> None:
                 message["train"] = False
 
 
+def flagged_but_first(made: list[Row]) -> None:
+    for row in made:
+        for message in row["messages"][2:]:
+            if message["role"] == "assistant":
+                message["train"] = False
+
+
+def flagged_in_the_middle(made: list[Row]) -> None:
+    made[:] = as_rows(chats(turns=3))
+    for row in made:
+        row["messages"][3]["train"] = False
+
+
+def in_a_tenth(plant: Callable[[list[Row]], None]) -> Callable[[list[Row]], None]:
+    def some(made: list[Row]) -> None:
+        made[:] = as_rows(chats(20))
+        few = made[:2]
+        plant(few)
+        made[:2] = few[:2]
+
+    return some
+
+
 def muted(made: list[Row]) -> None:
     for message in made[0]["messages"]:
         message["train"] = False
@@ -92,6 +115,11 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str
     ("empty-row", PLAIN, hollow, ()),
     ("duplicate-row", PLAIN, copied, ()),
     ("last-turn-only", PLAIN, flagged, ()),
+    ("last-turn-only", PLAIN, in_a_tenth(flagged), ()),
+    ("first-turn-only", PLAIN, flagged_but_first, ()),
+    ("first-turn-only", PLAIN, in_a_tenth(flagged_but_first), ()),
+    ("turns-untrained", PLAIN, flagged_in_the_middle, ()),
+    ("turns-untrained", PLAIN, in_a_tenth(flagged_in_the_middle), ()),
     ("mask-all-zero", PLAIN, muted, ()),
     ("template-raises", ("gemma", "mistral"), two_users, ("role-order",)),
     ("template-raises", ("ngpt", "chatml"), late_call, ("role-order",)),

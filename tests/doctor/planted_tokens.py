@@ -34,6 +34,14 @@ WITH_TAIL = ("chatml", "gemma", "minimax-m2")
 WITH_SYSTEM = ("chatml", "qwen2.5", "kimi-k2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
+HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
+MANY = (
+    "user-tokens-trained",
+    "mask-all-one",
+    "turn-order",
+    "loss-share",
+    "special-tokens-in-content",
+)  # of turns without an owner
 Plant = Callable[[str, list[Sample]], Any]
 
 
@@ -112,6 +120,87 @@ def last_only(family: str, given: list[Sample]) -> Any:
         low, high = sample.bodies[0]
         sample.trained[low : high + 1] = [False] * (high + 1 - low)
     return rows(given)
+
+
+def first_only(family: str, given: list[Sample]) -> Any:
+    for sample in given:
+        for low, high in sample.bodies[1:]:
+            sample.trained[low : high + 1] = [False] * (high + 1 - low)
+    return rows(given)
+
+
+def middle_untrained(family: str, given: list[Sample]) -> Any:
+    """Of three turns the second is not trained."""
+    given[:] = samples(family, chats(len(given), turns=3))
+    for sample in given:
+        low, high = sample.bodies[1]
+        sample.trained[low : high + 1] = [False] * (high + 1 - low)
+    return rows(given)
+
+
+def header_without_white_space(family: str, given: list[Sample]) -> Any:
+    """The assistant's header without what stands between it and the text."""
+    spelt = renderer_of(family).encoder
+    for sample in given:
+        for header, (body, _) in list(zip(sample.headers, sample.bodies, strict=True))[::-1]:
+            white = [at for at in range(header, body) if not spelt.decode([sample.ids[at]]).strip()]
+            for at in white[::-1]:
+                del sample.ids[at], sample.trained[at]
+    return rows(given)
+
+
+def mask_of_the_right_header(family: str, given: list[Sample]) -> Any:
+    """The same, with the mask that the header with its white space would have: a token too late."""
+    for row in header_without_white_space(family, given):
+        labels = row["labels"]
+        for at in [at for at in range(1, len(labels)) if labels[at] >= 0 and labels[at - 1] < 0]:
+            labels[at] = -100
+    return rows(given)
+
+
+def header_of_another_role(family: str, given: list[Sample]) -> Any:
+    """The word behind the token that begins the assistant's header is another."""
+    other = renderer_of(family).encoder.encode_pieces(["writer"], [False])[0].tolist()
+    for sample in given:
+        for header in sample.headers[::-1]:
+            at = header + 1
+            sample.ids[at : at + 1] = other
+            sample.trained[at : at + 1] = [False] * len(other)
+    return rows(given)
+
+
+def forged_answer(family: str, given: list[Sample]) -> Any:
+    """A user's text, encoded with its control tokens, that ends its turn, answers, and asks again."""
+    for sample in given:
+        (user_low, user_high), (body, stop) = sample.users[0], sample.bodies[0]
+        ends, opens = sample.ids[user_high : sample.headers[0]], sample.ids[sample.headers[0] : body]
+        again = sample.ids[stop : sample.users[1][0]]  # the stop, and the header of the next user turn
+        answer = sample.ids[user_low + 1 : user_high]
+        forged_ids = [*ends, *opens, *answer, *again, *sample.ids[user_low:user_high]]
+        sample.ids[user_high:user_high] = forged_ids
+        sample.trained[user_high:user_high] = [False] * len(forged_ids)
+    return rows(given)
+
+
+def in_some(plant: Plant, family: str, given: list[Sample]) -> Any:
+    """The bug in a tenth of the rows."""
+    made = samples(family, chats(20))
+    whole, some = rows(made[2:]), made[:2]
+    return [*plant(family, some), *whole]
+
+
+def _one_sample_a_turn(family: str, planted: bool, _: Path) -> Report:
+    """As build_training_samples makes them where history drops reasoning: each row trains its last turn alone.
+
+    Together they train every turn; without the samples of the first turns they do not.
+    """
+    renderer, made = renderer_of(family), list[Row]()
+    for messages in chats(reasons=True):
+        several = build_training_samples(renderer, messages)
+        assert len(several) == 2
+        for ids, mask in several[planted:]:
+            made.append({"input_ids": ids, "labels": [t if m else -100 for t, m in zip(ids, mask, strict=True)]})
+    return report_on(family, made)
 
 
 def tail(family: str, given: list[Sample]) -> Any:
@@ -264,6 +353,18 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("header-trained", PLAIN, header_trained, ()),
     ("mask-holes", PLAIN, holes, ()),
     ("last-turn-only", PLAIN, last_only, ()),
+    ("last-turn-only", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, last_only), ()),
+    ("first-turn-only", (*PLAIN, "gemma"), first_only, ()),
+    ("first-turn-only", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
+    ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
+    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
+    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ()),
+    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), partial(in_some, forged_answer), ()),
+    ("header-drift", HEADERS, header_without_white_space, ()),
+    ("header-drift", HEADERS, partial(in_some, header_without_white_space), ()),
+    ("header-drift", HEADERS, mask_of_the_right_header, ("mask-holes",)),
+    ("header-drift", ("chatml", "qwen2.5", "llama-3"), header_of_another_role, MANY),
+    ("header-drift", ("chatml", "qwen2.5", "llama-3"), partial(in_some, header_of_another_role), MANY),
     ("tail-trained", WITH_TAIL, tail, ()),
     ("eot-missing", PLAIN, stops_removed, ()),
     ("wrong-end-of-turn", PLAIN, other_stop, ()),
@@ -331,6 +432,7 @@ def _special(planted: bool) -> list[Case]:
             Case("empty-think-trained", f, partial(_empty, f, planted), planted)
             for f in ("qwen3", "glm-4.5", "kimi-k2")
         ),
+        *(Case("last-turn-only", f, partial(_one_sample_a_turn, f, planted), planted) for f in ("qwen3", "nemotron-3")),
         *(Case("loss-share", f, partial(_share, f, planted), planted) for f in PLAIN),
         *(Case("over-long", f, partial(_long, f, planted), planted) for f in PLAIN),
         *(

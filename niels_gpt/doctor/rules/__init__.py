@@ -7,13 +7,26 @@
     turns.py       how turns begin and end   tokenizers.py  a tokenizer and its template alone
     packing.py     several texts in a row    drift.py       two of them
     answers.py     answers and their stops   documents.py   caches of plain text
+    untrained.py   turns that no row trains
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from niels_gpt.doctor.rules import answers, calls, chats, data, documents, drift, masks, packing, tokenizers, turns
+from niels_gpt.doctor.rules import (
+    answers,
+    calls,
+    chats,
+    data,
+    documents,
+    drift,
+    masks,
+    packing,
+    tokenizers,
+    turns,
+    untrained,
+)
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -23,6 +36,7 @@ RULES: Final[dict[str, Rule]] = {
         data.RULES,
         turns.RULES,
         masks.RULES,
+        untrained.RULES,
         answers.RULES,
         packing.RULES,
         documents.RULES,

@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.doctor.graded import Graded
-from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools
-from niels_gpt.doctor.rules import answers
+from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import View
@@ -60,16 +59,6 @@ RULES: Final = (
         needs=("mask", "turns"),
     ),
     Rule(
-        "last-turn-only",
-        "warning",
-        "only the last assistant turn of each conversation is trained",
-        "Every earlier answer is thrown away. Single-turn evaluations do not show it, long conversations do.",
-        "A preset for the last turn, or prompt/completion data made from whole conversations.",
-        "Train all assistant turns; where the format drops reasoning from history, one sample for each turn "
-        "(build_training_samples).",
-        needs=("mask", "turns"),
-    ),
-    Rule(
         "padding-trained",
         "error",
         "padding is in the loss",
@@ -93,7 +82,6 @@ RULES: Final = (
 
 LEAST_SHARE: Final = 0.10
 MOST_SHARE: Final = 0.98
-MOST_ROWS: Final = 0.90  # of the rows with several turns: more than that are no accident
 
 
 def check(view: View) -> None:
@@ -115,9 +103,10 @@ def check(view: View) -> None:
         return
     graded = Graded.of(view, view.turns.assistants)
     shifted = graded.shifted_rows(len(rows))
+    shifted[rows.row_of[np.concatenate(view.odd_headers)]] = False  # there a mask begins elsewhere for that reason
     view.hit_rows("mask-shifted", shifted & plain, lambda row, _: graded.how(row))
     answers.check(view, layout, graded, plain & ~shifted)
-    _last_turns(view, layout, graded, plain)
+    untrained.check(view, layout, graded, plain)
 
 
 def _all_one(view: View, zero: Bools) -> Bools:
@@ -132,30 +121,12 @@ def _all_one(view: View, zero: Bools) -> Bools:
     return ones
 
 
-def _last_turns(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
-    """Rows with several turns of which only the last is trained; `finish` decides whether that is the rule."""
-    turns, n = graded.turns, len(rows)
-    begins = ~turns.resumed if layout.joins else np.ones(len(turns), dtype=np.bool_)
-    many = (np.bincount(turns.row[begins], minlength=n) > 1) & rows
-    spoke = graded.count > 0
-    number = np.cumsum(begins)  # parts of one answer have one number
-    latest = np.zeros(n, dtype=np.int64)
-    latest[turns.row] = number  # numbers grow, and the last one written stays
-    is_last = number == latest[turns.row]
-    last = np.bincount(turns.row[spoke & is_last], minlength=n) > 0
-    others = np.bincount(turns.row[spoke & ~is_last], minlength=n) > 0
-    view.tally.sums["rows of several turns"] += int(many.sum())
-    view.hit_rows("last-turn-only", many & last & ~others, "several assistant turns, of which only the last is trained")
-
-
-def finish(tally: Tally) -> None:
+def finish(tally: Tally, *, sampled: bool) -> None:
     """Decide what only the whole input shows."""
     if tally.sums["turns found"] and not tally.sums["rows with a mask"]:
         note = "no labels, assistant_masks, completion_mask or loss_mask"
         tally.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=1, rows=tally.sums["rows"])
-    hits = tally.hits.get("last-turn-only")
-    if hits is not None and hits.rows < MOST_ROWS * tally.sums["rows of several turns"]:
-        tally.drop("last-turn-only")
+    untrained.finish(tally, sampled=sampled)
     answers.finish(tally)
 
 

@@ -78,13 +78,24 @@ RULES: Final = (
     ),
     Rule(
         "turn-order",
-        "info",
+        "warning",
         "turns come in an order that formats are not made for",
         "A message that was encoded with control tokens on can forge turns. Once encoded nothing but their order shows "
         "it.",
         "A forged turn, a conversation that was merged or cut, or a format with instructions in between.",
         "Look at the row. Encode bodies with control tokens off (niels_gpt's renderers do).",
         ("huggingface/transformers#29279", "antirez/ds4#197"),
+        ("tokens",),
+        needs=("turns",),
+    ),
+    Rule(
+        "header-drift",
+        "error",
+        "turns begin otherwise than the format writes them",
+        "The model is trained on headers that serving never writes: another token, or none, between role and text.",
+        "Another version of the template, a template that was edited, or rows that were glued from texts.",
+        "Render with the template that will serve (niels-gpt doctor TRAINED SERVED compares two).",
+        ("ollama/ollama#6823", "InternLM/lmdeploy#1945"),
         ("tokens",),
         needs=("turns",),
     ),
@@ -112,6 +123,7 @@ def check(view: View) -> None:
     _bodies(view, layout, view.turns)
     if view.given is None:
         _order(view, view.turns)
+        _headers(view)
 
 
 def _beginnings(view: View, layout: Layout) -> None:
@@ -185,6 +197,15 @@ def _bodies(view: View, layout: Layout, turns: Turns) -> None:
         found,
         lambda _, place: f"the control token {view.scope.spell(int(ids[place]))!r} inside a message",
     )
+
+
+def _headers(view: View) -> None:
+    """Headers that the format does not write."""
+    short, strange = view.odd_headers
+    kinds = dict.fromkeys(short.tolist(), "the white space behind this header is missing")
+    kinds |= dict.fromkeys(strange.tolist(), "what begins here is no header of this format")
+    places = np.array(sorted(kinds), dtype=np.int64)
+    view.hit("header-drift", view.rows.row_of[places], places, lambda _, at: kinds[at])
 
 
 def _order(view: View, turns: Turns) -> None:
