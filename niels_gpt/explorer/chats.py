@@ -21,7 +21,7 @@ from niels_gpt.explorer.dataset import (
     check_row,
     scanned,
 )
-from niels_gpt.explorer.gallery import Choice, Gallery
+from niels_gpt.explorer.gallery import MOST_CHARACTERS, Choice, Gallery, characters
 from niels_gpt.explorer.lines import Lines
 from niels_gpt.explorer.modes import MODES, LossMode
 from niels_gpt.inputs import Rejected
@@ -148,7 +148,11 @@ class ChatRows:
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`; trained is what the model itself would emit."""
-        chats = [chat for chat in map(self.conversation, rows) if isinstance(chat, Conversation)]
+        chats = [
+            chat
+            for chat in map(self.conversation, rows)
+            if isinstance(chat, Conversation) and characters(chat.messages, chat.tools) <= MOST_CHARACTERS
+        ]
         if choice.tokenizer and choice.renderer != "raw":
             renderer = self._gallery.renderer(choice)
             try:

@@ -15,7 +15,7 @@ from niels_gpt.explorer.modes import LossMode
 from niels_gpt.explorer.rendering import RAW, raw_strip, script_strip, tokens_strip
 from niels_gpt.explorer.strip import Strip
 from niels_gpt.explorer.wordless import NoTokenizer
-from niels_gpt.messages import normalise
+from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.opening import clock_on
@@ -26,6 +26,7 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 
 TEMPLATE, FILE = "template", "file"
 _TOKENIZER_FILES = ("tokenizer.json", "spm.model")
+MOST_CHARACTERS = 2_000_000  # of a conversation: about half a million tokens, and 100 bytes each for the page
 _MOST_ENCODERS = 8  # of a hundred megabytes each
 _BY_FOLDER = {hub.split("/")[1].casefold(): name for hub, name in MODEL_RENDERER_MAP.items()}
 
@@ -196,6 +197,7 @@ class Gallery:
             MessageError: the renderer refuses the conversation. Else as `renderer`.
         """
         given = normalise(messages)
+        check_size(given, tools)
         if choice.renderer == RAW:
             encoder = self.encoder(choice.tokenizer) if choice.tokenizer else None
             return raw_strip(given, modes, encoder, choice.tokenizer)
@@ -205,6 +207,30 @@ class Gallery:
         if isinstance(renderer, Family) and isinstance(renderer.encoder, NoTokenizer):
             return script_strip(renderer, given, tools, modes, prompt=prompt, **told)
         return tokens_strip(renderer, given, tools, modes, prompt=prompt, **told)
+
+
+def characters(messages: Sequence[Message], tools: Any) -> int:
+    """How long a conversation is, tool declarations included."""
+    fields = (value for message in messages for value in message.values())
+    return sum(len(held) if isinstance(held, str) else _length(held) for held in (*fields, tools))
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str)) if value else 0
+
+
+def check_size(messages: Sequence[Message], tools: Any) -> None:
+    """Refuse what is too long for a page.
+
+    Raises:
+        UsageError: more than `MOST_CHARACTERS`.
+    """
+    size = characters(messages, tools)
+    if size > MOST_CHARACTERS:
+        raise UsageError(
+            f"the conversation has {size:,} characters; the page shows at most {MOST_CHARACTERS:,}. "
+            "Look at longer ones in a terminal: niels-gpt render"
+        )
 
 
 def _named(given: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
@@ -9,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvicorn
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -25,7 +26,9 @@ from niels_gpt.explorer.export import STATIC
 from niels_gpt.explorer.requests import Browse, Compare, Export, Look, Open, Render, Train, asked, problem
 
 HOST = "127.0.0.1"
-MOST_BODY_BYTES = 64 * 1024 * 1024
+MOST_BODY_BYTES = 32 * 1024 * 1024
+AT_ONCE = 2  # answers that are worked out at the same time: each takes memory
+END_SECONDS = 1  # that requests have to finish once the server was interrupted
 _NAMES = (HOST, "localhost")
 _LOG = logging.getLogger(__name__)
 _HEADERS = {
@@ -81,19 +84,46 @@ def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
     return ""
 
 
+class Ending:
+    """Answers requests that are cut off when the server is interrupted; without it each logs a traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        except asyncio.CancelledError:  # the task ends here in any case; there is nothing behind it to cancel
+            if not begun:
+                await JSONResponse({"error": "the explorer was ended", "kind": "Ended"}, 503)(scope, receive, send)
+
+
 def create_app(explorer: Explorer) -> Starlette:
     """The page and its API."""
+    limiter = CapacityLimiter(AT_ONCE)
+
+    async def worked_out(answer: Callable[[], Any]) -> bytes:
+        """An answer, made in a thread; an interrupted server does not wait for it."""
+        return await to_thread.run_sync(lambda: _encoded(answer()), abandon_on_cancel=True, limiter=limiter)
 
     def posts(path: str, kind: Any, answer: Callable[[Any], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
             body = await _body(request)
-            found = await run_in_threadpool(lambda: _encoded(answer(asked(kind, body))))
+            found = await worked_out(lambda: answer(asked(kind, body)))
             return Response(found, media_type="text/html" if kind is Export else "application/json")
 
         return Route(path, endpoint, methods=["POST"])
 
     async def session(request: Request) -> Response:
-        return Response(await run_in_threadpool(lambda: _encoded(explorer.session())), media_type="application/json")
+        return Response(await worked_out(explorer.session), media_type="application/json")
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
@@ -110,7 +140,12 @@ def create_app(explorer: Explorer) -> Starlette:
         posts("/api/export", Export, explorer.export),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    handlers: dict[Any, Any] = {NielsError: _refused, HTTPException: _no_such_page, Exception: _failed}
+    handlers: dict[Any, Any] = {
+        NielsError: _refused,
+        HTTPException: _no_such_page,
+        ClientDisconnect: _left,
+        Exception: _failed,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.add_middleware(OwnMachine)
     return app
@@ -139,6 +174,11 @@ async def _no_such_page(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": said, "kind": "HTTP"}, error.status_code)
 
 
+async def _left(request: Request, error: ClientDisconnect) -> Response:
+    """The client left before it had sent its request; no one reads this answer."""
+    return Response(status_code=400)
+
+
 async def _failed(request: Request, error: Exception) -> Response:
     _LOG.error("%s failed", request.url.path, exc_info=error)
     return JSONResponse({"error": f"this is a fault of ours: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
@@ -154,6 +194,7 @@ def bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
+        listening.listen()  # who connects before the server runs waits, and is not refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise UsageError(
@@ -164,5 +205,12 @@ def bound(port: int) -> socket.socket:
 
 def server_of(explorer: Explorer) -> uvicorn.Server:
     """A server for `run(sockets=[bound(port)])`."""
-    config = uvicorn.Config(create_app(explorer), log_level="warning", lifespan="off", ws="none", access_log=False)
+    config = uvicorn.Config(
+        Ending(create_app(explorer)),
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        access_log=False,
+        timeout_graceful_shutdown=END_SECONDS,
+    )
     return uvicorn.Server(config)
