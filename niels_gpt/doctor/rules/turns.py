@@ -209,7 +209,7 @@ def _headers(view: View) -> None:
 
 
 def _order(view: View, turns: Turns) -> None:
-    """A user's turn behind a user's, a system turn behind another role's: by ids alone, so it is a remark.
+    """A user's turn behind a user's, a system turn behind a user's or a tool's: by ids alone, so it is a warning.
 
     A system turn behind an assistant's may begin another text, which `attention-crosses` tells.
     """
@@ -218,7 +218,9 @@ def _order(view: View, turns: Turns) -> None:
     rows, before, after = view.rows, turns.role[:-1], turns.role[1:]
     same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
     user, system = ROLES.index("user"), ROLES.index("system")
-    odd = same & (((before == user) & (after == user)) | (np.isin(before, (user, TOOL)) & (after == system)))
+    # Behind a tool's turn only if a user has spoken: a format may declare tools in front of the system message.
+    late = (before == user) | ((before == TOOL) & _behind_role(turns, user)[1:])
+    odd = same & (((before == user) & (after == user)) | (late & (after == system)))
     pairs = dict(zip(turns.start[1:][odd].tolist(), zip(before[odd], after[odd], strict=True), strict=True))
 
     def note(_: int, place: int) -> str:
@@ -226,6 +228,13 @@ def _order(view: View, turns: Turns) -> None:
         return f"a {second} turn right behind a {first} turn"
 
     view.hit("turn-order", turns.row[1:][odd], turns.start[1:][odd], note)
+
+
+def _behind_role(turns: Turns, role: int) -> Bools:
+    """Of each turn whether one of this role stands before it in its row."""
+    count = np.concatenate(([0], np.cumsum(turns.role == role)))
+    found: Bools = count[:-1] > count[np.searchsorted(turns.row, turns.row, side="left")]
+    return found
 
 
 def finish(tally: Tally) -> None:
