@@ -8,19 +8,24 @@
     CACHE_DIR/sft/{dolly15k,oasst1}/                    built
     CACHE_DIR/build_report.json                         what became of each
 
-A source that fails says why and the others go on; the same command later continues with what is not complete.
+A source that fails says why and the others go on; the same command later continues with what is not complete. The
+report keeps the last outcome of every source, also of those that a run with `--only` leaves alone.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
 from niels_gpt.cache.formats import (
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
@@ -30,9 +35,10 @@ from niels_gpt.cache.formats import (
     SPLITS,
     UNLIMITED_TOKENS,
     VAL_FRAC,
+    dtype_for,
 )
-from niels_gpt.cache.meta import open_meta, read_meta, write_meta
-from niels_gpt.errors import Mismatch, NielsError, UsageError
+from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
+from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.portions import SERIAL, Engine
 from niels_gpt.progress import SILENT, Progress
@@ -54,7 +60,7 @@ REPORT_NAME = "build_report.json"
 TOKENIZER_META_NAME = "tokenizer_meta.json"
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
 
-Status = Literal["built", "already built", "stub", "failed"]
+Status = Literal["built", "already built", "pinned", "stub", "failed"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Settings:
     shuffle_buffer: int = SHUFFLE_BUFFER
     shard_bytes: int = SHARD_BYTES
     val_frac: float = VAL_FRAC
+    token_dtype: str = "uint16"
     english_only: bool = True
     max_messages: int | None = None
     max_bad_rows: int = 0
@@ -114,21 +121,27 @@ def plan(settings: Settings) -> list[Target]:
     """The targets that `only` and `skip` leave, in document 001's order.
 
     Raises:
-        UsageError: a name that is not one of `NAMES`.
+        UsageError: a name that is not one of `NAMES`, or in both; nothing left to build; a number out of range.
     """
     _check_numbers(settings)
     for name in (*settings.only, *settings.skip, *settings.datasets):
         if name not in NAMES:
             raise UsageError(f"no source {name!r}; known: {', '.join(NAMES)}")
+    if both := sorted(set(settings.only) & set(settings.skip)):
+        raise UsageError(f"{both[0]} is named by --only and by --skip; leave one of them out")
     targets = _all_targets(settings)
-    return [t for t in targets if (not settings.only or t.name in settings.only) and t.name not in settings.skip]
+    chosen = [t for t in targets if (not settings.only or t.name in settings.only) and t.name not in settings.skip]
+    if not chosen:
+        raise UsageError("--skip names every source, so nothing is left to build; leave one out")
+    return chosen
 
 
 def _check_numbers(settings: Settings) -> None:
     """What no source checks when it is made, before anything is built."""
-    ranges.MAX_TRAIN_TOKENS.check(settings.max_train_tokens)
-    ranges.MAX_VAL_TOKENS.check(settings.max_val_tokens)
-    ranges.SHARD_BYTES.check(settings.shard_bytes)
+    check_budgets(settings.max_train_tokens, settings.max_val_tokens)
+    (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.SHARD_BYTES).check(
+        settings.shard_bytes
+    )
     ranges.MAX_BAD_ROWS.check(settings.max_bad_rows)
     ranges.THREADS.check(settings.threads, "threads")
     ranges.VAL_FRAC.check(settings.val_frac)
@@ -172,32 +185,82 @@ def build_all(
         One outcome a target. A failed one has a `reason`; nothing is raised for it.
 
     Raises:
-        UsageError, TokenizerError, Mismatch: before anything is built, if names or the tokenizer are wrong.
+        UsageError, TokenizerError, Mismatch, InputError: before anything is built, if names, numbers, the tokenizer or
+            the report of an earlier run are wrong.
     """
     targets = plan(settings)
-    tokenizer = _keep_tokenizer(settings)
+    _reported(settings.cache_dir / REPORT_NAME)
+    tokenizer = _keep_tokenizer(settings, targets)
     outcomes = []
     for target in targets:
         outcomes.append(_build(target, tokenizer, settings, engine, progress))
         finished(outcomes[-1])
-        _write_report(settings, tokenizer, outcomes)
+        _report(settings, tokenizer, outcomes[-1])
     return outcomes
 
 
-def _keep_tokenizer(settings: Settings) -> SentencePieceTokenizer:
-    """Copy the tokenizer beside the caches; a directory holds caches of one tokenizer only."""
+def _keep_tokenizer(settings: Settings, targets: list[Target]) -> SentencePieceTokenizer:
+    """Copy the tokenizer beside the caches; a directory holds caches of one tokenizer only.
+
+    Raises:
+        Mismatch: another tokenizer is there, its model was replaced, or a cache that stays was built with another.
+        UsageError: `token_dtype` cannot hold its vocabulary.
+    """
     tokenizer = load_tokenizer(settings.tokenizer)
+    dtype_for(settings.token_dtype, tokenizer.vocab_size)
     kept = settings.cache_dir / "tokenizer"
-    tidy_up(kept)
-    if (kept / META_NAME).is_file():
-        found = read_meta(str(kept / META_NAME)).get("sha256")
-        if found == tokenizer.sha256:
-            return load_tokenizer(kept)
-        if not settings.overwrite:
+    with storage_errors("creating the directory", settings.cache_dir):
+        settings.cache_dir.mkdir(parents=True, exist_ok=True)
+    with _locked(settings.cache_dir):  # a second run waits, and then finds it there
+        tidy_up(kept)
+        there = _is_kept(tokenizer, kept, settings)
+        _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets})
+        if not there:
+            _copy(tokenizer, kept)
+    return load_tokenizer(kept)
+
+
+def _is_kept(tokenizer: SentencePieceTokenizer, kept: Path, settings: Settings) -> bool:
+    """Is this tokenizer there, as its `meta.json` records it? Another one is refused, unless all is built again."""
+    if not (kept / META_NAME).is_file():
+        return False
+    model, recorded = kept / MODEL_NAME, read_meta(str(kept / META_NAME)).get("sha256")
+    found = sha256_file(str(model)) if model.is_file() else None
+    if settings.overwrite:
+        return found == recorded == tokenizer.sha256
+    if found != recorded:
+        what = "is missing" if found is None else f"has sha256 {found[:12]}"
+        raise Mismatch(
+            f"{model}: {what}, but {META_NAME} beside it records {str(recorded)[:12]}, the tokenizer of the caches "
+            "here; put that model back, choose another --cache-dir, or pass --overwrite to build all caches again"
+        )
+    if recorded != tokenizer.sha256:
+        raise Mismatch(
+            f"{kept}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
+            "or pass --overwrite to build all caches again"
+        )
+    return True
+
+
+def _refuse_caches_of_another(tokenizer: SentencePieceTokenizer, settings: Settings, built: set[str]) -> None:
+    """A cache that this run leaves as it is must be of this tokenizer: two in one directory cannot be trained on."""
+    for target in _all_targets(settings):
+        meta = settings.cache_dir / target.place / META_NAME
+        if not meta.is_file() or (target.name in built and settings.overwrite):
+            continue
+        try:
+            found = read_meta(str(meta)).get("tokenizer_sha256")
+        except CacheError:  # a damaged one has no tokenizer that could be compared; its own build says what is wrong
+            continue
+        if found not in (None, tokenizer.sha256):
             raise Mismatch(
-                f"{kept}: holds tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
-                "or pass --overwrite to build all caches again"
+                f"{meta.parent}: a cache of tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}; give that "
+                "tokenizer, choose another --cache-dir, or pass --overwrite without --only and --skip to build all "
+                "caches again"
             )
+
+
+def _copy(tokenizer: SentencePieceTokenizer, kept: Path) -> None:
     with StagedDirectory(kept, manifest=META_NAME, overwrite=True) as staged:
         record = write_atomic(staged.path / MODEL_NAME, Path(tokenizer.model_path).read_bytes())
         trained = Path(tokenizer.model_path).with_name(TOKENIZER_META_NAME)
@@ -211,7 +274,6 @@ def _keep_tokenizer(settings: Settings) -> SentencePieceTokenizer:
         }
         write_meta(str(staged.path / META_NAME), meta)
         staged.commit()
-    return load_tokenizer(kept)
 
 
 def _build(
@@ -221,22 +283,51 @@ def _build(
     started = time.perf_counter()
     tidy_up(out)  # a stub whose replacement was killed counts as the stub again
     before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
+    newer = ""
     try:
         if target.source is None:
             _write_stub(out, target.name)
             return Outcome(target.name, target.place, "stub", reason="not built: pass --with-gutenberg to build it")
-        _build_cache(target, out, tokenizer, settings, engine, progress)
+        config, newer = _pinned(target.source, out, settings)
+        _build_cache(target, out, config, tokenizer, settings, engine, progress)
         meta = open_meta(out)
     except NielsError as error:
-        return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=str(error))
+        reason = f"{error}{_way_out(target, error)}"
+        return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=reason)
     status: Status = "already built" if before == (out / META_NAME).stat().st_mtime_ns else "built"
     counts = {"splits": meta["splits"], "dropped": meta["dropped"], "source": meta["dataset_config"]}
-    return Outcome(target.name, target.place, status, time.perf_counter() - started, counts=counts)
+    seconds = time.perf_counter() - started
+    return Outcome(target.name, target.place, "pinned" if newer else status, seconds, newer, counts)
+
+
+def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> tuple[dict[str, Any], str]:
+    """What the source is, and, where its data set has a newer commit than the finished cache, a note that says so.
+
+    A finished cache stays what it is: without --overwrite or a revision that is asked for, its commit is meant.
+    """
+    config = source.config()
+    if settings.overwrite or not isinstance(source, HubSource) or source.dataset.revision is not None:
+        return config, ""
+    if not (out / META_NAME).is_file() or _is_stub(out):
+        return config, ""
+    kept = (read_meta(str(out / META_NAME)).get("dataset_config") or {}).get("revision")
+    if not kept or kept == config["revision"]:
+        return config, ""
+    newer = f"pinned to {kept}, newer exists: {config['revision']}; --overwrite builds that one"
+    return config | {"revision": kept}, newer
+
+
+def _way_out(target: Target, error: NielsError) -> str:
+    """What else the command line offers: most people have no notes, and document 001's folder is only a default."""
+    if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
+        return "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
+    return ""
 
 
 def _build_cache(
     target: Target,
     out: Path,
+    source_config: dict[str, Any],
     tokenizer: SentencePieceTokenizer,
     settings: Settings,
     engine: Engine,
@@ -248,7 +339,8 @@ def _build_cache(
         "tokenizer": tokenizer,
         "seed": settings.seed,
         "source_name": source.name,
-        "source_config": source.config(),
+        "source_config": source_config,
+        "token_dtype": settings.token_dtype,
         "streaming": source.streaming,
         "max_bad_rows": settings.max_bad_rows,
         "num_threads": settings.threads,
@@ -281,14 +373,49 @@ def _write_stub(out: Path, name: str) -> None:
         staged.commit()
 
 
-def _write_report(settings: Settings, tokenizer: SentencePieceTokenizer, outcomes: list[Outcome]) -> None:
-    report = {
-        "seed": settings.seed,
-        "tokenizer_sha256": tokenizer.sha256,
-        "ok": not any(outcome.status == "failed" for outcome in outcomes),
-        "sources": [outcome.to_json() for outcome in outcomes],
-    }
-    write_atomic(settings.cache_dir / REPORT_NAME, json_bytes(report))
+def _report(settings: Settings, tokenizer: SentencePieceTokenizer, outcome: Outcome) -> None:
+    """Put an outcome into the report, in place of an earlier one of that source; other runs may be at it, too."""
+    path = settings.cache_dir / REPORT_NAME
+    with _locked(settings.cache_dir):
+        sources = {source["name"]: source for source in _reported(path)}
+        sources[outcome.name] = outcome.to_json() | {"seed": settings.seed, "tokenizer_sha256": tokenizer.sha256}
+        report = {
+            "seed": settings.seed,
+            "tokenizer_sha256": tokenizer.sha256,
+            "ok": not any(source["status"] == "failed" for source in sources.values()),
+            "sources": [sources[name] for name in NAMES if name in sources],
+        }
+        write_atomic(path, json_bytes(report))
+
+
+def _reported(path: Path) -> list[dict[str, Any]]:
+    """The sources of an earlier report.
+
+    Raises:
+        InputError: a file of that name that is no report.
+    """
+    if not path.is_file():
+        return []
+    try:
+        sources = json.loads(path.read_bytes())["sources"]
+        return [{"name": str(source["name"]), "status": str(source["status"]), **source} for source in sources]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: not a report of build-all ({error}); delete it, and the next run writes a new one"
+        ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on a directory for the block, so that no lock file is left over."""
+    with storage_errors("locking", folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with storage_errors("locking", folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:

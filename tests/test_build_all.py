@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow.parquet as pq
 
+from niels_gpt.build_all import NAMES
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import CacheError
@@ -29,7 +30,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources.oasst1 import threads
 from niels_gpt.sources.wikitext import articles
-from niels_gpt.tokenizer import SentencePieceTokenizer
+from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local
 from tests.hub import Fault, Hub, Repository
 
@@ -115,6 +116,15 @@ class Builder:
 @pytest.fixture
 def builder(tmp_path: Path, tokenizer_dir: Path) -> Builder:
     return Builder(tmp_path, tokenizer_dir)
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of another tokenizer, trained on very little."""
+    folder = tmp_path_factory.mktemp("other")
+    words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
+    (folder / "words.txt").write_text("\n".join(words))
+    return Path(train_tokenizer([folder / "words.txt"], folder / "tokenizer", vocab_size=300).model_path)
 
 
 @pytest.fixture(scope="module")
@@ -345,6 +355,129 @@ def test_wrong_options_are_usage_errors(builder: Builder, hub: Hub, options: lis
     code, printed = builder.run(hub, *options)
     assert code in (2, 3)
     assert says in printed
+
+
+USAGE = {
+    "--val-frac 1": "--val-frac is 1.0; expected at most 0.999999",
+    "--val-frac 1e-9": "expected 0, or 0.000001 to 0.999999",
+    "--shard-bytes 1": "--shard-bytes is 1; expected at least 2",
+    "--shard-bytes 2 --token-dtype uint32": "shard_bytes is 2; expected at least 4",
+    "--max-train-tokens -1": "--max-train-tokens is -1; expected 0 or more",
+    "--max-train-tokens 0 --max-val-tokens 0": "are both 0; nothing would be built",
+    "--seed -1": "--seed is -1; expected 0 or more",
+    "--shuffle-buffer 0": "--shuffle-buffer is 0; expected at least 1",
+    "--max-messages 0": "--max-messages is 0; expected at least 2",
+    "--token-dtype int8": "token_dtype is 'int8'",
+    "--only roam --skip roam": "roam is named by --only and by --skip; leave one of them out",
+    " ".join(f"--skip {name}" for name in NAMES): "--skip names every source",
+}
+
+
+@pytest.mark.parametrize("options", USAGE)
+def test_errors_of_usage_exit_with_2_and_build_nothing(builder: Builder, hub: Hub, options: str) -> None:
+    code, printed = builder.run(hub, *options.split())
+    assert code == 2, printed
+    assert USAGE[options] in printed
+    assert hub.requests == []
+    assert not builder.cache.exists()
+
+
+def test_a_replaced_model_is_not_built_with(builder: Builder, hub: Hub, other_model: Path) -> None:
+    """meta.json beside it records another: caches of two tokenizers would stand in one directory."""
+    assert builder.run(hub, "--only", "roam")[0] == 0
+    before, model = builder.digests(), builder.cache / "tokenizer/spm.model"
+    kept = model.read_bytes()
+    model.write_bytes(other_model.read_bytes())
+    for options in ([], ["--tokenizer", str(other_model)], ["--tokenizer", str(builder.cache / "tokenizer")]):
+        code, printed = builder.run(hub, "--only", "dolly15k", *options)
+        assert code == 2, printed
+        assert f"{model}: has sha256" in printed
+        assert "put that model back" in printed
+        assert not (builder.cache / "sft").exists()
+    model.unlink()
+    code, printed = builder.run(hub, "--only", "dolly15k")
+    assert code == 2
+    assert f"{model}: is missing" in printed
+    model.write_bytes(kept)
+    assert builder.digests() == before
+    assert builder.run(hub, "--only", "dolly15k")[0] == 0
+
+
+def test_overwriting_some_caches_with_another_tokenizer_is_refused(
+    builder: Builder, hub: Hub, other_model: Path
+) -> None:
+    assert builder.run(hub, "--only", "roam")[0] == 0
+    before = builder.digests()
+    code, printed = builder.run(hub, "--only", "dolly15k", "--overwrite", "--tokenizer", other_model)
+    assert code == 2
+    assert "pretrain/roam: a cache of tokenizer" in printed
+    assert builder.digests() == before
+    assert builder.run(hub, "--only", "roam", "--overwrite", "--tokenizer", other_model)[0] == 0
+    meta = open_meta(builder.cache / "pretrain/roam")
+    assert meta["tokenizer_sha256"] == hashlib.sha256(other_model.read_bytes()).hexdigest()
+
+
+def test_the_dtype_of_tokens_can_be_chosen(builder: Builder, hub: Hub) -> None:
+    assert builder.run(hub, "--only", "roam", "--only", "dolly15k", "--token-dtype", "uint32")[0] == 0
+    for place in ("pretrain/roam", "sft/dolly15k"):
+        assert open_meta(builder.cache / place)["token_dtype"] == "uint32-le"
+        assert list(verify_cache(builder.cache / place)) == []
+
+
+def test_the_report_keeps_the_sources_that_a_run_leaves_alone(builder: Builder, hub: Hub) -> None:
+    assert builder.run(hub, "--only", "roam")[0] == 0
+    roam = builder.report()["roam"]
+    assert builder.run(hub, "--only", "dolly15k", "--only", "gutenberg")[0] == 0
+    assert list(builder.report()) == ["roam", "gutenberg", "dolly15k"]
+    assert builder.report()["roam"] == roam
+    assert builder.run(hub, "--only", "roam")[0] == 0
+    assert builder.report()["roam"]["status"] == "already built"
+    (builder.cache / "build_report.json").write_text("[]")
+    code, printed = builder.run(hub, "--only", "roam")
+    assert code == 3
+    assert "build_report.json: not a report of build-all" in printed
+
+
+def test_two_runs_at_once_are_both_in_the_report(builder: Builder, hub: Hub) -> None:
+    """Both begin in an empty directory, so both also want to copy the tokenizer."""
+    names = ("roam", "dolly15k", "oasst1", "gutenberg")
+    running = [builder.start(hub, "--only", name) for name in names]
+    for process in running:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+    assert set(builder.report()) == set(names)
+
+
+def test_a_missing_folder_of_notes_names_the_way_out(builder: Builder, hub: Hub, tmp_path: Path) -> None:
+    code, printed = builder.run(hub, "--only", "roam", "--roam-dir", tmp_path / "nowhere")
+    assert code == 3
+    reason = builder.report()["roam"]["reason"]
+    assert "--roam-dir" in reason
+    assert "--skip roam" in reason
+    assert "--skip roam" in printed
+
+
+def test_a_new_commit_upstream_does_not_fail_what_is_built(builder: Builder, hub: Hub) -> None:
+    assert builder.run(hub, "--only", "dolly15k")[0] == 0
+    before, old = builder.digests(), Repository(FILES[DOLLY]).shas[-1]
+    hub.repositories[DOLLY] = Repository(local.dolly(rows=41))
+    new = hub.repositories[DOLLY].shas[-1]
+    assert new != old
+    code, printed = builder.run(hub, "--only", "dolly15k")
+    assert code == 0, printed
+    outcome = builder.report()["dolly15k"]
+    assert outcome["status"] == "pinned"
+    assert outcome["reason"] == f"pinned to {old}, newer exists: {new}; --overwrite builds that one"
+    assert outcome["counts"]["source"]["revision"] == old
+    assert builder.digests() == before
+    code, printed = builder.run(hub, "--only", "dolly15k", "--val-frac", 0.2)
+    assert code == 3
+    assert "val_frac" in builder.report()["dolly15k"]["reason"], "another recipe stays a mismatch"
+    code, printed = builder.run(hub, "--only", "dolly15k", "--dataset", f"dolly15k={DOLLY}@{new}")
+    assert code == 3
+    assert "revision" in builder.report()["dolly15k"]["reason"], "who asks for a commit gets that one or an error"
+    assert builder.run(hub, "--only", "dolly15k", "--overwrite")[0] == 0
+    assert builder.report()["dolly15k"]["counts"]["source"]["revision"] == new
 
 
 def kill_while_building(builder: Builder, hub: Hub, seconds: float) -> None:

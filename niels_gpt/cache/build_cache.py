@@ -94,7 +94,7 @@ def build_pretrain_cache(
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
     _check_numbers(seed, num_threads, max_bad_rows, val_frac)
-    _check_budgets(max_train_tokens, max_val_tokens)
+    check_budgets(max_train_tokens, max_val_tokens)
     ranges.SHARD_BYTES.check(shard_bytes)
     ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
@@ -309,7 +309,8 @@ def _check_chat_options(max_message_bytes: int, default_system_text: str) -> Non
         raise UsageError(f"default_system_text holds {error}") from error
 
 
-def _check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
+def check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
+    """Raise `UsageError` for budgets out of range, or two of 0."""
     ranges.MAX_TRAIN_TOKENS.check(max_train_tokens)
     ranges.MAX_VAL_TOKENS.check(max_val_tokens)
     if max_train_tokens + max_val_tokens == 0:

@@ -256,6 +256,7 @@ def build_all_command(
     val_frac: Annotated[
         float, typer.Option(help="Share for validation where a source has no split.", **ranges.VAL_FRAC.option())
     ] = VAL_FRAC,
+    token_dtype: TokenDtype = "uint16",
     english_only: Annotated[bool, typer.Option(help="oasst1: leave out other languages.")] = True,
     max_messages: Annotated[
         int | None, typer.Option(help="oasst1: cut threads to so many messages.", **ranges.MAX_MESSAGES.option())
@@ -293,6 +294,7 @@ def build_all_command(
         shuffle_buffer=shuffle_buffer,
         shard_bytes=shard_bytes,
         val_frac=val_frac,
+        token_dtype=token_dtype,
         english_only=english_only,
         max_messages=max_messages,
         max_bad_rows=max_bad_rows,
@@ -390,7 +392,7 @@ def _outcomes(outcomes: list[Outcome]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("source", "status", "train tokens", "val tokens", "left out", "seconds"):
         table.add_column(name, justify="left" if name in ("source", "status") else "right")
-    colours = {"built": "green", "already built": "green", "stub": "yellow", "failed": "red"}
+    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
     for outcome in outcomes:
         splits = outcome.counts.get("splits", {})
         tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
