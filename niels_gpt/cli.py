@@ -13,6 +13,7 @@ from niels_gpt.cache.formats import SEED
 from niels_gpt.doctor.cli import doctor
 from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.exchange_cli import export_command, import_command
+from niels_gpt.interrupts import interruptible
 from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.scale.cli import fetch, publish
 from niels_gpt.terminal import ShownProgress, out, print_json, run
@@ -217,5 +218,5 @@ def train(
 
 
 def main() -> None:
-    """Run the command line."""
-    run(app)
+    """Run the command line; `entry.main` also handles an interrupt while this module is imported."""
+    interruptible(lambda: run(app))

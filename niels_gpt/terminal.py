@@ -44,7 +44,10 @@ def print_json(value: Any) -> None:
 
 
 def run(command: Callable[[], Any]) -> None:
-    """Run a command line; an expected error becomes one line on stderr and its exit code."""
+    """Run a command line; an expected error becomes one line on stderr and its exit code.
+
+    Interrupts are handled around this; see `interrupts.interruptible`.
+    """
     stdout = sys.stdout
     try:
         try:
@@ -62,9 +65,6 @@ def run(command: Callable[[], Any]) -> None:
     except MemoryError:
         _print_error("there is not enough memory for this; ask for fewer or shorter rows (B, T)")
         sys.exit(2)
-    except KeyboardInterrupt:
-        err().print(Text("interrupted; nothing half-written remains", style="yellow"))
-        sys.exit(130)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = STORAGE_REMEDIES.get(error.errno or 0)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, so that an interrupt is handled in them; this does not return
+    from niels_gpt.entry import run_app
+
+    run_app("niels_gpt.cache.cli")
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +51,7 @@ from niels_gpt.scale.options import (
 from niels_gpt.sources.chat_files import chat_files, read_as
 from niels_gpt.sources.fineweb_edu import SHUFFLE_BUFFER
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
+from niels_gpt.terminal import ShownProgress, key_values, out, print_json
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
@@ -433,7 +438,3 @@ def summary(cache: Path, meta: Meta) -> Table:
         ("split", f"{meta['split_rule']}, seed {meta['seed']}"),
     ]
     return key_values(str(cache), rows)
-
-
-if __name__ == "__main__":
-    run(app)

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from niels_gpt.doctor.slices import Slice
 from niels_gpt.doctor.tally import Tally
+from niels_gpt.interrupts import shielded
 from niels_gpt.ranges import WORKERS
 
 ALONE_SECONDS: Final = 10.0  # processes take that long to start on a busy machine; most inputs are done before
@@ -40,7 +41,8 @@ def examined(work: Examiner, slices: Iterator[Slice], workers: int) -> Iterator[
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(work,)) as pool:
         try:
             for part in slices:
-                waiting.append(pool.submit(_examine, part))
+                with shielded():  # what it starts
+                    waiting.append(pool.submit(_examine, part))
                 if len(waiting) > 2 * workers:  # the reader must not run ahead: memory stays flat
                     yield waiting.popleft().result()
             while waiting:

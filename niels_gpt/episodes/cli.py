@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before the imports, so that an interrupt is handled in them; this does not return
+    from niels_gpt.entry import run_app
+
+    run_app("niels_gpt.episodes.cli")
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,7 +40,7 @@ from niels_gpt.scale.options import (
     open_engine,
 )
 from niels_gpt.sources.chat_files import chat_files, read_as
-from niels_gpt.terminal import ShownProgress, key_values, out, print_json, run
+from niels_gpt.terminal import ShownProgress, key_values, out, print_json
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, load_tokenizer
 
 if TYPE_CHECKING:
@@ -335,7 +340,3 @@ def _encoder(
         max_message_bytes=max_message_bytes,
         num_threads=threads,
     )
-
-
-if __name__ == "__main__":
-    run(app)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
 
 from niels_gpt.errors import EngineError, NielsError
+from niels_gpt.interrupts import shielded
 from niels_gpt.portions import Work
 from niels_gpt.scale.units import Task, build_unit
 from niels_gpt.sources.slices import Sliceable
@@ -198,7 +198,8 @@ def _start(parcel: bytes, workers: int) -> tuple[multiprocessing.process.BasePro
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, parcel, threads))
-    process.start()
+    with shielded():  # Ctrl-C is the parent's to handle
+        process.start()
     theirs.close()  # so that its end is seen here
     return process, ours
 
@@ -206,7 +207,6 @@ def _start(parcel: bytes, workers: int) -> tuple[multiprocessing.process.BasePro
 def _serve(orders: Connection, parcel: bytes, threads: int) -> None:
     """In a worker: one answer to each task, `None` or an error, until nobody asks any more."""
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with suppress(Exception):  # it comes again with the first unit, and is told there
         opened(parcel)

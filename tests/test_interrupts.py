@@ -1,0 +1,236 @@
+"""Ctrl-C at many moments of real commands, while Python imports too: one line, exit code 130, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.interrupts import interruptible
+from niels_gpt.samples import notes_dir
+from tests.conftest import REPOSITORY
+from tests.scale.builds import write_chats
+
+LINE = "interrupted; nothing half-written remains\n"
+
+AT_A_STEP = """
+import atexit, os, signal, sys
+from niels_gpt.entry import main
+
+point, steps, log = int(sys.argv.pop(1)), 0, sys.argv.pop(1)
+
+def hook(event, given):
+    global steps
+    if event in ("import", "open", "os.rename", "os.mkdir", "subprocess.Popen", "socket.bind"):
+        steps += 1
+        if steps == point:
+            os.kill(os.getpid(), signal.SIGINT)
+
+def count():
+    with open(log, "w") as file:
+        file.write(str(steps))
+
+atexit.register(count)
+sys.addaudithook(hook)
+main()
+"""
+
+AT_A_TIME = """
+import os, sys
+from niels_gpt.entry import main
+
+if __name__ == "__main__":
+    if sys.argv[1] == "doctor":  # whose workers begin after ten seconds
+        import niels_gpt.doctor.pool
+        niels_gpt.doctor.pool.ALONE_SECONDS = 0
+    os.write(1, b"begun")
+    main()
+"""
+
+COMMANDS = {
+    "tokenizer train": "tokenizer train words.txt --out out/tokenizer --vocab-size 300",
+    "build-sft": "cache build-sft chats.jsonl --tokenizer tokenizer --out out/sft",
+    "build-pretrain": "cache build-pretrain notes --tokenizer tokenizer --out out/pretrain",
+    "episodes build": "episodes build chats.jsonl --tokenizer tokenizer --out out/episodes",
+    "export": "export episodes --to hf --out out/hf",
+    "info": "episodes info episodes",
+    "doctor": "doctor chats.jsonl --workers 1",
+    "help": "--help",
+}
+
+
+@pytest.fixture(scope="module")
+def given(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with inputs for every command."""
+    folder = tmp_path_factory.mktemp("given")
+    shutil.copytree(tokenizer_dir, folder / "tokenizer")
+    shutil.copytree(notes_dir(), folder / "notes")
+    write_chats(folder / "chats.jsonl", 60, bad=False)
+    words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
+    (folder / "words.txt").write_text("\n".join(words))
+    line = COMMANDS["episodes build"].replace("out/episodes", "episodes").split()
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-m", "niels_gpt", *line], cwd=folder, env=environment, check=True)
+    return folder
+
+
+def at_step(given: Path, log: Path, command: str, point: int) -> subprocess.CompletedProcess[str]:
+    """The command, in a process that sends itself SIGINT at its `point`-th import, opening or renaming (0: never)."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
+    line = [sys.executable, "-c", AT_A_STEP, str(point), str(log), *COMMANDS[command].split()]
+    return subprocess.run(line, cwd=given, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("number", [4, pytest.param(60, marks=pytest.mark.slow)], ids=["sample", "many points"])
+def test_interrupted_at_any_step(given: Path, tmp_path: Path, command: str, number: int) -> None:
+    log = tmp_path / "steps"
+    whole = at_step(given, log, command, 0)
+    assert whole.returncode == 0, whole.stderr
+    steps = int(log.read_text())
+    assert steps > 50, "imports are counted"
+    made = {path.name for path in (given / "out").glob("*")}
+    shutil.rmtree(given / "out", ignore_errors=True)
+    for point in [1, steps - 3, *random.Random(command).sample(range(2, steps - 3), number - 2)]:
+        done = at_step(given, log, command, point)
+        assert done.returncode == 130, f"step {point} of {steps}: {done.stderr}"
+        assert done.stderr.endswith(LINE), f"step {point} of {steps}: {done.stderr}"
+        assert done.stderr.count(LINE) == 1
+        assert "Traceback" not in done.stderr, f"step {point} of {steps}: {done.stderr}"
+        assert {path.name for path in (given / "out").glob("*")} <= made, f"step {point} of {steps}"
+        shutil.rmtree(given / "out", ignore_errors=True)
+
+
+def processes_of(group: int) -> list[str]:
+    """The processes of a group that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+WITH_WORKERS = {
+    "episodes build": "episodes build many.jsonl --tokenizer tokenizer --out out/e --workers 2 --unit-bytes 20000",
+    "doctor": "doctor many.jsonl --workers 2",
+}
+
+
+@pytest.fixture(scope="module")
+def many(given: Path) -> Path:
+    write_chats(given / "many.jsonl", 20_000, bad=False)
+    return given
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.2, 2.5])
+@pytest.mark.parametrize("command", WITH_WORKERS)
+def test_interrupted_with_worker_processes(many: Path, tmp_path: Path, command: str, seconds: float) -> None:
+    """As a terminal does it: the signal goes to the whole group, workers too, also while these import."""
+    script = tmp_path / "script.py"
+    script.write_text(AT_A_TIME)
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(script), *WITH_WORKERS[command].split()],
+        cwd=many, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(5) == "begun"
+    time.sleep(0.05 + seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert "Traceback" not in err, err
+    out = many / "out" / "e"
+    if process.returncode == 0:  # it was quicker
+        assert command == "doctor" or list(verify_dataset(out)) == []
+    else:
+        assert process.returncode == 130, err
+        assert err.endswith(LINE)
+        assert not out.exists()
+    shutil.rmtree(many / "out", ignore_errors=True)
+    assert processes_of(process.pid) == []
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def press() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_an_interrupt_became_is_an_interrupt(capfd: pytest.CaptureFixture[str]) -> None:
+    def an_import_that_fails() -> None:
+        try:
+            press()
+        except KeyboardInterrupt:
+            raise ImportError("numpy.core.multiarray failed to import") from None
+
+    def a_destructor() -> None:
+        class Interrupted:
+            def __del__(self) -> None:
+                press()
+
+        Interrupted()  # what it raises is lost here, and comes once more
+        for _ in range(500):
+            time.sleep(0.01)
+
+    def pressed_twice() -> None:
+        try:
+            press()
+        finally:
+            press()  # clearing away goes on
+            (done := []).append(1)
+            assert done
+
+    for command in (an_import_that_fails, a_destructor, pressed_twice, press):
+        with pytest.raises(SystemExit) as left:
+            interruptible(command)
+        assert left.value.code == 130, command
+        assert capfd.readouterr().err == LINE
+
+
+@pytest.mark.usefixtures("handler")
+def test_errors_and_ends_of_their_own_stay_what_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    def the_explorer() -> None:
+        try:
+            press()
+        except KeyboardInterrupt:
+            sys.exit(0)
+
+    with pytest.raises(SystemExit) as left:
+        interruptible(the_explorer)
+    assert left.value.code == 0
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 / 0)
+    with pytest.raises(SystemExit) as left:
+        interruptible(lambda: sys.exit(3))
+    assert left.value.code == 3
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("handler")
+def test_in_the_background_of_a_shell_the_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interruptible(press)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
