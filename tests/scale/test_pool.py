@@ -223,5 +223,5 @@ def test_a_build_that_is_stopped_as_a_whole_does_not_hang(
 
 
 def test_a_timeout_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="timeout is 0; expected at least 0.001"):
+    with pytest.raises(UsageError, match=r"timeout is 0; expected at least 0\.001"):
         LocalRunner(timeout=0)

@@ -216,5 +216,5 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_timeout_of_nothing_is_refused() -> None:
     pytest.importorskip("ray")
-    with pytest.raises(UsageError, match="timeout is 0; expected at least 0.001"):
+    with pytest.raises(UsageError, match=r"timeout is 0; expected at least 0\.001"):
         RayRunner(timeout=0)
