@@ -138,6 +138,7 @@ def explored(folder: Path) -> None:
 def test_one_line_or_it_works(niels: Niels, manifest: str, command: str) -> None:
     path = Path(manifest).resolve()
     whole = json.loads(path.read_bytes())
+    del whole["manifest_sha256"]  # else every edit is refused by it alone; see test_manifests.py
     draw = random.Random(f"{SEED} {manifest} {command}")
     cases = [(place, value) for place in places(whole) for value in WRONG]
     for place, value in draw.sample(cases, min(CASES, len(cases))):
