@@ -65,6 +65,11 @@ def located(given: str | AnyFile) -> AnyFile:
     return RemoteFile(str(given)) if "://" in str(given) else Path(given)
 
 
+def address(file: AnyFile) -> str:
+    """What `located` makes the same file of: a path, or the URL with its password, which is not for showing."""
+    return file.url if isinstance(file, RemoteFile) else str(file)
+
+
 def file_system(url: str) -> tuple[Any, str]:
     """fsspec's file system for a URL, which keeps no listings, and the path in it.
 

@@ -28,6 +28,7 @@ from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
+from tests.test_manifests import as_the_original_writes_it
 
 MISSING: Final = object()
 WRONG: Final = (
@@ -63,6 +64,7 @@ EPISODES: Final = ["episodes info {}", "episodes info {} --json", "episodes veri
 COMMANDS: Final = {
     "chats/meta.json": CACHE,
     "notes/meta.json": CACHE,
+    "original/meta.json": CACHE,  # with the keys of document 001 alone
     "episodes/episodes.json": EPISODES,
     "exported/export.json": ["import {} --from hf --out imported --overwrite"],
 }
@@ -105,6 +107,8 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceT
         seed=42,
         shuffle_buffer=None,
     )
+    shutil.copytree(folder / "chats", folder / "original")
+    as_the_original_writes_it(folder / "original", nested=True)
     build_episodes(chats.iterate(), folder / "episodes", encoder=tokenizer)
     export(folder / "episodes", to="hf", out=folder / "exported")
     return folder
@@ -138,7 +142,7 @@ def explored(folder: Path) -> None:
 def test_one_line_or_it_works(niels: Niels, manifest: str, command: str) -> None:
     path = Path(manifest).resolve()
     whole = json.loads(path.read_bytes())
-    del whole["manifest_sha256"]  # else every edit is refused by it alone; see test_manifests.py
+    whole.pop("manifest_sha256", None)  # else every edit is refused by it alone; see test_manifests.py
     draw = random.Random(f"{SEED} {manifest} {command}")
     cases = [(place, value) for place in places(whole) for value in WRONG]
     for place, value in draw.sample(cases, min(CASES, len(cases))):

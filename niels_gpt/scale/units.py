@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.errors import UsageError, storage_errors, without_passwords
 from niels_gpt.files import HashedWriter, json_bytes, sync_directory, write_atomic
 from niels_gpt.inputs import Rejected
 from niels_gpt.manifests import sealed
@@ -91,9 +91,11 @@ def is_finished(task: Task) -> bool:
     """Is the unit there, made from this slice? Its bytes are checked when it is read."""
     try:
         manifest = json.loads((task.path / MANIFEST_NAME).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
-    return bool(manifest["slice"] == asdict(task.part) and not manifest["stopped"])
+    if not isinstance(manifest, dict):
+        return False
+    return manifest.get("slice") == _recorded(task.part) and manifest.get("stopped") is False
 
 
 def _commit(aside: Path, task: Task) -> None:
@@ -181,6 +183,11 @@ class _UnitRejections(Rejections):
             raise _Enough
 
 
+def _recorded(part: Slice) -> dict[str, Any]:
+    """A slice as the manifest of its unit has it: without passwords."""
+    return asdict(replace(part, path=without_passwords(part.path)))
+
+
 def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
     writer = _UnitWriter(folder, whole=work.whole, facts=work.metadata)
     rejections = _UnitRejections(folder, task.most_bad_rows, writer)
@@ -198,7 +205,7 @@ def _write(work: Work, source: Sliceable, task: Task, folder: Path) -> None:
         writer.abandon()
         rejections.abandon()
     manifest = {
-        "slice": asdict(task.part),
+        "slice": _recorded(task.part),
         "rows": writer.rows,
         "tokens": writer.tokens,
         "whole": work.whole,

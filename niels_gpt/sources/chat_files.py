@@ -13,7 +13,7 @@ from typing import Any
 from niels_gpt.errors import UsageError
 from niels_gpt.inputs import Rejected, expand
 from niels_gpt.messages import Conversation
-from niels_gpt.remote import AnyFile, located
+from niels_gpt.remote import AnyFile, address, located
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.records import RECORD_SUFFIXES
@@ -65,7 +65,7 @@ class ChatFiles(ChatSource):
         """See `Sliceable`."""
         if part.kind == "files":
             return _rows_of(self.files[part.start : part.stop])
-        file = next(file for file in self.files if str(file.path) == part.path)
+        file = next(file for file in self.files if address(file.path) == part.path)
         return _sourced(file, file.read(part))
 
     def settled(self) -> ChatFiles:

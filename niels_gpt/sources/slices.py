@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from niels_gpt.errors import without_passwords
 from niels_gpt.inputs import Document, Record, Rejected, open_bytes, read_jsonl, size_of, the_file
 from niels_gpt.messages import Conversation
-from niels_gpt.remote import AnyFile
+from niels_gpt.remote import AnyFile, address
 from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
 
 SLICE_BYTES = 16 << 20
@@ -36,7 +37,7 @@ class Slice:
         kind: what `start` and `stop` count: bytes of lines or of text, row groups, files of the source, or nothing.
         before: lines (or rows) that stand before it, so that each row can be named by its number.
         read: how much of the data has been read behind it, 0 to 1.
-        path: the file, or the first of the files.
+        path: the address of the file, or of the first of the files.
     """
 
     kind: Literal["lines", "text", "row_groups", "files", "whole"]
@@ -47,7 +48,7 @@ class Slice:
     path: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.start:,} to {self.stop:,} of {self.path}"
+        return f"{self.kind} {self.start:,} to {self.stop:,} of {without_passwords(self.path)}"
 
 
 @runtime_checkable
@@ -97,13 +98,13 @@ def slices_of(
             continue
         stop = number + (parts is None)
         if first < stop:
-            yield Slice("files", first, stop, 0, ends[stop] / total, str(files[first]))
+            yield Slice("files", first, stop, 0, ends[stop] / total, address(files[first]))
         for part in parts or ():
             read = ends[number] + part.read * (ends[number + 1] - ends[number])
-            yield replace(part, read=read / total, path=str(file))
+            yield replace(part, read=read / total, path=address(file))
         first = number + 1
     if first < len(files):
-        yield Slice("files", first, len(files), 0, 1.0, str(files[first]))
+        yield Slice("files", first, len(files), 0, 1.0, address(files[first]))
 
 
 def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:

@@ -12,12 +12,14 @@ import pytest
 
 from niels_gpt.errors import CacheError, StorageError
 from niels_gpt.files import json_bytes
+from niels_gpt.inputs import Document
 from niels_gpt.manifests import sealed
 from niels_gpt.remote import RemoteFile
 from niels_gpt.scale import fetch
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import build, write_chats
@@ -196,3 +198,17 @@ def test_passwords_on_the_command_line(tmp_path: Path, published: Path) -> None:
     assert told.returncode == 3, told.stderr
     assert "secret" not in told.stdout + told.stderr
     assert "ftp://me:***@127.0.0.1:1/chats" in told.stderr
+
+
+def test_a_url_with_a_password_is_read_in_slices_and_not_shown(tmp_path: Path) -> None:
+    """Slices go to other processes, which open the file again: by its whole address, which messages do not show."""
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    url = "guarded://me:secret@host/notes.txt"
+    fsspec.filesystem("guarded").pipe_file("/notes.txt", b"some text\n\n" * 2000)
+    source = TextFiles([url])
+    whole = [row.text for row in source.iterate() if isinstance(row, Document)]
+    parts = list(source.slices(1000))
+    read = [row.text for part in parts for row in source.read(part) if isinstance(row, Document)]
+    assert "".join(read) == "".join(whole)
+    assert "secret" not in " ".join(map(str, parts))
+    assert "secret" not in json.dumps(source.config())
