@@ -29,7 +29,9 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that is not used: where it stands (`chats.jsonl:17`), a short reason code, and a sentence.
+    """A row that is not used: where it stands, a short reason code, and a sentence that begins with the place.
+
+    Lines are counted from 1 (`chats.jsonl:17`), rows of other files and of programs from 0 (`chats.parquet row 16`).
 
     With `expected` a source left it out on purpose (a deleted message, another language): it is counted, but it is no
     fault of the data.
@@ -39,6 +41,11 @@ class Rejected:
     reason: str
     detail: str
     expected: bool = False
+
+    @property
+    def why(self) -> str:
+        """The detail without the place, for those who name that themselves."""
+        return self.detail.removeprefix(f"{self.where}: ")
 
 
 @dataclass(frozen=True)

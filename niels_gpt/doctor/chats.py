@@ -34,7 +34,7 @@ def chat_rows(
         read = record if isinstance(record, Rejected) else conversation_of(record, dialect)
         if isinstance(read, Rejected):
             rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
-            tally.add(rule, [Evidence(row=number, where=read.where, note=read.detail)])
+            tally.add(rule, [Evidence(row=number, where=read.where, note=read.why)])
         else:
             usable.append(ChatRow(number, read.where, read.messages, read.tools))
     return usable

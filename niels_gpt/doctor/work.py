@@ -92,7 +92,7 @@ class Work:
             usable = isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value)
             rows.append(record.value if usable and isinstance(record, Record) else {})
             if not usable:
-                note = record.detail if isinstance(record, Rejected) else "the row has no input_ids"
+                note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
                 odd.append(Problem("unusable-row", at, note))
         columns, problems = columns_of(rows)
         return columns, odd + problems

@@ -128,7 +128,7 @@ class ChatRows:
     def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
         chat = self.conversation(row) if chat is None else chat
         if isinstance(chat, Rejected):
-            return RowSummary(row, chat.where, "", 0, problem=chat.detail)
+            return RowSummary(row, chat.where, "", 0, problem=chat.why)
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
         size = sum(len(_text(m)) for m in chat.messages)
         return RowSummary(row, chat.where, _text(first)[:PREVIEW], size, [m["role"] for m in chat.messages])
@@ -138,7 +138,7 @@ class ChatRows:
         check_row(row, len(self.lines), self.lines.share, self._name)
         chat = self.conversation(row)
         if isinstance(chat, Rejected):
-            return RowDetail(row, chat.where, None, problem=chat.detail)
+            return RowDetail(row, chat.where, None, problem=chat.why)
         told = {"messages": chat.messages, "tools": chat.tools}
         try:
             strip = self._gallery.strip(chat.messages, chat.tools, choice, modes)

@@ -81,7 +81,7 @@ class Lines:
     def where(self, row: int) -> str:
         """Where a row stands, as errors name it: `chats.jsonl:17`, lines counted from 1."""
         if not self._in_place:
-            return f"{self.path} record {row}"
+            return f"{self.path} row {row}"
         return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}"
 
     def record(self, row: int) -> Record | Rejected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,25 @@ def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
     return {split: SplitFiles(files, _has_mask(files[0]), partial(_read, files)) for split, files in found.items()}
 
 
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What pyarrow raises inside is an `InputError` that names the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data comes as any of them
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: not a whole parquet file ({reason}); copy it again") from error
+
+
 def _parquet(path: Path) -> Any:
     check_library("pyarrow")
     import pyarrow
     import pyarrow.parquet
 
-    try:
+    with _named(path):
         return pyarrow.parquet.ParquetFile(path)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: not a whole parquet file ({error}); copy it again") from error
 
 
 def _has_mask(path: Path) -> bool:
@@ -51,8 +62,13 @@ def _read(files: list[Path]) -> Iterator[Rows]:
             raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as tokenized datasets have")
         columns = [name for name in ("input_ids", *OPTIONAL) if name in names]
         row = 0
-        for batch in file.iter_batches(BATCH_ROWS, columns=columns):
-            yield _rows(batch, f"{path}: rows from {row:,} on")
+        batches = file.iter_batches(BATCH_ROWS, columns=columns)
+        while True:
+            with _named(path):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            yield _rows(batch, f"{path}: rows from {row:,} on (from 0)")
             row += batch.num_rows
 
 
@@ -63,8 +79,9 @@ def _rows(batch: Any, where: str) -> Rows:
     for name, (_, own) in lists.items():
         if name != "seq_lengths" and not np.array_equal(own, lengths):
             raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
-    if ids.min(initial=0) < 0:
-        raise InputError(f"{where}: id {int(ids.min())}; expected ids of 0 and more")
+    if ids.min(initial=0) < 0 or ids.max(initial=0) >= 2**32:
+        bad = int(ids[(ids < 0) | (ids >= 2**32)][0])
+        raise InputError(f"{where}: id {bad}; expected ids from 0 to 2**32 - 1")
     weights = _weights(lists, where)
     if "seq_lengths" in lists:
         texts, per_row = lists["seq_lengths"]
@@ -82,6 +99,10 @@ def _rows(batch: Any, where: str) -> Rows:
 
 def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
     """All values of a column of lists, flat, and how many each row has."""
+    import pyarrow
+
+    if not pyarrow.types.is_list(column.type) and not pyarrow.types.is_large_list(column.type):
+        raise InputError(f"{where}: holds {column.type}; expected a list of integers in every row")
     if column.null_count or column.flatten().null_count:
         raise InputError(f"{where}: holds null; expected a list of integers in every row")
     values = column.flatten().to_numpy(zero_copy_only=False)

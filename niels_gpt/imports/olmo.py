@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
+import re
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.rows import Rows
 from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.inputs import open_bytes
 
 LINES = 1 << 16
+_TWO_NUMBERS = re.compile(rb'\s*"?(\d{1,18})"?\s*,\s*"?(\d{1,18})\b')
 
 
 def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
@@ -40,14 +42,29 @@ def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[
         lines = file.with_suffix(".csv.gz")
         if not lines.is_file():
             raise InputError(f"{lines}: no such file; expected the start and end of every document, one a line")
-        with gzip.open(lines, "rt", encoding="ascii") as text:
-            pairs = (line[:2] for line in csv.reader(text))
-            while chunk := list(islice(pairs, LINES)):
-                bounds = np.array(chunk, dtype=np.int64)
+        with open_bytes(lines) as packed:
+            at = 0
+            while chunk := list(islice(packed, LINES)):
+                bounds = _bounds(chunk, lines, at)
+                at += len(chunk)
                 lengths = bounds[:, 1] - bounds[:, 0]
                 if lengths.min() < 1 or bounds.min() < 0 or bounds.max() > len(tokens):
                     raise InputError(f"{lines}: documents outside the {len(tokens):,} tokens of {file.name}, or empty")
                 yield from rows_from(tokens, mask, bounds[:, 0], lengths, file)
+
+
+def _bounds(chunk: list[bytes], file: Path, before: int) -> npt.NDArray[np.int64]:
+    """Start and end of each document, the first two numbers of each line; `before` lines stand before these.
+
+    Raises:
+        InputError: a line does not begin with two numbers.
+    """
+    found = [_TWO_NUMBERS.match(line) for line in chunk]
+    pairs = [match.groups() for match in found if match]
+    if len(pairs) < len(chunk):
+        where = f"{file}:{before + found.index(None) + 1}"
+        raise InputError(f"{where}: expected the start and end of a document, two numbers")
+    return np.array(pairs).astype(np.int64)
 
 
 def _dtype(file: Path, entries: int | None, given: str | None) -> str:

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from niels_gpt.errors import MessageError, shown
+
 Schema = Mapping[str, Any]
 _STEP = "  "
 _NUMBER = ("maximum", "minimum")
@@ -27,6 +29,7 @@ _BOUNDS = {
     "integer": _NUMBER,
     "array": ("maxItems", "minItems"),
 }
+_KINDS: dict[str, type] = {"description": str, "properties": dict, "required": list, "$defs": dict}
 # Types within a list of types.
 _UNION = {"object": "{}", "array": "Array<any>"} | {name: name for name in ("string", "number", "boolean", "null")}
 _UNION["integer"] = "number"
@@ -49,17 +52,63 @@ def declare_tools(tools: Sequence[Schema]) -> str | None:
 
     `None` if a schema has no TypeScript: it names no type, a reference to nothing, or values of another type than its
     own. Kimi's tokenizer then leaves the tools in JSON.
+
+    Raises:
+        MessageError: `wrong_tools`: a schema is no JSON schema, naming the place; or it is nested too deeply.
     """
-    return _declared(json.dumps([tool["function"] for tool in tools], sort_keys=True))
+    try:
+        return _declared(json.dumps([tool["function"] for tool in tools], sort_keys=True))
+    except RecursionError as error:
+        raise MessageError("wrong_tools", "tools hold a JSON schema that is nested too deeply to read") from error
 
 
 @lru_cache(maxsize=256)  # many conversations have the same tools
 def _declared(functions: str) -> str | None:
+    read = json.loads(functions)
+    for number, function in enumerate(read):
+        where = f"tools[{number}].function"
+        _expect(function, "description", str, where)
+        _expect(function, "parameters", dict, where)
+        _check(function.get("parameters"), f"{where}.parameters")
     try:
-        declared = [_Declaration().of(function) for function in json.loads(functions)]
+        declared = [_Declaration().of(function) for function in read]
     except _NoTypeError:
         return None
     return "# Tools\n\n## functions\nnamespace functions {\n" + "\n".join(declared) + "\n}\n"
+
+
+def _check(schema: Any, where: str) -> None:
+    """Refuse what is no JSON schema where the declarations read it.
+
+    Raises:
+        MessageError: `wrong_tools`.
+    """
+    if not isinstance(schema, Mapping):  # true and false are schemas; anything else has no TypeScript
+        return
+    for key, kind in _KINDS.items():
+        _expect(schema, key, kind, where)
+    for key in ("enum", "anyOf"):
+        if key in schema and not isinstance(schema[key], list):
+            raise _wrong(schema[key], f"{where}.{key}", list)
+    for name in schema.get("$defs") or {}:
+        _expect(schema["$defs"], name, dict, f"{where}.$defs")
+        _check(schema["$defs"][name], f"{where}.$defs.{name}")
+    for name, held in (schema.get("properties") or {}).items():
+        _check(held, f"{where}.properties.{name}")
+    for number, held in enumerate(schema.get("anyOf", ())):
+        _check(held, f"{where}.anyOf[{number}]")
+    for key in ("items", "additionalProperties"):
+        _check(schema.get(key), f"{where}.{key}")
+
+
+def _expect(held: Schema, key: str, kind: type, where: str) -> None:
+    if held.get(key) is not None and not isinstance(held[key], kind):
+        raise _wrong(held[key], f"{where}.{key}", kind)
+
+
+def _wrong(found: Any, where: str, kind: type) -> MessageError:
+    expected = {str: "a text", list: "a list", dict: "an object"}[kind]
+    return MessageError("wrong_tools", f"{where} is {shown(found)}; expected {expected}. Repair the tool's JSON schema")
 
 
 class _Declaration:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
 from niels_gpt.forks import cached_property
-from niels_gpt.inputs import Document, Record, Rejected
+from niels_gpt.inputs import Document, Rejected
 from niels_gpt.remote import RemoteFile, located
 from niels_gpt.sources.base import ReadCount
 from niels_gpt.sources.records import open_parquet
@@ -172,8 +172,7 @@ class StoredRows(HubSource, ABC):
             return
         with _named(self.dataset):
             for number, record in enumerate(read_slice(located(part.path), part), start=part.before):
-                assert isinstance(record, Record)  # parquet has no broken rows
-                yield self.row(record.value, self._where(number))
+                yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
 
     def settled(self) -> Self:
         """See `Sliceable`: the commit is asked for here, not by every worker."""

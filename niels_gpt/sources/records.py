@@ -65,7 +65,7 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
         value, end = _value(decoder, text, at) if opened else (None, None)
         if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # it goes on: "2" may become "2.5"
             if not more or len(text) - at > MAX_LINE_BYTES:
-                raise InputError(f"{path}: record {number}: not valid JSON; the array breaks off or is damaged there")
+                raise InputError(f"{path}: row {number}: not valid JSON; the array breaks off or is damaged there")
             chunk = file.read(size)
             more = bool(chunk)
             text, at = text[at:] + _decoded(unpack, chunk, path, number), 0
@@ -73,7 +73,7 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
             if not opened and text.lstrip():
                 text, opened = text.lstrip()[1:], True
             continue
-        yield Record(f"{path} record {number}", value)
+        yield Record(f"{path} row {number}", value)
         at, number, size = end, number + 1, _CHUNK_CHARACTERS
 
 
@@ -88,7 +88,7 @@ def _decoded(unpack: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, num
     try:
         return unpack.decode(chunk, final=not chunk)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: record {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
+        raise InputError(f"{path}: row {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
 
 
 def _skip(buffer: str, at: int) -> int:
@@ -111,17 +111,28 @@ def open_parquet(path: AnyFile) -> Iterator[Any]:
     try:
         with the_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
             yield file
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data comes as any of them
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read ({reason[:200]}); restore the file") from error
 
 
-def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: int = 0) -> Iterator[Record]:
+def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: int = 0) -> Iterator[Record | Rejected]:
     """The rows of a parquet file, or of some of its row groups; `before` rows stand before those."""
     with open_parquet(path) as file:
         number = before
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=None if groups is None else list(groups)):
-            rows: list[dict[str, Any]] = batch.to_pylist()
-            for row in rows:
-                yield Record(f"{path} row {number}", row, arrow=True)
-                number += 1
+            yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
+            number += batch.num_rows
+
+
+def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
+    """The rows of an Arrow record batch. One that holds a text which is not UTF-8 comes as `Rejected`."""
+    try:
+        rows: list[Any] = batch.to_pylist()
+    except UnicodeDecodeError as error:
+        if batch.num_rows > 1:
+            halves = ((0, batch.num_rows // 2), (batch.num_rows // 2, batch.num_rows))
+            return [row for lo, hi in halves for row in batch_records(batch.slice(lo, hi - lo), wheres[lo:hi])]
+        detail = f"{wheres[0]}: holds a text with invalid UTF-8 ({error.reason}); repair it or drop the row"
+        return [Rejected(wheres[0], "invalid_utf8", detail)]
+    return [Record(where, row, arrow=True) for where, row in zip(wheres, rows, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from niels_gpt.files import HashedWriter
 from niels_gpt.inputs import Rejected
 
 REJECTED_NAME = "rejected.jsonl"
+
+_NUMBERED = re.compile(r"(?: row|^row|^example|^document) \d+$")  # lines, as `chats.jsonl:17`, count from 1
 
 Row = TypeVar("Row")
 
@@ -71,7 +74,8 @@ class Rejections:
             way_out = "To leave such rows out: --max-bad-rows N (max_bad_rows=N)"
             if self._limit:
                 way_out = f"This is more than the {self._limit:,} bad rows allowed: {dict(self.dropped)}"
-            raise DataError(f"{row.detail.rstrip('.')}. {way_out}")
+            told = "Rows are counted from 0. " if _NUMBERED.search(row.where) else ""
+            raise DataError(f"{row.detail.rstrip('.')}. {told}{way_out}")
         if self._file is None:
             self._file = HashedWriter(self._path)
         line = {"where": row.where, "reason": row.reason, "detail": row.detail}

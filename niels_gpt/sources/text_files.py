@@ -135,6 +135,8 @@ def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 
 def _whole(file: AnyFile) -> Document | Rejected:
     try:
+        if isinstance(file, Path) and file.is_file() and file.stat().st_size == 0:
+            return Document(str(file), "")  # an empty note is left out and counted, like one of front matter alone
         return Document(str(file), read_text(the_file(file)))
     except InputError as error:
         return Rejected(str(file), "unreadable_file", str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import random
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,56 @@ def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "train.parquet", input_ids=[[1, 200]])
     with pytest.raises(UsageError, match="id 200 is outside the vocabulary of 100"):
         import_episodes(tmp_path / "in", "hf", tmp_path / "back", vocab_size=100)
+
+
+def test_damaged_parquet_ends_in_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "in" / "train.parquet"
+    write_parquet(path, input_ids=[[n, n + 1, 3] for n in range(400)], labels=[[-100, n + 1, 3] for n in range(400)])
+    whole, rng = path.read_bytes(), random.Random(0)
+    failed = unnamed = 0
+    for _ in range(80):
+        cut = bytearray(whole)
+        cut[rng.randrange(len(cut))] ^= 1 << rng.randrange(8)
+        path.write_bytes(cut)
+        try:
+            import_episodes(tmp_path / "in", "hf", tmp_path / "back", overwrite=True)
+        except InputError as error:
+            failed += str(path) in str(error)
+            unnamed += str(path) not in str(error)
+    assert failed > 20
+    assert not unnamed
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"input_ids": [1, 2]}, "rows from 0 on .*: input_ids: holds int64; expected a list of integers"),
+        ({"input_ids": ["x"]}, "holds string; expected a list of integers"),
+        ({"input_ids": [[1, 2**32 + 5]]}, r"id 4294967301; expected ids from 0 to 2\*\*32 - 1"),
+    ],
+)
+def test_columns_of_another_kind(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    write_parquet(tmp_path / "in" / "train.parquet", **columns)
+    with pytest.raises(InputError, match=message):
+        import_episodes(tmp_path / "in", "hf", tmp_path / "back")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "letters", "not gzip", "empty line"])
+def test_damaged_documents_of_olmo_name_the_file(tmp_path: Path, damage: str) -> None:
+    export(episodes(tmp_path / "in", random_rows(80)), "olmo", tmp_path / "out")
+    path = next((tmp_path / "out").rglob("*.csv.gz"))
+    packed, lines = path.read_bytes(), gzip.decompress(path.read_bytes())
+    first = lines.index(b"\n") + 1
+    data = {
+        "cut": packed[: len(packed) // 2],
+        "flipped": packed[: len(packed) // 2] + bytes([packed[len(packed) // 2] ^ 4]) + packed[len(packed) // 2 + 1 :],
+        "letters": gzip.compress(lines[:first] + b"x,y\n" + lines[first:]),
+        "not gzip": lines,
+        "empty line": gzip.compress(lines[:first] + b"\n" + lines[first:]),
+    }[damage]
+    path.write_bytes(data)
+    with pytest.raises(InputError) as found:
+        import_episodes(tmp_path / "out", "olmo", tmp_path / "back")
+    assert str(path) in str(found.value)
+    if damage in ("letters", "empty line"):
+        assert f"{path}:2: expected the start and end of a document" in str(found.value)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.errors import MessageError
 from niels_gpt.renderers.typescript import declare_tools
+from tests.renderers.small import assistant, family, user
 
 
 def declared(parameters: Any, **more: Any) -> str | None:
@@ -92,3 +94,33 @@ def test_keys_are_sorted_and_required_ones_come_first() -> None:
 
 def test_a_function_without_parameters() -> None:
     assert declared(None) == declared({}) == declared({"type": "object"}) == "type f = (_: {}) => any;"
+
+
+@pytest.mark.parametrize(
+    ("odd", "place"),
+    [
+        ({"parameters": {"properties": "x"}}, "parameters.properties is 'x'; expected an object"),
+        ({"parameters": {"properties": {"a": {"enum": 5}}}}, "properties.a.enum is 5; expected a list"),
+        ({"parameters": {"properties": {"a": {"enum": None}}}}, "properties.a.enum is None; expected a list"),
+        ({"description": 1.5}, "description is 1.5; expected a text"),
+        ({"parameters": {"properties": {"a": {"items": {"description": 1.5}}}}}, "a.items.description is 1.5"),
+        ({"parameters": {"required": 5}}, "required is 5; expected a list"),
+        ({"parameters": {"$defs": {"a": 5}}}, r"\$defs.a is 5; expected an object"),
+        ({"parameters": {"properties": {"a": {"anyOf": 5}}}}, "a.anyOf is 5; expected a list"),
+        ({"parameters": [1]}, r"parameters is \[1\]; expected an object"),
+    ],
+)
+def test_a_tool_without_a_json_schema_is_a_bad_row(odd: dict[str, Any], place: str) -> None:
+    tools = [{"type": "function", "function": {"name": "f", **odd}}]
+    with pytest.raises(MessageError, match=rf"tools\[0\]\.function\..*{place}") as found:
+        family("kimi-k2.5").render([user(), assistant()], tools=tools)
+    assert found.value.reason == "wrong_tools"
+
+
+def test_a_schema_nested_very_deeply_is_a_bad_row() -> None:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(300):  # JSON of this depth can be read; its declaration takes several frames a level
+        schema = {"type": "array", "items": {"anyOf": [schema]}}
+    with pytest.raises(MessageError, match="nested too deeply") as found:
+        declared({"type": "object", "properties": {"a": schema}})
+    assert found.value.reason == "wrong_tools"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.inputs import Rejected
 from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
 from niels_gpt.sources.chat_file import ChatFile
 from niels_gpt.sources.records import read_records
+from niels_gpt.sources.rejections import Rejections
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -193,9 +195,9 @@ def test_arrays_are_read_whatever_the_chunks(
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"b": ', "[1, 2", '[{"a": 1} x]', '[{"a": 1}, \xff]'])
-def test_a_broken_array_names_the_record(tmp_path: Path, text: str) -> None:
+def test_a_broken_array_names_the_row(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.json: record [01]: "):
+    with pytest.raises(InputError, match=r"a\.json: row [01]: "):
         list(read_records(tmp_path / "a.json"))
 
 
@@ -217,3 +219,74 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> No
     changed = write(tmp_path / "d.jsonl", {"messages": [ANSWER]})
     assert ChatFile(a).fingerprint() == ChatFile(b).fingerprint() != ChatFile(changed).fingerprint()
     assert (ChatFile(a).name, ChatFile(a).revision) == ("c", None)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet"])
+def test_rows_are_counted_from_0_and_errors_say_so(tmp_path: Path, name: str) -> None:
+    rows = [{"messages": [ASK, ANSWER]}, {"messages": []}]
+    if name.endswith(".json"):
+        (tmp_path / name).write_text(json.dumps(rows))
+    else:
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
+    row = list(ChatFile(tmp_path / name).iterate())[1]
+    assert isinstance(row, Rejected)
+    assert row.where == f"{tmp_path / name} row 1"
+    assert row.detail == f"{row.where}: {row.why}"
+    with pytest.raises(DataError, match=r"Rows are counted from 0\. To leave"):
+        Rejections(tmp_path, 0).take([row])
+
+
+def test_lines_are_counted_from_1(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": [ASK, ANSWER]}) + "\n{}\n")
+    row = list(ChatFile(tmp_path / "a.jsonl").iterate())[1]
+    assert isinstance(row, Rejected)
+    assert row.where == f"{tmp_path / 'a.jsonl'}:2"
+    with pytest.raises(DataError) as found:
+        Rejections(tmp_path, 0).take([row])
+    assert "Rows are counted" not in str(found.value)
+
+
+def test_a_parquet_row_that_is_not_utf8_is_one_bad_row(tmp_path: Path) -> None:
+    texts = ["one", "two", "three", "four", "five"]
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"instruction": texts, "output": texts})
+    parquet.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+    path.write_bytes(path.read_bytes().replace(b"three", b"th\xffee"))
+
+    rows = list(ChatFile(path).iterate())
+
+    assert [isinstance(row, Rejected) for row in rows] == [False, False, True, False, False]
+    assert isinstance(rows[2], Rejected)
+    assert rows[2].reason == "invalid_utf8"
+    assert rows[2].detail.startswith(f"{path} row 2: holds a text with invalid UTF-8")
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    rng = random.Random(seed)
+    cut = bytearray(data[: rng.randrange(1, len(data))] if rng.random() < 0.25 else data)
+    cut[rng.randrange(len(cut))] ^= 1 << rng.randrange(8)
+    return bytes(cut)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz", "a.jsonl.zst", "a.json.gz"])
+def test_damaged_files_end_in_an_error_that_names_them(tmp_path: Path, name: str) -> None:
+    rows = [{"messages": [{**ASK, "content": f"{n}?"}, ANSWER]} for n in range(200)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "whole.parquet")
+    whole = {
+        "a.parquet": (tmp_path / "whole.parquet").read_bytes(),
+        "a.jsonl.gz": gzip.compress(lines),
+        "a.jsonl.zst": pyarrow.compress(lines, "zstd", asbytes=True),
+        "a.json.gz": gzip.compress(json.dumps(rows).encode()),
+    }[name]
+    failed = unnamed = 0
+    for seed in range(60):
+        path = tmp_path / name
+        path.write_bytes(damaged(whole, seed))
+        try:
+            list(ChatFile(path).iterate())
+        except InputError as error:
+            failed += str(path) in str(error)
+            unnamed += str(path) not in str(error)
+    assert failed > 10
+    assert not unnamed

@@ -213,7 +213,7 @@ def duplicates(tally: Tally, source: str) -> None:
         Evidence(
             row=int(numbers[at]),
             where=f"{source} row {int(numbers[at])}",
-            note=f"the same as row {int(numbers[np.argmax(hashes == hashes[at])])}",
+            note=f"the same as row {int(numbers[np.argmax(hashes == hashes[at])])} (rows are counted from 0)",
         )
         for at in copies[: tally.keep].tolist()
     ]
