@@ -337,3 +337,21 @@ def test_a_full_disk_is_met_cleanly(niels: Niels) -> None:
     full = Result(done.returncode, done.stdout, done.stderr)
     check_refused(full, DATA, "out/", os.strerror(errno.ENOSPC), "free some space")
     assert full.out == ""  # `ls -A` found nothing
+
+
+def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """`cache build-pretrain` and the roam notes of `cache build-all`."""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.md").write_text("Tea needs four minutes.\n" * 20, encoding="utf-8")
+    (notes / "b.md").touch()
+    (notes / "c.md").write_text("---\ntitle: only front matter\n---\n", encoding="utf-8")
+    shared: tuple[Any, ...] = ("--tokenizer", tokenizer_dir, "--val-frac", 0.1)
+    alone = run_cli("cache", "build-pretrain", notes, "--out", tmp_path / "one", *shared, cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    given = ("--roam-dir", notes, "--only", "roam", "--cache-dir", tmp_path / "all")
+    everything = run_cli("cache", "build-all", *given, *shared, cwd=tmp_path)
+    assert everything.returncode == 0, everything.stderr
+    metas = [json.loads((tmp_path / place / "meta.json").read_text()) for place in ("one", "all/pretrain/roam")]
+    assert [meta["dropped"] for meta in metas] == [{"empty": 1}, {"empty": 2}]  # roam notes lose their front matter
+    assert not list(tmp_path.rglob("rejected.jsonl"))

@@ -107,7 +107,7 @@ def _expect(held: Schema, key: str, kind: type, where: str) -> None:
 
 
 def _wrong(found: Any, where: str, kind: type) -> MessageError:
-    expected = {str: "a text", list: "a list", dict: "an object"}[kind]
+    expected = {"str": "a text", "list": "a list", "dict": "an object"}[kind.__name__]
     return MessageError("wrong_tools", f"{where} is {shown(found)}; expected {expected}. Repair the tool's JSON schema")
 
 
