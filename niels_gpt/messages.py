@@ -33,8 +33,46 @@ class ChatExample(TypedDict):
     messages: list[ChatMsg]
 
 
+class TextPart(TypedDict):
+    """A text in a content of several parts."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingPart(TypedDict):
+    """What an assistant thought, in a content of several parts; families read it as the message's reasoning."""
+
+    type: Literal["thinking"]
+    thinking: str
+
+
+class ImagePart(TypedDict, total=False):
+    """An image in a content of several parts; one of the fields besides `type` holds it."""
+
+    type: Literal["image", "image_url"]
+    image: Any
+    url: str
+    path: str
+    image_url: dict[str, Any]
+
+
+class VideoPart(TypedDict, total=False):
+    """A video in a content of several parts. No family here takes one; it is refused."""
+
+    type: Literal["video", "video_url"]
+    video: Any
+    url: str
+    path: str
+    video_url: dict[str, Any]
+
+
+ContentPart = TextPart | ThinkingPart | ImagePart | VideoPart
+Content = str | list[ContentPart]
+
+
 @with_config(_KEEP_UNKNOWN)
-class FunctionCall(TypedDict):
+class ToolCallFunction(TypedDict):
     """The function of a tool call; `arguments` stay as they came, JSON text or an object."""
 
     name: str
@@ -45,7 +83,7 @@ class FunctionCall(TypedDict):
 class ToolCall(TypedDict):
     """A call that an assistant message makes."""
 
-    function: FunctionCall
+    function: ToolCallFunction
     id: NotRequired[str]
     type: NotRequired[str]
 
@@ -110,6 +148,60 @@ def reasoning_of(message: Message) -> str | None:
     if len(message) == 2:  # a role and a content: most messages
         return None
     return next((held for name in REASONING_FIELDS if isinstance(held := message.get(name), str)), None)
+
+
+def with_reasoning_apart(message: Message, index: int) -> Message:
+    """An assistant's message whose thinking parts stand in `reasoning_content`; any other message as it is.
+
+    A text part without text is left where a thinking part was, so that the numbers of the others stay.
+
+    ::
+
+        content [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "4"}]
+        ->      reasoning_content "hm", content [{"type": "text", "text": ""}, {"type": "text", "text": "4"}]
+
+    Raises:
+        MessageError: a thinking part holds no text (`wrong_type`), stands behind another part (`late_thinking`), or
+            beside other reasoning of the message (`reasoning_twice`).
+    """
+    content = message["content"]
+    if isinstance(content, str) or message["role"] != "assistant" or not any(map(_is_thinking, content)):
+        return message
+    thoughts, parts = list[str](), list[dict[str, Any]]()
+    for number, part in enumerate(content):
+        if not _is_thinking(part):
+            parts.append(part)
+            continue
+        if any(kept.get("text") != "" for kept in parts):
+            raise MessageError(
+                "late_thinking",
+                f"message {index}: content.{number} is a thinking part behind another part; expected thinking first, "
+                "as formats write reasoning. Make two messages of it, or move the part",
+            )
+        thoughts.append(_thinking_text(part, f"message {index}: content.{number}.thinking"))
+        parts.append({"type": "text", "text": ""})
+    apart, reasoning = reasoning_of(message), "".join(thoughts)
+    if apart and apart != reasoning:
+        raise MessageError(
+            "reasoning_twice",
+            f"message {index}: reasoning_content is {_shown(apart)} beside thinking parts that say "
+            f"{_shown(reasoning)}; expected one of both. Drop one",
+        )
+    rest = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
+    return cast("Message", rest | {"content": parts, "reasoning_content": reasoning})
+
+
+def _is_thinking(part: Mapping[str, Any]) -> bool:
+    return part.get("type") == "thinking"
+
+
+def _thinking_text(part: Mapping[str, Any], where: str) -> str:
+    """The text of a thinking part, which some APIs give as a list of text parts."""
+    held = part.get("thinking")
+    texts = [each.get("text") for each in held if isinstance(each, Mapping)] if isinstance(held, list) else [held]
+    if not all(isinstance(text, str) for text in texts) or (isinstance(held, list) and len(texts) != len(held)):
+        raise MessageError("wrong_type", f"{where} is {_shown(held)}; expected a text, or a list of text parts")
+    return "".join(cast("list[str]", texts))
 
 
 def weight_of(message: Message) -> float:

@@ -9,7 +9,7 @@
                         pool.py       several renderers behind one
 
     families            one file and one grammar each: qwen25 qwen3 qwen3_vl qwen35 qwen36 glm45 glm5 kimi_k2 kimi_k25
-                        minimax_m2 deepseek_v3 nemotron3 laguna llama3 gemma mistral phi gpt_oss chatml raw ngpt;
+                        minimax_m2 deepseek_v3 nemotron3 laguna_xs2 llama3 gemma mistral phi gpt_oss chatml raw ngpt;
                         configs.py: their options
       and their engine  engine.py     rendering, parsing and bridging, written once
                         script.py     what a grammar writes on;  chat.py: what it reads
@@ -33,4 +33,37 @@
     values              rendered.py   RenderedTokens, RenderedBatch;  parsing.py: ParsedResponse
                         protocol.py   what a renderer can do
                         batch.py      many scripts as ids in one go;  segments.py: attribution without a renderer
+
+Every name of `base.py`, every config and every renderer of a family can be imported from here; a name is looked up in
+its module when it is first asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from niels_gpt.renderers.base import *  # noqa: F403  # what these modules list in `__all__`, for type checkers
+    from niels_gpt.renderers.client import *  # noqa: F403
+    from niels_gpt.renderers.configs import *  # noqa: F403
+    from niels_gpt.renderers.registry import *  # noqa: F403
+
+_HOLD_NAMES = ("base", "configs", "registry", "client")  # in this order
+
+
+def __getattr__(name: str) -> Any:
+    """A public name of one of the modules above (PEP 562)."""
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
+        for module in _HOLD_NAMES:
+            held = import_module(f"{__name__}.{module}")
+            if name in held.__all__:
+                return getattr(held, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    held = (import_module(f"{__name__}.{module}").__all__ for module in _HOLD_NAMES)
+    return sorted({*globals(), *(name for names in held for name in names)})

@@ -1,6 +1,17 @@
 """What document 003 keeps in one module: the protocol, what renderers return, masks, and how renderers are made."""
 
-from niels_gpt.messages import Message, ToolCall, ToolSpec
+from niels_gpt.messages import (
+    Content,
+    ContentPart,
+    ImagePart,
+    Message,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallFunction,
+    ToolSpec,
+    VideoPart,
+)
 from niels_gpt.renderers.bridge import reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.loss import LossOn, batch_weights, loss_weights
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, RenderedConversation, ToolCallParseStatus
@@ -9,6 +20,7 @@ from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,
+    RENDERER_REGISTRY,
     create_renderer,
     create_renderer_pool,
 )
@@ -29,7 +41,11 @@ __all__ = [
     "FASTOKENS_INCOMPATIBLE",
     "MODEL_RENDERER_MAP",
     "MULTIMODAL_MODELS",
+    "RENDERER_REGISTRY",
     "TRUSTED_REVISIONS",
+    "Content",
+    "ContentPart",
+    "ImagePart",
     "LossOn",
     "Message",
     "MultiModalData",
@@ -43,9 +59,13 @@ __all__ = [
     "RenderedTokens",
     "Renderer",
     "RendererPool",
+    "TextPart",
+    "ThinkingPart",
     "ToolCall",
+    "ToolCallFunction",
     "ToolCallParseStatus",
     "ToolSpec",
+    "VideoPart",
     "attribute_text_segments",
     "batch_weights",
     "build_training_sample",

@@ -30,6 +30,11 @@ def reject_assistant_in_extension(new_messages: Sequence[Message]) -> bool:
     return any(message["role"] == "assistant" for message in new_messages)
 
 
+def has_nothing_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequence[Message]) -> bool:
+    """There is no prompt to go on from, or no message to add: a bridge is `None` then, as in the known package."""
+    return len(previous_prompt_ids) == 0 or (isinstance(new_messages, list | tuple) and not new_messages)
+
+
 def trim_to_turn_close(
     previous_prompt_ids: Sequence[int],
     previous_completion_ids: Sequence[int],
@@ -81,12 +86,14 @@ def bridge_by_rendering(
     behind its stop, if it is the same behind both pasts, and if prompt and turn stand in history as they were.
 
     Returns:
-        `None` where that cannot be shown: the template drops reasoning from history, wants to know the call that a
-        result answers, does not end the turn in a control token, or refuses.
+        `None` where that cannot be shown: prompt or new messages are empty, the template drops reasoning from history,
+        wants to know the call that a result answers, does not end the turn in a control token, or refuses.
 
     Raises:
         MessageError: the new messages are malformed.
     """
+    if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+        return None
     given = normalise(new_messages)
     if reject_assistant_in_extension(given):
         return None

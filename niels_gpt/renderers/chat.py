@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
-from niels_gpt.messages import Message, check_text, reasoning_of
+from niels_gpt.messages import Message, check_text, reasoning_of, with_reasoning_apart
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.tools import Tools
@@ -67,13 +67,17 @@ class Chat:
     """Messages that `normalise` returned, the tools of the turn, and what lies where.
 
     Attributes:
+        messages: those given; what an assistant's thinking parts hold stands in `reasoning_content`.
         roles: of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         prompted: the generation prompt follows the last message.
     """
 
     def __init__(self, messages: Sequence[Message], tools: Tools | None) -> None:
-        self.messages = messages
+        self.messages = [
+            message if type(message["content"]) is str else with_reasoning_apart(message, index)
+            for index, message in enumerate(messages)
+        ]
         self.roles = [message["role"] for message in messages]
         self.tools = tools
         self.prompted = False

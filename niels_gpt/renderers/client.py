@@ -10,8 +10,8 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +20,14 @@ from niels_gpt.errors import DataError, UsageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.limits import LIMITS, ask_limit, optional_httpx
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.protocol import Renderer, supports_tools
 from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
 
 if TYPE_CHECKING:
     import httpx
     from openai import AsyncOpenAI
+
+__all__ = ["Generated", "OpenAIToolCall", "OverlongPromptError", "ServerError", "generate"]
 
 _EXCERPT: Final = 300  # characters of a body that an error shows
 
@@ -61,19 +63,68 @@ class ServerError(DataError):
 
 
 class OpenAIToolCall(dict[str, Any]):
-    """A well-formed call in the shape of the OpenAI chat format, fit to go back into `messages`.
+    """A call in the shape of the OpenAI chat format; a well-formed one (`status` is ok) can go back into `messages`.
 
     The attributes are those of the `ParsedToolCall`: consumers of the known package read them (`call.name`), and drop a
-    call without a word if they are absent.
+    call without a word if they are absent. The arguments of a malformed call are the text that could not be read.
     """
 
     def __init__(self, call: ParsedToolCall, call_id: str) -> None:
-        said = (
-            call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {}, ensure_ascii=False)
-        )
+        said = call.raw if call.arguments is None and call.status is not ToolCallParseStatus.OK else call.arguments
+        said = said if isinstance(said, str) else json.dumps(said or {}, ensure_ascii=False)
         super().__init__(id=call_id, type="function", function={"name": call.name, "arguments": said})
         self.id, self.name, self.arguments = call_id, call.name, call.arguments
         self.raw, self.token_span, self.status = call.raw, call.token_span, call.status
+
+
+@dataclass(frozen=True, eq=False)  # equal as mappings are
+class Generated(Mapping[str, Any]):
+    """What `generate` returns. Each attribute can also be read as in a mapping: `made["content"]` is `made.content`.
+
+    Attributes:
+        request_id: the server's; "" where it gave none.
+        prompt_ids, completion_ids: what the model saw and sampled, its stop included.
+        completion_logprobs: one for each id of the completion.
+        content, reasoning_content: of the completion as a message; reasoning is `None` where there is none.
+        tool_calls: every attempt at a call in order, malformed ones too; `status` tells them apart.
+        finish_reason: the server's, but "tool_calls" in place of "stop" where a call is well-formed.
+        routed_experts: as the server sent it, with `data`, base64, as bytes; `None` where it sent none.
+        multi_modal_data: of the prompt. prompt_attribution: what is known of its tokens, `None` for `prompt_ids`
+            without.
+        parsed: the `ParsedResponse` that content, reasoning and calls are of.
+    """
+
+    request_id: str
+    prompt_ids: list[int] = field(repr=False)
+    completion_ids: list[int] = field(repr=False)
+    completion_logprobs: list[float] = field(repr=False)
+    content: str
+    reasoning_content: str | None
+    tool_calls: list[OpenAIToolCall]
+    finish_reason: str | None
+    routed_experts: Any = field(repr=False)
+    multi_modal_data: MultiModalData | None = field(repr=False)
+    prompt_attribution: RenderedTokens | None = field(repr=False)
+    parsed: ParsedResponse = field(repr=False)
+
+    @property
+    def well_formed_calls(self) -> list[OpenAIToolCall]:
+        """The calls that can be answered, and go back into `messages`."""
+        return [call for call in self.tool_calls if call.status is ToolCallParseStatus.OK]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _GENERATED:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_GENERATED)
+
+    def __len__(self) -> int:
+        return len(_GENERATED)
+
+
+_GENERATED = tuple(each.name for each in fields(Generated))
 
 
 async def generate(
@@ -91,7 +142,7 @@ async def generate(
     priority: int | None = None,
     extra_headers: Mapping[str, str] | None = None,
     max_prompt_len: int | None = None,
-) -> dict[str, Any]:
+) -> Generated:
     """One completion. Rendering and parsing run in threads, so the event loop stays free.
 
     Args:
@@ -105,18 +156,18 @@ async def generate(
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, asked for once per process; a server
             that does not tell is not checked.
 
-    Returns:
-        request_id, prompt_ids, completion_ids, completion_logprobs, content, reasoning_content, tool_calls (the
-        well-formed ones), finish_reason ("tool_calls" instead of "stop" if there are any), routed_experts (as the
-        server sent it, `data` still base64), multi_modal_data, prompt_attribution (`None` for `prompt_ids` without),
-        and parsed: the `ParsedResponse`, with every attempt at a call, malformed ones too.
-
     Raises:
-        UsageError: arguments that do not fit each other. MissingExtra: httpx is not installed.
+        UsageError: arguments that do not fit each other; tools for a renderer that reads no calls.
+        MissingExtra: httpx is not installed.
         OverlongPromptError: the prompt is longer than it may be.
         ServerError: no completion came. What `AsyncOpenAI` itself raises stays what it is, with a note of the url.
     """
     optional_httpx()  # before any work is done
+    if tools and not supports_tools(renderer):
+        raise UsageError(
+            f"found tools for a {type(renderer).__name__}, which reads no tool calls from completions; expected a "
+            "renderer of a family with calls, or a tool_parser beside the template"
+        )
     root = _server_root(client)
     sampling = _sampling_params(sampling_params or {})
     prompt = await asyncio.to_thread(
@@ -283,21 +334,28 @@ def _excerpt(content: bytes) -> str:
     return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 3] + "...")
 
 
-def _result(prompt: _Prompt, made: _Completion, parsed: ParsedResponse) -> dict[str, Any]:
-    good = [call for call in parsed.tool_calls if call.status is ToolCallParseStatus.OK]
+def _result(prompt: _Prompt, made: _Completion, parsed: ParsedResponse) -> Generated:
     prefix = f"call_{made.request_id}_" if made.request_id else "call_"
-    calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(good)]
-    return {
-        "request_id": made.request_id,
-        "prompt_ids": prompt.ids,
-        "completion_ids": made.ids,
-        "completion_logprobs": made.logprobs,
-        "content": parsed.content,
-        "reasoning_content": parsed.reasoning_content,
-        "tool_calls": calls,
-        "finish_reason": "tool_calls" if calls and made.finish_reason == "stop" else made.finish_reason,
-        "routed_experts": made.routed_experts,
-        "multi_modal_data": prompt.media,
-        "prompt_attribution": prompt.attribution,
-        "parsed": parsed,
-    }
+    calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(parsed.tool_calls)]
+    called = any(call.status is ToolCallParseStatus.OK for call in calls)
+    return Generated(
+        request_id=made.request_id,
+        prompt_ids=prompt.ids,
+        completion_ids=made.ids,
+        completion_logprobs=made.logprobs,
+        content=parsed.content,
+        reasoning_content=parsed.reasoning_content,
+        tool_calls=calls,
+        finish_reason="tool_calls" if called and made.finish_reason == "stop" else made.finish_reason,
+        routed_experts=_with_bytes(made.routed_experts),
+        multi_modal_data=prompt.media,
+        prompt_attribution=prompt.attribution,
+        parsed=parsed,
+    )
+
+
+def _with_bytes(routed_experts: Any) -> Any:
+    """Routed experts with their base64 text as bytes, as decoders and consumers of the known package take it."""
+    if isinstance(routed_experts, dict) and isinstance(data := routed_experts.get("data"), str):
+        return routed_experts | {"data": memoryview(data.encode())}
+    return routed_experts

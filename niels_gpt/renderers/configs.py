@@ -2,9 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from niels_gpt.errors import UsageError, did_you_mean
+
+__all__ = [
+    "AutoRendererConfig",
+    "BaseRendererConfig",
+    "ChatMLRendererConfig",
+    "DeepSeekV3RendererConfig",
+    "DefaultRendererConfig",
+    "FamilyConfig",
+    "GLM5RendererConfig",
+    "GLM45RendererConfig",
+    "GLM51RendererConfig",
+    "GemmaRendererConfig",
+    "GptOssRendererConfig",
+    "KimiK2RendererConfig",
+    "KimiK25RendererConfig",
+    "LagunaXS2RendererConfig",
+    "Llama3RendererConfig",
+    "Llama30RendererConfig",
+    "MiniMaxM2RendererConfig",
+    "MistralRendererConfig",
+    "Nemotron3RendererConfig",
+    "Nemotron3UltraRendererConfig",
+    "NgptRendererConfig",
+    "Phi3RendererConfig",
+    "Phi4MiniRendererConfig",
+    "Phi4RendererConfig",
+    "Phi35RendererConfig",
+    "Qwen3RendererConfig",
+    "Qwen3VLRendererConfig",
+    "Qwen25RendererConfig",
+    "Qwen35RendererConfig",
+    "Qwen36RendererConfig",
+    "RawRendererConfig",
+    "RendererConfig",
+    "config_from_name",
+    "config_of",
+    "with_options",
+]
 
 
 class FamilyConfig(BaseModel):
@@ -242,10 +283,22 @@ class _NemotronConfig(FamilyConfig):
 
 
 class Nemotron3RendererConfig(_NemotronConfig):
-    """Nemotron 3 Nano and Super; `low_effort` asks the last user's turn for little thinking (Nano does not know it)."""
+    """Nemotron 3.
+
+    Attributes:
+        low_effort: asks the last user's turn for little thinking; Super's, which Nano does not know.
+        ultra: the format is Ultra's, as by the name `nemotron-3-ultra`; `None`: where the tokenizer's name is Ultra's.
+    """
 
     name: Literal["nemotron-3"] = "nemotron-3"
     low_effort: bool = False
+    ultra: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_effort(self) -> Self:
+        if self.ultra and self.low_effort:
+            raise ValueError("low_effort is Super's; expected nemotron-3-ultra with medium_effort, which is Ultra's")
+        return self
 
 
 class Nemotron3UltraRendererConfig(_NemotronConfig):
@@ -275,6 +328,8 @@ class GptOssRendererConfig(FamilyConfig):
     Attributes:
         conversation_start_date: the day that the system block tells, 2026-01-31; `None` leaves the line out, as
             `openai-harmony` does. The clock is never read.
+        text_before_calls: the channel of a content beside a tool call where there is no reasoning: analysis, as the
+            official template writes it, or commentary, as the model itself does. Beside reasoning it is commentary.
     """
 
     day = ("conversation_start_date", "%Y-%m-%d")
@@ -284,6 +339,7 @@ class GptOssRendererConfig(FamilyConfig):
     conversation_start_date: str | None = None
     knowledge_cutoff: str = "2024-06"
     model_identity: str = "You are ChatGPT, a large language model trained by OpenAI."
+    text_before_calls: Literal["analysis", "commentary"] = "analysis"
 
 
 class MiniMaxM2RendererConfig(FamilyConfig):
@@ -339,3 +395,64 @@ RendererConfig = Annotated[
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]
+
+BaseRendererConfig = FamilyConfig  # the name in the known package
+Config = TypeVar("Config", FamilyConfig, DefaultRendererConfig)
+
+
+def config_from_name(name: str) -> FamilyConfig | DefaultRendererConfig:
+    """The config of a renderer's name, all defaults.
+
+    Raises:
+        UsageError: no such renderer.
+    """
+    return config_of({"name": name})
+
+
+def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig:
+    """A config from its fields, told by `name`.
+
+    Raises:
+        UsageError: no such renderer, or a field that it does not have.
+    """
+    name, known = fields.get("name"), [name for kind in _kinds() for name in _names(kind)]
+    if name not in known:
+        near = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
+    kind: Any = next(kind for kind in _kinds() if name in _names(kind))
+    made: FamilyConfig | DefaultRendererConfig = with_options(kind(name=name), fields)
+    return made
+
+
+def with_options(config: Config, options: Mapping[str, Any]) -> Config:
+    """A config with some of its options changed.
+
+    Raises:
+        UsageError: an option that it does not have, or a value that the option does not take.
+    """
+    try:
+        return type(config).model_validate(config.model_dump(exclude_unset=True) | dict(options))
+    except ValidationError as error:
+        raise _explained(error, config) from error
+
+
+def _kinds() -> tuple[type[FamilyConfig] | type[DefaultRendererConfig], ...]:
+    """The classes of all configs."""
+    return get_args(get_args(RendererConfig)[0])
+
+
+def _names(kind: type[BaseModel]) -> tuple[str, ...]:
+    """The names of renderers that a class is the config of."""
+    return get_args(kind.model_fields["name"].annotation)
+
+
+def _explained(error: ValidationError, config: FamilyConfig | DefaultRendererConfig) -> UsageError:
+    """The first of pydantic's findings in our words."""
+    first, name = error.errors()[0], config.name
+    field = ".".join(map(str, first["loc"]))
+    options = [option for option in type(config).model_fields if option != "name"]
+    if first["type"] == "extra_forbidden":
+        near = did_you_mean(field, options)
+        return UsageError(f"renderer {name}: no option {field!r}; expected one of {', '.join(options)}{near}")
+    expected = first["msg"].removeprefix("Value error, ")
+    return UsageError(f"renderer {name}: {field} is {first['input']!r}: {expected}" if field else f"{name}: {expected}")

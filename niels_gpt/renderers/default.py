@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from niels_gpt.renderers.configs import DefaultRendererConfig
+from niels_gpt.renderers.configs import DefaultRendererConfig, with_options
 from niels_gpt.renderers.template import TemplateRenderer, no_clock
 
 
 class DefaultRenderer(TemplateRenderer):
     """A `TemplateRenderer` made from a config: its parsers, and its other fields as variables of the template.
+
+    Args:
+        options: single fields, in place of the config's: `DefaultRenderer(tokenizer, tool_parser="qwen3")`.
 
     Raises:
         TemplateError: the tokenizer has no template. TokenizerError: it cannot be used. UsageError: no such parser.
@@ -23,8 +26,10 @@ class DefaultRenderer(TemplateRenderer):
         *,
         template: str | None = None,
         clock: Callable[[str], str] = no_clock,
+        **options: Any,
     ) -> None:
-        self.config = DefaultRendererConfig() if config is None else config
+        given = DefaultRendererConfig() if config is None else config
+        self.config = with_options(given, options) if options else given
         super().__init__(
             tokenizer,
             template=template,

@@ -17,11 +17,11 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.batch import encoded_batch, render_batch
-from niels_gpt.renderers.bridge import behind, reject_assistant_in_extension, trim_to_turn_close
+from niels_gpt.renderers.bridge import behind, has_nothing_to_bridge, reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles
 from niels_gpt.renderers.completion import Completion
-from niels_gpt.renderers.configs import FamilyConfig
+from niels_gpt.renderers.configs import FamilyConfig, with_options
 from niels_gpt.renderers.filling import encoded_shape
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_controls
@@ -41,6 +41,7 @@ class Family(ABC):
     Args:
         tokenizer: whatever `open_encoder` takes: a hub name, a directory, a tokenizer object, an encoder.
         config: the family's options; default all defaults.
+        options: single options, in place of the config's: `Qwen3Renderer(tokenizer, enable_thinking=False)`.
 
     Class attributes:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
@@ -59,7 +60,8 @@ class Family(ABC):
         version: counts up when a grammar's ids or facts change.
 
     Raises:
-        TokenizerError: the tokenizer lacks one of the format's control tokens. UsageError: another family's config.
+        TokenizerError: the tokenizer lacks one of the format's control tokens. UsageError: another family's config, or
+            an option that the family does not have.
     """
 
     name: ClassVar[str]
@@ -77,13 +79,14 @@ class Family(ABC):
     ends_turns: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None) -> None:
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
         self.encoder: PieceEncoder = open_encoder(tokenizer)
-        self.config: Any = self.config_class.model_validate({}) if config is None else config
-        if not isinstance(self.config, self.config_class):
+        given = self.config_class.model_validate({}) if config is None else config
+        if not isinstance(given, self.config_class):
             raise UsageError(
-                f"{type(self).__name__} was given a {type(self.config).__name__}; expected {self.config_class.__name__}"
+                f"{type(self).__name__} was given a {type(given).__name__}; expected {self.config_class.__name__}"
             )
+        self.config: Any = with_options(given, options) if options else given
         if isinstance(self.encoder, Encoder):  # some tokenizers do not mark all of their turn tokens as special
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
         self._check_controls()
@@ -128,6 +131,11 @@ class Family(ABC):
         return content
 
     # ---- rendering
+
+    @property
+    def supports_tools(self) -> bool:
+        """The format has tool calls, which are read from completions."""
+        return self.calls is not None
 
     @property
     def vocab_size(self) -> int:
@@ -273,10 +281,24 @@ class Family(ABC):
         close = said.find("</think>")
         if said.text.lstrip().startswith("<think>") or self.prefill().rstrip().endswith("<think>"):
             if close < 0:
-                return thought(said.told()), len(said.text)  # cut before it had thought to the end
+                end = self._unclosed_end(said)
+                return thought(said.told(0, end)), end
         elif self.calls is not None and 0 <= said.find(self.calls.opening) < close:
             return "", 0  # a tag in the arguments of a call closes nothing
         return (thought(said.told(0, close)), close + len("</think>")) if close >= 0 else ("", 0)
+
+    def _unclosed_end(self, said: Completion) -> int:
+        """Where reasoning without a closing tag ends: where the calls begin, else where the completion does.
+
+        Models call tools without closing the block first. An opener of calls that is one token ends the reasoning, as
+        inference servers read it; one that is merely spelled may be a draft, unless the turn came to its end.
+        """
+        opening = self.calls.opening if self.calls is not None else ""
+        if opening and (said.stopped or self.encoder.added_ids.get(opening) in said.ids):
+            at = said.find(opening)
+            if at >= 0:
+                return at
+        return len(said.text)
 
     def bridge_to_next_turn(
         self,
@@ -288,8 +310,9 @@ class Family(ABC):
     ) -> RenderedTokens | None:
         """The next prompt without rendering anything again; see `Renderer`.
 
-        A completion that was cut is closed with `cut_end`. `None`: an assistant is among the new messages, the
-        completion goes on behind its last stop, or that opens another turn than the one that comes.
+        A completion that was cut is closed with `cut_end`. `None`: prompt or new messages are empty, an assistant is
+        among the new messages, the completion goes on behind its last stop, or that opens another turn than the one
+        that comes.
         """
         return self._bridged(previous_prompt_ids, previous_completion_ids, new_messages, tools)
 
@@ -302,6 +325,8 @@ class Family(ABC):
         pictures: int = 0,
     ) -> RenderedTokens | None:
         """A bridge behind a prompt with so many images."""
+        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+            return None
         given = normalise(new_messages)
         if reject_assistant_in_extension(given):
             return None

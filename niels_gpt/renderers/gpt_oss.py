@@ -7,6 +7,7 @@ from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.bridge import has_nothing_to_bridge
 from niels_gpt.renderers.calls import schemas_of
 from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.completion import Completion
@@ -22,7 +23,7 @@ from niels_gpt.renderers.tools import Tools, tools_of
 
 
 class GptOssRenderer(Family):
-    """gpt-oss 20b and 120b. One call a turn, with reasoning or a text before it; the date is an option, no clock."""
+    """gpt-oss 20b and 120b. One call a turn, with reasoning and a text before it; the date is an option, no clock."""
 
     name = "gpt-oss"
     looks_for = ()
@@ -73,15 +74,17 @@ class GptOssRenderer(Family):
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """Reasoning where it still counts, then a call or an answer; all behind the first role is the model's."""
-        calls, analysis = chat.calls(index), chat.reasoning(index)
+        calls, analysis, preamble = chat.calls(index), chat.reasoning(index), ""
         last = index == len(chat.roles) - 1 and not chat.prompted
         out.frame(f"{START}assistant", index)
         if calls:
             refuse_many_calls(chat, index, self.name)
-            analysis = self._before_call(chat, index)
+            analysis, preamble = self._before_call(analysis, chat.text(index))
         kept = index > chat.last_answer if calls else last
         if analysis is not None and (kept or self.keeps_thinking(chat, index)):
             self._say("analysis", analysis, f"{END}{START}assistant", out, index)
+        if preamble:
+            self._say("commentary", preamble, f"{END}{START}assistant", out, index)
         if calls:
             self._DIALECT.write(calls[0], out, index)
         else:
@@ -93,17 +96,15 @@ class GptOssRenderer(Family):
         out.says(text, index)
         out.marks(end, index)
 
-    @staticmethod
-    def _before_call(chat: Chat, index: int) -> str | None:
-        """What stands before a call: reasoning, or else the content, as the official template has it."""
-        reasoning, content = chat.reasoning(index), chat.text(index)
-        if reasoning and content:
-            raise MessageError(
-                "content_beside_reasoning",
-                f"message {index}: content is {content[:40]!r} beside reasoning and a tool call; expected one of both: "
-                "gpt-oss has one place for them. Join them, or drop one",
-            )
-        return reasoning or content or None
+    def _before_call(self, reasoning: str | None, content: str) -> tuple[str | None, str]:
+        """What stands on the channels analysis and commentary before a call.
+
+        A text without reasoning goes to analysis, as the official template has it, unless `text_before_calls` says
+        otherwise. The template refuses both beside one call; the model writes them so.
+        """
+        if reasoning or self.config.text_before_calls == "commentary":
+            return reasoning or None, content
+        return content or None, ""
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
         """A result as JSON, headed by the function that was called last.
@@ -126,7 +127,7 @@ class GptOssRenderer(Family):
         out.frame(f"{START}assistant")
 
     def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
-        """Analysis is reasoning, what goes to a function is a call, all else is content."""
+        """Analysis is reasoning, what goes to a function is a call, all else, a preamble too, is content."""
         said, schemas = Completion(self.encoder, token_ids, self._stop_ids), schemas_of(tools_of(tools))
         told = [message for message in messages_of(said) if message.recipient is None]
         thoughts = (said.told(each.body, each.stop) for each in told if each.channel == "analysis")
@@ -143,6 +144,8 @@ class GptOssRenderer(Family):
         tools: Any = None,
     ) -> RenderedTokens | None:
         """As everywhere; results without a name have that of the call that was sampled, for it heads them."""
+        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+            return None
         calls = self.parse_response(previous_completion_ids).tool_calls
         given = normalise(new_messages)
         if calls and calls[-1].name:

@@ -95,6 +95,7 @@ class KimiK2Renderer(Family):
     name = "kimi-k2"
     looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
+    roles = ("system", "user", "assistant", "tool", "tool_declare")
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
@@ -110,7 +111,7 @@ class KimiK2Renderer(Family):
         return 0
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
-        """A system message."""
+        """A system message, or a declaration of tools that the caller wrote, headed by its role."""
         self._message("<|im_system|>", chat, index, out)
 
     def user(self, chat: Chat, index: int, out: Script) -> None:

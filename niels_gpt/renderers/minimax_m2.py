@@ -164,6 +164,12 @@ class MiniMaxM2Renderer(Family):
         if chat.ends_run(index):
             out.frame("[e~[\n", index)
 
+    def read_thinking(self, said: Completion) -> tuple[str, int]:
+        """As everywhere, but a finished turn without think tags has no reasoning: history writes no block for it."""
+        if said.stopped and said.find("</think>") < 0 and not said.text.lstrip().startswith("<think>"):
+            return "", 0
+        return super().read_thinking(said)
+
     def prefill(self) -> str:
         """An opened block."""
         return "<think>\n"

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.calls import CallForm
 from niels_gpt.renderers.chat import Chat, to_json
 from niels_gpt.renderers.chatml import ChatMLTurns
-from niels_gpt.renderers.configs import FamilyConfig, Nemotron3RendererConfig, Nemotron3UltraRendererConfig
+from niels_gpt.renderers.configs import (
+    FamilyConfig,
+    Nemotron3RendererConfig,
+    Nemotron3UltraRendererConfig,
+    with_options,
+)
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.tools import Tools
 
 _EMPTY = "<think></think>"
+_ULTRA = re.compile(r"(.*/)?NVIDIA-Nemotron-3-Ultra-", re.DOTALL)
 
 
 class Nemotron3Renderer(ChatMLTurns):
-    """Nemotron 3 Nano and Super.
-
-    Class attributes:
-        closing: what stands between a reasoning and a content.
-        effort: what the option for less thinking writes behind the last user's text.
-    """
+    """Nemotron 3: Nano and Super, or with `ultra=True` Ultra, which has nothing between a block and its content."""
 
     name = "nemotron-3"
     looks_for = ("<think>", "</think>")
@@ -31,8 +33,6 @@ class Nemotron3Renderer(ChatMLTurns):
     stops = ("<|im_end|>", "</s>")
     calls: ClassVar[CallForm] = FunctionTags(python=True)
     call_glue = "\n"
-    closing: ClassVar[str] = "\n</think>\n"
-    effort: ClassVar[str] = "\n\n{reasoning effort: low}"
 
     def begin(self, chat: Chat, out: Script) -> int:
         """One system block, be it empty: the caller's message, then the tools."""
@@ -50,13 +50,30 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message; the last one may ask for less thinking."""
-        asks = self.asks_less() and index == chat.last("user")
-        end = (self.effort if asks else "") + "<|im_end|>\n"
+        end = (self._effort if index == chat.last("user") else "") + "<|im_end|>\n"
         out.turn("<|im_start|>user\n", chat.text(index), end, index)
 
-    def asks_less(self) -> bool:
-        """The option for less thinking is on."""
-        return bool(self.config.low_effort)
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
+        super().__init__(tokenizer, config, **options)
+        if self.ultra is None:  # told apart here, so that the fingerprint knows
+            named = _ULTRA.match(self.encoder.name) is not None
+            self.config = with_options(self.config, {"ultra": named})
+
+    @property
+    def ultra(self) -> bool | None:
+        """The format is Ultra's."""
+        ultra: bool | None = self.config.ultra
+        return ultra
+
+    @property
+    def _closing(self) -> str:
+        """What stands between a reasoning and a content."""
+        return "</think>" if self.ultra else "\n</think>\n"
+
+    @property
+    def _effort(self) -> str:
+        """What the option for less thinking writes behind the last user's text; "" where it is off."""
+        return "\n\n{reasoning effort: low}" if self.config.low_effort else ""
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """A block, even an empty one, unless the content has think tags of its own."""
@@ -82,7 +99,7 @@ class Nemotron3Renderer(ChatMLTurns):
             content = content.rstrip()
             out.marks("<think>\n", index)
             out.says(reasoning, index)
-            out.marks(self.closing if content else self.closing.rstrip(), index)
+            out.marks(self._closing if content else self._closing.rstrip(), index)
         elif "<think>" in content or "</think>" in content:
             content = content.strip()
         else:
@@ -93,19 +110,16 @@ class Nemotron3Renderer(ChatMLTurns):
         """Without its reasoning. What stood behind that keeps the glue, or loses it before calls."""
         reasoned, content = (chat.reasoning(index) or "").strip(), chat.text(index)
         opened, closed = "<think>" in content, "</think>" in content
-        rest = self.closing.partition("</think>")[2] + content if reasoned else content
+        rest = self._closing.partition("</think>")[2] + content if reasoned else content
         rest = rest.split("</think>")[-1]
         if calls:
-            rest = self.before_calls(rest if reasoned or closed else rest.split("<think>")[0])
+            rest = rest if reasoned or closed else rest.split("<think>")[0]
+            rest = rest if self.ultra else rest.strip()
         elif not reasoned and opened != closed:  # half a block is text here
             out.says(content.strip(), index)
             return
         out.marks(_EMPTY, index)
         out.says(rest if calls else rest.rstrip(), index)
-
-    def before_calls(self, content: str) -> str:
-        """The content of a turn of history that calls tools."""
-        return content.strip()
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
         """Neighbouring results share one user turn."""
@@ -125,21 +139,21 @@ class Nemotron3Renderer(ChatMLTurns):
 
 
 class Nemotron3UltraRenderer(Nemotron3Renderer):
-    """Nemotron 3 Ultra: nothing between a block and its content."""
+    """Nemotron 3 Ultra, by a name of its own."""
 
     name = "nemotron-3-ultra"
     looks_for = ("<think>", "</think>")
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3UltraRendererConfig
-    closing = "</think>"
-    effort = "\n\n{reasoning effort: efficient}"
 
-    def asks_less(self) -> bool:
+    @property
+    def ultra(self) -> bool:
         """See `Nemotron3Renderer`."""
-        return bool(self.config.medium_effort)
+        return True
 
-    def before_calls(self, content: str) -> str:
-        """As it is."""
-        return content
+    @property
+    def _effort(self) -> str:
+        """See `Nemotron3Renderer`."""
+        return "\n\n{reasoning effort: efficient}" if self.config.medium_effort else ""
 
 
 def _all_declared(tools: Tools) -> str:

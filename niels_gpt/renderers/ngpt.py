@@ -65,7 +65,8 @@ class NgptRenderer(Family):
     def _chat(self, messages: list[Message], tools: Any) -> Chat:
         if tools_of(tools):
             raise MessageError("unsupported_field", "tools have no place in the ngpt format; drop them or the row")
-        for index, message in enumerate(messages):
+        chat = super()._chat(messages, tools)
+        for index, message in enumerate(chat.messages):
             held = next((name for name in ("tool_calls", "reasoning_content") if message.get(name)), None)
             if held is not None:
                 raise MessageError(
@@ -75,4 +76,4 @@ class NgptRenderer(Family):
                 raise MessageError(
                     "late_system", f"message {index}: a system message after others; expected at most one, first"
                 )
-        return super()._chat(messages, tools)
+        return chat

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from niels_gpt.errors import UsageError
-from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig
+from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, config_from_name
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.registry import config_from_name, create_renderer
+from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.renderers.template import load_template, no_clock
 
 

@@ -105,7 +105,11 @@ class MistralToolParser(CallFormParser):
 
 
 class ThinkTextReasoningParser:
-    """`<think>...</think>`, the opening tag there or supplied by the prompt."""
+    """`<think>...</think>`, the opening tag there or supplied by the prompt.
+
+    What stands behind the closing tag stays as it is, newlines included, as in the known package: how many a template
+    writes there is not known here.
+    """
 
     def __init__(self, tokenizer: Any = None) -> None:
         """The tokenizer is not needed; all parsers are made alike."""
@@ -114,7 +118,7 @@ class ThinkTextReasoningParser:
         """See `ReasoningParser`."""
         before, closed, after = text.partition("</think>")
         if closed:
-            return thought(before) or None, after.lstrip("\n")
+            return thought(before) or None, after
         if text.lstrip().startswith("<think>"):  # cut before it had thought to the end
             return thought(text) or None, ""
         return None, text

@@ -13,7 +13,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.forks import make_anew
 from niels_gpt.messages import Message
 from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
 from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
 
 
@@ -113,6 +113,12 @@ class RendererPool:
             if previous_multi_modal_data is not None and not previous_multi_modal_data.is_empty():
                 raise UsageError(f"{type(renderer).__name__} takes no images; leave previous_multi_modal_data out")
             return renderer.bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
+
+    @property
+    def supports_tools(self) -> bool:
+        """See `Family`; of the renderers in the pool."""
+        with self.checkout() as renderer:
+            return supports_tools(renderer)
 
     @property
     def mm_token_type_id_map(self) -> Mapping[int, int]:

@@ -51,8 +51,14 @@ class Renderer(Protocol):
         Over the given ids indices are -1 and both masks False; behind them indices count the new messages.
 
         Returns:
-            `None` where this cannot be done truly: the caller renders the whole conversation again.
+            `None` where this cannot be done truly, also for an empty prompt or no new messages: the caller renders the
+            whole conversation again.
         """
+
+
+def supports_tools(renderer: object) -> bool:
+    """The renderer reads tool calls from completions; one that does not tell does, as in the known package."""
+    return bool(getattr(renderer, "supports_tools", True))
 
 
 @runtime_checkable

@@ -38,8 +38,9 @@ class Qwen35Renderer(QwenImages):
         *,
         processor: Any = None,
         image_cache_max: int = CACHE_MOST,
+        **options: Any,
     ) -> None:
-        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max)
+        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max, **options)
         if self.config.enable_thinking is None:  # told apart here, so that the fingerprint knows
             self.config = self.config.model_copy(update={"enable_thinking": thinks(self.encoder)})
 

@@ -36,8 +36,8 @@ class RawRenderer(Family):
     roles = ("system", "user", "assistant")
     stops: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None) -> None:
-        super().__init__(tokenizer, config)
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
+        super().__init__(tokenizer, config, **options)
         self._eos = self.encoder.special_tokens.get("eos_token", "")
         if self._eos and self._eos not in self.encoder.added_ids:
             raise TokenizerError(

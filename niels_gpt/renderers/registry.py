@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
-from niels_gpt.errors import TokenizerError, UsageError, did_you_mean
+from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.renderers.chatml import ChatMLRenderer
-from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, FamilyConfig, RendererConfig
+from niels_gpt.renderers.configs import (
+    AutoRendererConfig,
+    DefaultRendererConfig,
+    FamilyConfig,
+    config_from_name,
+    config_of,
+)
 from niels_gpt.renderers.deepseek_v3 import DeepSeekV3Renderer
 from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
@@ -22,7 +27,7 @@ from niels_gpt.renderers.glm45 import GLM45Renderer
 from niels_gpt.renderers.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
 from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
-from niels_gpt.renderers.laguna import LagunaXS2Renderer
+from niels_gpt.renderers.laguna_xs2 import LagunaXS2Renderer
 from niels_gpt.renderers.llama3 import Llama3Renderer, Llama30Renderer
 from niels_gpt.renderers.minimax_m2 import MiniMaxM2Renderer
 from niels_gpt.renderers.mistral import MistralRenderer
@@ -42,6 +47,47 @@ from niels_gpt.renderers.vision import TakesImages
 from niels_gpt.tokenizer.hub import load_tokenizer
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
+
+__all__ = [
+    "FAMILIES",
+    "MODEL_RENDERER_MAP",
+    "MULTIMODAL_MODELS",
+    "RENDERER_REGISTRY",
+    "ChatMLRenderer",
+    "DeepSeekV3Renderer",
+    "DefaultRenderer",
+    "GLM5Renderer",
+    "GLM45Renderer",
+    "GLM51Renderer",
+    "GemmaRenderer",
+    "GptOssRenderer",
+    "KimiK2Renderer",
+    "KimiK25Renderer",
+    "LagunaXS2Renderer",
+    "Llama3Renderer",
+    "Llama30Renderer",
+    "MiniMaxM2Renderer",
+    "MistralRenderer",
+    "Nemotron3Renderer",
+    "Nemotron3UltraRenderer",
+    "NgptRenderer",
+    "Phi3Renderer",
+    "Phi4MiniRenderer",
+    "Phi4Renderer",
+    "Phi35Renderer",
+    "Qwen3Renderer",
+    "Qwen3VLRenderer",
+    "Qwen25Renderer",
+    "Qwen35Renderer",
+    "Qwen36Renderer",
+    "RawRenderer",
+    "RendererChoice",
+    "config_from_name",
+    "config_of",
+    "create_renderer",
+    "create_renderer_pool",
+    "takes_images",
+]
 
 FAMILIES: dict[str, type[Family]] = {
     "qwen2.5": Qwen25Renderer,
@@ -72,6 +118,14 @@ FAMILIES: dict[str, type[Family]] = {
     "raw": RawRenderer,
     "ngpt": NgptRenderer,
 }
+
+# The name in the known package: every renderer that can be asked for by name.
+RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyType(
+    {**FAMILIES, "default": DefaultRenderer, "template": DefaultRenderer}
+)
+
+# What says which renderer: a name, a config, or a config's fields.
+RendererChoice = str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig
 
 # Exact names only: a model of the same architecture may have another template, and a fine-tune often does.
 MODEL_RENDERER_MAP: dict[str, str] = {
@@ -135,48 +189,11 @@ MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
 _VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
 
 
-def config_from_name(name: str) -> FamilyConfig | DefaultRendererConfig:
-    """The config of a renderer's name, all defaults.
-
-    Raises:
-        UsageError: no such renderer.
-    """
-    return config_of({"name": name})
-
-
-def config_of(fields: Mapping[str, Any]) -> FamilyConfig | DefaultRendererConfig:
-    """A config from its fields, told by `name`.
-
-    Raises:
-        UsageError: no such renderer, or a field that it does not have.
-    """
-    name, known = fields.get("name"), ["auto", "default", "template", *FAMILIES]
-    if name not in known:
-        near = did_you_mean(name, known) if isinstance(name, str) else ""
-        raise UsageError(f"no renderer {name!r}; expected one of {', '.join(known)}{near}")
-    try:
-        made: FamilyConfig | DefaultRendererConfig = TypeAdapter(RendererConfig).validate_python(dict(fields))
-    except ValidationError as error:
-        raise _explained(error, config_from_name(name)) from error
-    return made
-
-
-def _explained(error: ValidationError, defaults: BaseModel) -> UsageError:
-    """The first of pydantic's findings in our words."""
-    first = error.errors()[0]
-    name, *path = (str(part) for part in first["loc"])
-    field, options = ".".join(path), [option for option in type(defaults).model_fields if option != "name"]
-    if first["type"] == "extra_forbidden":
-        near = did_you_mean(field, options)
-        return UsageError(f"renderer {name}: no option {field!r}; expected one of {', '.join(options)}{near}")
-    expected = first["msg"].removeprefix("Value error, ")
-    return UsageError(f"renderer {name}: {field} is {first['input']!r}: {expected}" if field else f"{name}: {expected}")
-
-
 def create_renderer(
     tokenizer: Any,
-    renderer: str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig = "auto",
+    renderer: RendererChoice | None = None,
     *,
+    config: RendererChoice | None = None,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
@@ -188,7 +205,8 @@ def create_renderer(
     Args:
         tokenizer: whatever `open_encoder` takes: a hub name, a directory, a tokenizer object, an encoder.
         renderer: "auto": the family of the tokenizer's exact hub name, else its own chat template; the name of a
-            family; "template" (or "default"); or a config, or its fields.
+            family; "template" (or "default"); or a config, or its fields. `None` is "auto".
+        config: the same under the name that the known package gives it.
         tool_parser, reasoning_parser: how completions are read, for renderers by template.
         preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
         processor: of families with images, see `TakesImages`; or an `Images`, which says how many it keeps.
@@ -198,7 +216,7 @@ def create_renderer(
             them; a processor for a renderer that takes no images. TokenizerError, TemplateError: the
             tokenizer cannot be used.
     """
-    config = _config(renderer)
+    config = _config(_one_of(renderer, config))
     encoder = open_encoder(tokenizer)
     kept = {
         "preserve_all_thinking": preserve_all_thinking,
@@ -225,6 +243,18 @@ def create_renderer(
         raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
     family, made = FAMILIES[config.name], config.model_copy(update=asked)
     return family(encoder, made, processor=processor) if issubclass(family, TakesImages) else family(encoder, made)
+
+
+def _one_of(renderer: RendererChoice | None, config: RendererChoice | None) -> RendererChoice:
+    """What a caller gave under one of two names; "auto" for nothing.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if renderer is not None and config is not None:
+        raise UsageError("found renderer and config; expected one of both: they are two names of one argument")
+    given = config if renderer is None else renderer
+    return "auto" if given is None else given
 
 
 def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
@@ -311,9 +341,10 @@ def _takes_images_on_hub(name: str) -> bool:
 
 def create_renderer_pool(
     name_or_path: str,
-    renderer: str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig = "auto",
+    renderer: RendererChoice | None = None,
     size: int = 16,
     *,
+    config: RendererChoice | None = None,
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
     preserve_all_thinking: bool = False,
@@ -324,13 +355,14 @@ def create_renderer_pool(
 
     They share the processor, and what it made of the last images.
     """
+    chosen = _one_of(renderer, config)
     shared = None if processor is None else Images.of(processor, CACHE_MOST)
 
     def factory() -> Renderer:
         source: Any = name_or_path if Path(name_or_path).exists() else load_tokenizer(name_or_path)
         return create_renderer(
             source,
-            renderer,
+            chosen,
             tool_parser=tool_parser,
             reasoning_parser=reasoning_parser,
             preserve_all_thinking=preserve_all_thinking,

@@ -97,6 +97,11 @@ class TemplateRenderer:
         self._prompts: dict[tuple[str | None, bool], str] = {}
 
     @property
+    def supports_tools(self) -> bool:
+        """Tool calls are read from completions: there is a tool parser."""
+        return self._tool_parser is not None
+
+    @property
     def vocab_size(self) -> int:
         """All ids are below it."""
         return self.encoder.vocab_size

@@ -30,10 +30,13 @@ def should_preserve_past_thinking(
 ) -> bool:
     """An option keeps the reasoning of this message although its template would drop it from history.
 
-    `preserve_thinking_between_tool_calls` keeps it in the tool cycle that is under way: no user has spoken since.
+    `preserve_thinking_between_tool_calls` keeps it in the tool cycle that is under way: behind the last user message,
+    where a tool has answered since that message. Without a tool result there is no cycle, and the template decides.
     """
     if preserve_all_thinking:
         return True
-    return preserve_thinking_between_tool_calls and all(
-        message["role"] != "user" for message in messages[msg_idx + 1 :]
-    )
+    if not preserve_thinking_between_tool_calls:
+        return False
+    roles = [message["role"] for message in messages]
+    since = len(roles) - roles[::-1].index("user") if "user" in roles else 0
+    return msg_idx >= since and "tool" in roles[since:]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import Message, reasoning_of
+from niels_gpt.messages import Message, reasoning_of, with_reasoning_apart
 
 
 class _Renderer(Protocol):
@@ -65,10 +65,9 @@ class UnsupportedFields:
         offered = tools is not None and len(tools) > 0
         found = [] if not offered or self._writes(_Case("tools")) else [UnsupportedField("tools", -1)]
         for index, message in enumerate(messages):
-            if len(message) > 2:  # more than a role and a content
-                found += [
-                    UnsupportedField(case.field, index) for case in _cases(message, offered) if not self._writes(case)
-                ]
+            if len(message) > 2 or not isinstance(message["content"], str):  # more than a role and a text
+                cases = _cases(with_reasoning_apart(message, index), offered)
+                found += [UnsupportedField(case.field, index) for case in cases if not self._writes(case)]
         return found
 
     def _writes(self, case: _Case) -> bool:

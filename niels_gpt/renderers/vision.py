@@ -22,7 +22,7 @@ class TakesImages(Family):
     """A family with images, to be named before the family whose turns it has.
 
     Args:
-        tokenizer, config: as `Family`.
+        tokenizer, config, options: as `Family`.
         processor: what `transformers.AutoProcessor` or `AutoImageProcessor` gives for the model. Texts, and the text of
             a conversation with images (one placeholder each), need none.
         image_cache_max: how many images are kept as the processor made them.
@@ -45,8 +45,9 @@ class TakesImages(Family):
         *,
         processor: Any = None,
         image_cache_max: int = CACHE_MOST,
+        **options: Any,
     ) -> None:
-        super().__init__(tokenizer, config)
+        super().__init__(tokenizer, config, **options)
         self.images = None if processor is None else Images.of(processor, image_cache_max)
 
     @property

@@ -20,6 +20,7 @@ CONFIG_NAME = "tokenizer_config.json"
 TEMPLATE_NAME = "chat_template.jinja"
 GENERATION_NAME = "generation_config.json"
 MODEL_CONFIG_NAME = "config.json"
+ENGINE_MARK = "niels_gpt_engine"  # the attribute of a tokenizer object that says with what it is to be encoded
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import SourceError, TokenizerError
 from niels_gpt.extras import check_library
-from niels_gpt.tokenizer.hf import CONFIG_NAME
+from niels_gpt.tokenizer.hf import CONFIG_NAME, ENGINE_MARK
 
 # The only names whose Python code is run, each at the one commit whose code is known.
 TRUSTED_REVISIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -42,18 +42,28 @@ _NOT_FILES = ["*.index.json", "*/*/*"]
 TIMEOUT_SECONDS = 30.0
 
 
-def load_tokenizer(name_or_path: str | Path) -> Any:
+def load_tokenizer(name_or_path: str | Path, *, use_fastokens: bool = True) -> Any:
     """The transformers tokenizer of a hub name or a local directory; its `name_or_path` is what was asked for.
 
     Python code of the repository is not run, except for the names in `TRUSTED_REVISIONS`, at that commit only. A local
     directory's code is never run. Without a connection, what the local cache holds of the name is used.
+
+    Args:
+        use_fastokens: renderers and encoders made of this tokenizer may encode with a faster engine where its ids are
+            proven to be the same (here gigatoken; the name is that of the known package). `False`: with `tokenizers`.
 
     Raises:
         MissingExtra: transformers is not installed.
         SourceError: the hub cannot be reached, or has no such repository, or does not give it to you.
         TokenizerError: what is there is no tokenizer, is damaged, or needs code that is not trusted.
     """
-    name = str(name_or_path)
+    tokenizer = _found(str(name_or_path))
+    if not use_fastokens:
+        setattr(tokenizer, ENGINE_MARK, "tokenizers")
+    return tokenizer
+
+
+def _found(name: str) -> Any:
     if Path(name).is_dir():  # whatever its name, it is not the repository whose code is known
         return _loaded(name, Path(name), trusted=False)
     revision = TRUSTED_REVISIONS.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.encoder import Encoder
-from niels_gpt.tokenizer.hf import TOKENIZER_NAME, FastTokenizer, RustTokenizer
+from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer
 from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_tokenizer, wants_code
 from niels_gpt.tokenizer.protocol import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer
@@ -42,7 +42,7 @@ def open_encoder(source: Any) -> PieceEncoder:
     if isinstance(source, str | Path):
         return _from_path(source)
     if isinstance(source, FastTokenizer | RustTokenizer):
-        return Encoder.load(source)
+        return Encoder.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
     if isinstance(source, PythonTokenizer):
         return SlowEncoder(source)
     raise TokenizerError(f"found a {type(source).__name__}; expected {_ACCEPTED}")

@@ -146,7 +146,10 @@ def test_bridges_refuse_what_they_cannot_take(family: str, options: Options) -> 
     stop = renderer.get_stop_token_ids()[0]
     assert renderer.bridge_to_next_turn(prompt, said, [*new, messages[1]]) is None
     assert renderer.bridge_to_next_turn(prompt, [*said, stop, said[0]], new) is None  # it goes on behind its stop
-    for wrong in ([], [{"role": "user"}], [{"role": "critic", "content": "x"}], "c"):
+    for empty in ([], ()):
+        assert renderer.bridge_to_next_turn(empty, said, new) is None
+        assert renderer.bridge_to_next_turn(prompt, said, empty) is None
+    for wrong in ([{"role": "user"}], [{"role": "critic", "content": "x"}], "c"):
         with pytest.raises(MessageError):
             renderer.bridge_to_next_turn(prompt, said, wrong)
     if "tool" not in renderer.roles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import itertools
 import json
 import logging
@@ -24,12 +25,14 @@ import pytest
 
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
-from niels_gpt.renderers.client import OverlongPromptError, ServerError, generate
+from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
 from niels_gpt.renderers.parsing import ToolCallParseStatus
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.template import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.memory import shared
+from tests.renderers.small import CHATML
 from tests.renderers.test_template import TOOLS, tokenizer_folder
 
 httpx = pytest.importorskip("httpx")
@@ -147,10 +150,10 @@ async def opened(kind: str, url: str) -> AsyncIterator[Any]:
             yield client
 
 
-def ask(server: Server, kind: str = "httpx", **more: Any) -> dict[str, Any]:
+def ask(server: Server, kind: str = "httpx", **more: Any) -> Generated:
     """One call with a client of its own."""
 
-    async def run() -> dict[str, Any]:
+    async def run() -> Generated:
         async with opened(kind, server.url + "/v1") as client:
             return await generate(**{**basics(server, client), **more})
 
@@ -201,6 +204,33 @@ def test_the_request_and_the_result(server: Server, kind: str) -> None:
         "parsed": ParsedResponse("hello world"),
     }
     assert sampling == {"temperature": 0.3, "max_tokens": 7, "stop_token_ids": [5, 1], "logprobs": 5}
+    check_value(result)
+
+
+def check_value(result: Generated) -> None:
+    """A frozen value, which also reads as a mapping of its documented fields."""
+    names = [field.name for field in dataclasses.fields(Generated)]
+    assert list(result) == names
+    assert len(result) == len(names)
+    assert {name: result[name] for name in names} == {name: getattr(result, name) for name in names}
+    assert result.get("kept_tokens") is None
+    assert "well_formed_calls" not in result
+    with pytest.raises(KeyError):
+        result["well_formed_calls"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.content = "x"  # type: ignore[misc]
+    documented = str(Generated.__doc__)
+    assert all(name in documented for name in names)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_tools_for_a_renderer_that_reads_no_calls(server: Server) -> None:
+    """The calls would be lost in the content."""
+    by_template = TemplateRenderer(renderer().encoder, template=CHATML)
+    with pytest.raises(UsageError, match="found tools for a TemplateRenderer, which reads no tool calls"):
+        ask(server, renderer=by_template, tools=TOOLS)
+    assert ask(server, renderer=by_template).content == "hello world"
+    assert server.paths()[-1] == GENERATE
 
 
 def test_what_is_not_given_is_not_sent(server: Server) -> None:
@@ -250,17 +280,21 @@ def test_a_cut_completion_stays_cut(server: Server) -> None:
 def test_malformed_calls_stay_visible(server: Server) -> None:
     server.says(answer(f"{BAD_CALL}<|im_end|>"))
     result = ask(server, tools=TOOLS)
-    assert (result["tool_calls"], result["finish_reason"]) == ([], "stop")
-    (attempt,) = result["parsed"].tool_calls
-    assert attempt.status is ToolCallParseStatus.INVALID_JSON
+    assert (result.well_formed_calls, result["finish_reason"]) == ([], "stop")
+    (attempt,), (shown,) = result["parsed"].tool_calls, result["tool_calls"]
+    assert attempt.status is shown.status is ToolCallParseStatus.INVALID_JSON
     assert '{"name": "get", "arguments": ' in attempt.raw
+    assert shown["function"] == {"name": None, "arguments": attempt.raw}
 
 
 def test_good_calls_beside_malformed_ones(server: Server) -> None:
     server.says(answer(f"{BAD_CALL}\n{GOOD_CALL}<|im_end|>"))
     result = ask(server, tools=TOOLS)
-    assert ([call.name for call in result["tool_calls"]], result["finish_reason"]) == (["get"], "tool_calls")
-    assert len(result["parsed"].tool_calls) == 2
+    assert result["finish_reason"] == "tool_calls"
+    assert [call.status for call in result["tool_calls"]] == [call.status for call in result["parsed"].tool_calls]
+    assert [call.status for call in result["tool_calls"]] == [ToolCallParseStatus.INVALID_JSON, ToolCallParseStatus.OK]
+    assert [call.name for call in result.well_formed_calls] == ["get"]
+    renderer().render([*CHAT, {"role": "assistant", "content": "", "tool_calls": result.well_formed_calls}])
 
 
 def test_reasoning(server: Server) -> None:
@@ -455,7 +489,10 @@ def test_routed_experts_in_any_order(server: Server, kind: str, written: str) ->
     payload = payload.replace('"index": 0', f'"routed_experts": {written}, "index": 0')
     server.says(payload.encode())
     result = ask(server, kind)
-    assert result["routed_experts"] == {"data": DATA, "shape": [2, 3, 4], "start": 5, "dtype": "uint8"}
+    assert result["routed_experts"] == {"data": DATA.encode(), "shape": [2, 3, 4], "start": 5, "dtype": "uint8"}
+    data = result["routed_experts"]["data"]
+    assert isinstance(data, memoryview)
+    assert base64.b64decode(data) == bytes(range(24))
     assert result["content"] == "hello"
 
 

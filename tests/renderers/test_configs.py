@@ -95,7 +95,12 @@ def test_configs_in_a_users_settings(name: str) -> None:
 
 def turned(config: Any) -> Any:
     """The config with every switch turned and every text changed."""
-    texts = {"special_tokens_in_content": "error", "reasoning_effort": "high"}
+    texts = {
+        "special_tokens_in_content": "error",
+        "reasoning_effort": "high",
+        "text_before_calls": "commentary",
+        "ultra": False,
+    }
     held = {
         name: not value if isinstance(value, bool) or name == "enable_thinking" else texts.get(name, "think")
         for name, value in config

@@ -181,11 +181,6 @@ def test_what_was_cut_is_closed_as_a_message() -> None:
     [
         ([user("x"), {"role": "developer", "content": "y"}], "late_system", "message 1: a system message after others"),
         ([user("x"), assistant("", tool_calls=[call("a"), call("b", 1)])], "too_many_calls", "message 1: 2 tool_calls"),
-        (
-            [user("x"), assistant("y", reasoning_content="z", tool_calls=[call("a")])],
-            "content_beside_reasoning",
-            "message 1: content is 'y' beside reasoning and a tool call",
-        ),
     ],
 )
 def test_refusals(chat: list[dict[str, Any]], reason: str, said: str) -> None:

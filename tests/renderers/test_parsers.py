@@ -170,7 +170,7 @@ def test_half_characters_move_no_call() -> None:
     while renderer.encoder.decode(said).endswith("🦑"):
         said.pop()
     parsed = renderer.parse_response(said)
-    assert (parsed.content, parsed.reasoning_content) == ("ab \ufffd", "x")
+    assert (parsed.content, parsed.reasoning_content) == ("\n\nab \ufffd", "x")
     (found,) = parsed.tool_calls
     assert renderer.encoder.decode(said[slice(*found.token_span)]) == f"<tool_call>{found.raw}</tool_call>"
 
@@ -198,11 +198,15 @@ def test_kimis_calls_have_ids() -> None:
     [
         ("hello", None, "hello"),
         ("", None, ""),
-        ("<think>\nabc\n</think>\n\nhello\n", "abc", "hello\n"),
-        ("abc\n</think>\n\nhello", "abc", "hello"),  # the prompt supplied the opening tag
+        (
+            "<think>\nabc\n</think>\n\nhello\n",
+            "abc",
+            "\n\nhello\n",
+        ),  # newlines there may be of the content
+        ("abc\n</think>\n\nhello", "abc", "\n\nhello"),  # the prompt supplied the opening tag
         ("<think>\nabc", "abc", ""),  # cut
         ("\n<think>abc", "abc", ""),
-        ("<think>\n\n</think>\n\nhello", None, "hello"),
+        ("<think>\n\n</think>\n\nhello", None, "\n\nhello"),
         ("a <think> b", None, "a <think> b"),
         ("<think>a</think>b</think>c", "a", "b</think>c"),
     ],

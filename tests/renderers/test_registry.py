@@ -164,7 +164,7 @@ def test_configs_are_taken() -> None:
     assert config == Qwen3RendererConfig(enable_thinking=False)
 
 
-@pytest.mark.parametrize("wrong", [None, 7, Qwen3Renderer, FamilyConfig(name="mine"), ["qwen3"]])
+@pytest.mark.parametrize("wrong", [7, Qwen3Renderer, FamilyConfig(name="mine"), ["qwen3"]])
 def test_what_is_no_config(wrong: Any) -> None:
     with pytest.raises(UsageError, match=r"renderer is .*; expected a name \(.*qwen3.*\) or a config"):
         create_renderer(folder_of("qwen3"), wrong)

@@ -77,8 +77,10 @@ def test_refusals() -> None:
         CHATML.replace("{% for", "{% if messages[-1].role == 'tool' %}{{ raise_exception('no') }}{% endif %}{% for", 1)
     )
     assert refuses.bridge_to_next_turn(prompt, completion, NEW[1]) is None
+    assert renderer.bridge_to_next_turn(prompt, completion, []) is None
+    assert renderer.bridge_to_next_turn([], completion, [user()]) is None
     with pytest.raises(MessageError):
-        renderer.bridge_to_next_turn(prompt, completion, [])
+        renderer.bridge_to_next_turn(prompt, completion, "x")
 
 
 def test_reasoning_that_history_drops_is_not_bridged() -> None:

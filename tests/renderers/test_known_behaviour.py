@@ -1,0 +1,289 @@
+"""Where the package of document 003 decides otherwise than a template does, or reads more: the same here."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
+from niels_gpt.renderers.parsers import ThinkTextReasoningParser
+from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.registry import FAMILIES
+from tests.assets import ASSETS, needs_assets
+from tests.renderers.small import assistant, call, family, result, user
+from tests.renderers.sweeps import served_and_said
+from tests.renderers.test_parity import official_text
+
+CYCLE = [user(), assistant("a", tool_calls=[call()]), result(), assistant("b")]
+
+
+def ids_of(renderer: Any, text: str) -> list[int]:
+    return list(map(int, renderer.encoder.encode_pieces([text], [True])[0]))
+
+
+def as_message(parsed: ParsedResponse) -> dict[str, Any]:
+    """What was read as a message that can be rendered."""
+    calls = [
+        {
+            "id": read.id or f"functions.{read.name}:0",
+            "type": "function",
+            "function": {"name": read.name, "arguments": read.arguments},
+        }
+        for read in parsed.tool_calls
+    ]
+    message = assistant(parsed.content)
+    if parsed.reasoning_content is not None:
+        message["reasoning_content"] = parsed.reasoning_content
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+# ---- reasoning of the cycle that is under way
+
+
+@pytest.mark.parametrize(
+    ("chat", "kept"),
+    [
+        ([user(), assistant()], []),  # no tool, no cycle
+        ([user(), assistant(tool_calls=[call()])], []),
+        (CYCLE[:3], [1, 2]),
+        (CYCLE, [1, 2, 3]),
+        ([*CYCLE, user(), assistant()], []),  # a user has spoken since
+        ([*CYCLE, user(), *CYCLE[1:3]], [5, 6]),
+        (CYCLE[1:], [0, 1, 2]),  # no user at all
+        ([assistant()], []),
+    ],
+)
+def test_thinking_is_kept_in_tool_cycles_alone(chat: list[Any], kept: list[int]) -> None:
+    def preserved(index: int, **options: bool) -> bool:
+        off = {"preserve_all_thinking": False, "preserve_thinking_between_tool_calls": False}
+        return should_preserve_past_thinking(chat, index, **(off | options))
+
+    every = range(len(chat))
+    assert [i for i in every if preserved(i, preserve_thinking_between_tool_calls=True)] == kept
+    assert all(preserved(i, preserve_all_thinking=True) for i in every)
+    assert not any(preserved(i) for i in every)
+
+
+def test_kimi_writes_no_reasoning_of_an_answer_without_a_tool() -> None:
+    renderer = family("kimi-k2.5", preserve_thinking_between_tool_calls=True)
+    assert "<think></think>b" in renderer.text([user(), assistant("b", reasoning_content="hm")])
+    assert "<think>hm</think>b" in renderer.text([*CYCLE[:3], assistant("b", reasoning_content="hm")])
+
+
+# ---- completions that do not close their reasoning
+
+PREFILLED = [
+    name for name in FAMILIES if family(name).prefill().strip() == "<think>" and family(name).calls is not None
+]
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "cut"])
+@pytest.mark.parametrize("name", PREFILLED)
+def test_calls_behind_reasoning_that_is_not_closed(name: str, stopped: bool) -> None:
+    """Models do this; the reasoning ends where the calls begin."""
+    assert {"kimi-k2.5", "minimax-m2", "qwen3.5", "glm-5", "nemotron-3"} <= set(PREFILLED)
+    renderer = family(name)
+    chat = [user(), assistant("", reasoning_content="hm", tool_calls=[call("get", 0), call("put", 1)])]
+    said = renderer.encoder.decode(served_and_said(renderer, chat, None)[1])
+    stop = renderer.encoder.decode(renderer.get_stop_token_ids()[:1])
+    text = said.removesuffix(stop).partition("</think>")[2]
+    parsed = renderer.parse_response(ids_of(renderer, "hm" + text.lstrip() + (stop if stopped else "")))
+    assert [(read.name, read.arguments, read.status) for read in parsed.tool_calls] == [
+        ("get", {"city": "x"}, ToolCallParseStatus.OK),
+        ("put", {"city": "x"}, ToolCallParseStatus.OK),
+    ]
+    told = (parsed.reasoning_content, parsed.content)
+    assert told == (("hm", "") if name != "minimax-m2" or not stopped else (None, "hm"))
+
+
+@pytest.mark.parametrize("name", PREFILLED)
+def test_reasoning_that_was_cut_is_reasoning(name: str) -> None:
+    parsed = family(name).parse_response(ids_of(family(name), "let me see"))
+    assert (parsed.reasoning_content, parsed.content, parsed.tool_calls) == ("let me see", "", [])
+
+
+def test_what_minimax_writes_without_a_block_is_read_back() -> None:
+    """Its template writes no block for a turn without reasoning, although its generation prompt opens one."""
+    renderer = family("minimax-m2")
+    calls = [call("get", 0), call("put", 1)]
+    texts = ("hello", "", "naïve 🤖\n\nx", "a < b", "no <tool_call> here")
+    reasonings = (None, "hm", "the lazy\n\ndog")
+    for text, reasoning, asked in itertools.product(texts, reasonings, ([], calls[:1], calls)):
+        message = assistant(text, **({} if reasoning is None else {"reasoning_content": reasoning}))
+        message |= {"tool_calls": asked} if asked else {}
+        rendered = renderer.render([user(), message])
+        facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
+        parsed = renderer.parse_response([token for token, owner, sampled in facts if owner == 1 and sampled])
+        assert (parsed.content, parsed.reasoning_content) == (text, reasoning)
+        assert [(read.name, read.arguments) for read in parsed.tool_calls] == [
+            (one["function"]["name"], one["function"]["arguments"]) for one in asked
+        ]
+
+
+# ---- gpt-oss says more than one thing before a call
+
+SPOKEN = (
+    "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
+    '<|start|>assistant to=functions.get<|channel|>commentary json<|message|>{"city": "x"}<|call|>'
+)
+
+
+def test_a_preamble_of_gpt_oss_is_rendered_as_it_was_said() -> None:
+    renderer = family("gpt-oss")
+    said = ids_of(renderer, SPOKEN)
+    parsed = renderer.parse_response(said)
+    assert (parsed.content, parsed.reasoning_content, len(parsed.tool_calls)) == ("Let me look.", "hm", 1)
+    chat = [user(), as_message(parsed)]
+    prompt = renderer.render_ids(chat[:1], add_generation_prompt=True)
+    assert renderer.render_ids(chat) == prompt + said
+    rendered = renderer.render(chat)
+    assert rendered.sampled_mask[len(prompt) :] == [True] * len(said)
+    # History drops reasoning; what was said to the user stays.
+    later = renderer.text([*chat, result(name="get"), assistant("4"), user()])
+    assert "hm<|end|>" not in later
+    assert "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant to=" in later
+
+
+@pytest.mark.parametrize("channel", ["analysis", "commentary"])
+def test_turns_of_gpt_oss_are_read_back(channel: str) -> None:
+    """parse(render(x)) == x; but by default a text alone before a call is analysis, as the official template has it."""
+    renderer = family("gpt-oss", text_before_calls=channel)
+    for content, reasoning, asks in itertools.product(("", "look", "a\n<b> é"), (None, "hm", "x\n\ny "), (True, False)):
+        message = assistant(content, **({} if reasoning is None else {"reasoning_content": reasoning}))
+        message |= {"tool_calls": [call()]} if asks else {}
+        prompt, said = served_and_said(renderer, [user(), message], None)
+        read = as_message(renderer.parse_response(said))
+        if channel == "analysis" and asks and content and reasoning is None:
+            assert (read["content"], read["reasoning_content"]) == ("", content)
+        else:
+            assert read == message
+        assert renderer.render_ids([user(), read]) == prompt + said
+
+
+def test_one_and_many_conversations_of_gpt_oss_are_written_alike() -> None:
+    renderer, rng = family("gpt-oss"), random.Random(3)
+    chats = []
+    for _ in range(60):
+        message = assistant(rng.choice(["", "look", "why?"]), tool_calls=[call()])
+        message |= rng.choice([{}, {"reasoning_content": "hm"}, {"reasoning_content": ""}, {"thinking": "hm so"}])
+        chats.append([user(rng.choice(["a", "b c"])), message, result(), assistant("4")][: rng.choice([2, 4])])
+    batch = list(renderer.render_many(chats))
+    for at, chat in enumerate(chats):
+        expected = renderer.script(chat)
+        ids = renderer.encoder.encode_pieces(expected.texts, expected.scaffold)[0].tolist()
+        assert batch[at].token_ids == renderer.render(chat).token_ids == ids
+
+
+# ---- roles and parts
+
+
+@needs_assets
+@pytest.mark.parametrize("folder", ["kimi-k2", "kimi-k2.5", "kimi-k2.6"])
+def test_kimis_own_role_for_tools(folder: str) -> None:
+    name = folder.replace("2.6", "2.5")
+    renderer = create_renderer(ASSETS / folder, name)
+    declared = {"role": "tool_declare", "content": "# Tools\ntype f = () => any;"}
+    for chat in ([declared, user()], [{"role": "system", "content": "s"}, declared, user(), assistant("x")]):
+        assert renderer.text(chat) == official_text(ASSETS / folder, name, chat, None, {})
+        rendered = renderer.render(chat)
+        assert renderer.encoder.decode(rendered.token_ids) == renderer.text(chat)
+        at = chat.index(declared)
+        assert rendered.message_roles[at] == "tool_declare"
+        body = [
+            t
+            for t, owner, own in zip(rendered.token_ids, rendered.message_indices, rendered.is_content, strict=True)
+            if owner == at and own
+        ]
+        assert renderer.encoder.decode(body) == declared["content"]
+    with pytest.raises(MessageError, match="tool_calls in a tool_declare message"):
+        renderer.render([declared | {"tool_calls": [call()]}, user()])
+
+
+THINKING = {"type": "thinking", "thinking": "hm"}
+TEXT = {"type": "text", "text": "hello world"}
+TAKEN: list[tuple[list[Any], str]] = [
+    ([THINKING, TEXT], "hm"),
+    ([THINKING], "hm"),
+    ([THINKING, {"type": "thinking", "thinking": " so", "signature": "s"}, TEXT], "hm so"),
+    ([{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}, TEXT], "hm"),
+    ([{"type": "text", "text": ""}, THINKING, TEXT], "hm"),
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_thinking_parts_are_reasoning(name: str) -> None:
+    renderer = family(name)
+    if name == "ngpt":  # which refuses reasoning, wherever it stands
+        for message in (assistant("x", reasoning_content="hm"), {"role": "assistant", "content": [THINKING, TEXT]}):
+            with pytest.raises(MessageError, match="message 1: reasoning_content has no place in the ngpt format"):
+                renderer.render([user(), message])
+        return
+    for parts, reasoning in TAKEN:
+        text = "hello world" if TEXT in parts else ""
+        for tail in ([], [user()]):
+            given = [user(), {"role": "assistant", "content": parts}, *tail]
+            expected = [user(), assistant(text, reasoning_content=reasoning), *tail]
+            for prompt in (False, True):
+                ours, same = (renderer.render(chat, add_generation_prompt=prompt) for chat in (given, expected))
+                assert ours == same
+                assert renderer.render_ids(given, add_generation_prompt=prompt) == same.token_ids
+            assert list(renderer.render_many([given, given]))[1].token_ids == renderer.render_ids(given)
+            assert given[1] == {"role": "assistant", "content": parts}
+        twice = [user(), {"role": "assistant", "content": parts, "reasoning_content": reasoning}]
+        assert renderer.render_ids(twice) == renderer.render_ids([user(), assistant(text, reasoning_content=reasoning)])
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama-3", "gpt-oss", "kimi-k2.5"])
+@pytest.mark.parametrize(
+    ("message", "reason", "found"),
+    [
+        (
+            {"role": "assistant", "content": [TEXT, THINKING]},
+            "late_thinking",
+            r"message 1: content\.1 is a thinking part",
+        ),
+        (
+            {"role": "assistant", "content": [THINKING, TEXT], "reasoning_content": "other"},
+            "reasoning_twice",
+            "message 1: reasoning_content is 'other'",
+        ),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": 3}]},
+            "wrong_type",
+            r"content\.0\.thinking is 3",
+        ),
+        ({"role": "assistant", "content": [{"type": "thinking"}]}, "wrong_type", r"content\.0\.thinking is None"),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": ["x"]}]},
+            "wrong_type",
+            r"content\.0\.thinking is \['x'\]",
+        ),
+        (
+            {"role": "user", "content": [THINKING, TEXT]},
+            "unsupported_content",
+            r"message 1: content\.0 is of type 'thinking'",
+        ),
+    ],
+)
+def test_thinking_parts_that_are_refused(name: str, message: dict[str, Any], reason: str, found: str) -> None:
+    chat = [user(), message] if message["role"] == "assistant" else [assistant("x"), message]
+    if name == "llama-3" and message["role"] == "user":
+        chat = [user(), message]
+    with pytest.raises(MessageError, match=found) as caught:
+        family(name).render(chat)
+    assert caught.value.reason == reason
+
+
+# ---- reasoning in text
+
+
+@pytest.mark.parametrize("behind", ["\n\nhello\n", "hello", "\n", "", " \n x"])
+def test_what_stands_behind_reasoning_stays_as_it_is(behind: str) -> None:
+    parser = ThinkTextReasoningParser()
+    for before in ("<think>hm</think>", "hm</think>", "<think>\nhm\n</think>"):
+        assert parser.extract(before + behind) == ("hm", behind)
