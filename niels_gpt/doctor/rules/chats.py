@@ -175,7 +175,7 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], tally: Tally) -> Non
         if not _reasons_before_a_user(chat.messages):
             continue
         try:
-            samples = build_training_samples(renderer, chat.messages, tools=chat.tools)
+            samples = build_training_samples(renderer, chat.messages, tools=chat.tools, allow_partial=True)
         except MessageError:  # a part of the conversation is refused although the whole is not: nothing to compare
             continue
         if len(samples) < 2:
