@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
 import httpx
 
+from niels_gpt.errors import NielsError
 from niels_gpt.renderers.base import create_renderer, load_tokenizer
 from niels_gpt.renderers.client import generate
 from niels_gpt.trainers.rollouts import Trajectory, trajectory
@@ -50,8 +52,11 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     given = parser.parse_args()
 
-    renderer = create_renderer(load_tokenizer(given.tokenizer), given.renderer)
-    row = asyncio.run(rollout(given.url, given.model, renderer, given.turns))
+    try:
+        renderer = create_renderer(load_tokenizer(given.tokenizer), given.renderer)
+        row = asyncio.run(rollout(given.url, given.model, renderer, given.turns))
+    except NielsError as error:  # no server, no such tokenizer: its message says what to do
+        sys.exit(f"error: {error}")
     print(f"{len(row.ids)} tokens, {sum(row.mask)} sampled")
 
 

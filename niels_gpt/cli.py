@@ -81,11 +81,11 @@ def show(
     length: Annotated[
         int | None,
         typer.Option(
-            "--T", help="Tokens in x.  [default: the whole example, or 64 of a stream]", **ranges.LENGTH.option("--T")
+            "--T", help="Tokens in x.  \\[default: the whole example, or 64 of a stream]", **ranges.LENGTH.option("--T")
         ),
     ] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The cache's tokenizer.  [default: found beside the cache]")
+        Path | None, typer.Option(help="The cache's tokenizer.  \\[default: found beside the cache]")
     ] = None,
     table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
@@ -137,7 +137,7 @@ def render(
 def explore(
     path: Annotated[
         Path | None,
-        typer.Argument(help="A chat file, a cache or episodes.  [default: the zoo alone]", show_default=False),
+        typer.Argument(help="A chat file, a cache or episodes.  \\[default: the zoo alone]", show_default=False),
     ] = None,
     tokenizer: Annotated[
         list[str] | None,

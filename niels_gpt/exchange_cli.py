@@ -20,7 +20,7 @@ def export_command(
     source: Annotated[Path, typer.Argument(help="A cache or episodes.", show_default=False)],
     to: Annotated[str, typer.Option("--to", help="The format: hf, trl, megatron, ...; see docs/exports.md.")],
     directory: Annotated[Path, typer.Option("--out", help="The directory to create.")],
-    split: Annotated[Literal["train", "val"] | None, typer.Option(help="One split.  [default: both]")] = None,
+    split: Annotated[Literal["train", "val"] | None, typer.Option(help="One split.  \\[default: both]")] = None,
     limit: Annotated[
         int | None, typer.Option(help="The first so many rows of each split.", **ranges.LIMIT.option())
     ] = None,
@@ -33,7 +33,9 @@ def export_command(
     ),
     shuffle: Annotated[
         int | None,
-        typer.Option(help="A seed: rows in a random order.  [default: as they lie]", **ranges.SEED.option("--shuffle")),
+        typer.Option(
+            help="A seed: rows in a random order.  \\[default: as they lie]", **ranges.SEED.option("--shuffle")
+        ),
     ] = None,
     binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False,
     pad_multiple: Annotated[
@@ -97,7 +99,7 @@ def import_command(
         int | None, typer.Option(help="The id that ends documents (nanogpt).", **ranges.TOKEN_ID.option("--eos-id"))
     ] = None,
     token_dtype: Annotated[
-        Literal["uint16", "uint32"] | None, typer.Option(help="How wide tokens are.  [default: as the files tell]")
+        Literal["uint16", "uint32"] | None, typer.Option(help="How wide tokens are.  \\[default: as the files tell]")
     ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
@@ -105,7 +107,7 @@ def import_command(
     shard_bytes: Annotated[
         int | None,
         typer.Option(
-            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+            help="The most bytes of one tokens.bin.  \\[default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from niels_gpt.cache.build_cache import build_sft_cache
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import MAX_MESSAGE_BYTES
 from niels_gpt.cache.meta import open_meta, sha256_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
@@ -355,3 +355,26 @@ def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, 
     metas = [json.loads((tmp_path / place / "meta.json").read_text()) for place in ("one", "all/pretrain/roam")]
     assert [meta["dropped"] for meta in metas] == [{"empty": 1}, {"empty": 2}]  # roam notes lose their front matter
     assert not list(tmp_path.rglob("rejected.jsonl"))
+
+
+class Pathless(FakeTokenizer):
+    """A tokenizer with an attribute that says nothing, as wrappers have it."""
+
+    model_path: object = None
+
+
+def test_a_model_path_that_is_none_is_no_path(tmp_path: Path) -> None:
+    """Both builders ended with a TypeError; such a tokenizer is told by what it does, as one without the attribute."""
+    chats = [[{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]]
+    known = {"max_train_tokens": 99, "max_val_tokens": 0, "shard_bytes": 64, "shuffle_buffer": None}
+    found = []
+    for number, tokenizer in enumerate((FakeTokenizer(), Pathless())):
+        sft, texts = tmp_path / f"sft{number}", tmp_path / f"texts{number}"
+        build_sft_cache(chats, str(sft), tokenizer=tokenizer, val_frac=0, seed=0)
+        build_pretrain_cache(["a b c"], str(texts), tokenizer=tokenizer, seed=0, **known)
+        found.append([open_meta(sft)["tokenizer_sha256"], open_meta(texts)["tokenizer_sha256"]])
+    assert found[0] == found[1]
+    odd = Pathless()
+    odd.model_path = 5
+    with pytest.raises(UsageError, match="model_path is 5; expected the path of its model, or None"):
+        build_sft_cache(chats, str(tmp_path / "odd"), tokenizer=odd, val_frac=0, seed=0)

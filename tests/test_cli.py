@@ -8,15 +8,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from niels_gpt.cli import app
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.looks import visible
 from niels_gpt.explorer.show import show_view
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
+from tests.test_ranges import commands, told
 
 
 @pytest.mark.parametrize(
@@ -98,3 +102,22 @@ def test_text_from_data_cannot_steer_the_terminal() -> None:
     assert "[bold red]" in shown
     assert not set("\x1b\x07\u202e\x00") & set(shown)
     assert visible(" \n\t") == "·⏎⇥"
+
+
+def test_help_shows_every_word_of_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets are markup to Rich: `[@REVISION]` and every `[default: ...]` were missing."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
+    shown = 0
+    for path, callback in commands(app):
+        helps = [
+            told(hint).help
+            for hint in get_type_hints(callback, include_extras=True).values()
+            if hasattr(hint, "__metadata__")
+        ]
+        helps = [text.replace("\\[", "[") for text in helps if isinstance(text, str) and "[" in text]
+        result = CliRunner().invoke(app, [*path, "--help"])
+        page = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
+        for text in helps:
+            assert " ".join(text.split()) in page, f"{' '.join(path)}: {text}"
+            shown += 1
+    assert shown > 15

@@ -110,11 +110,13 @@ def build_sft(
     seed: Seed = SEED,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
+        typer.Option(
+            "--format", help="messages, sharegpt, alpaca or prompt_completion.  \\[default: as the rows look]"
+        ),
     ] = None,
     default_system: Annotated[str, typer.Option(help="System turn of chats without one.")] = DEFAULT_SYSTEM_TEXT,
     token_dtype: Annotated[
-        str | None, typer.Option(help="uint16 or uint32.  [default: the smaller that holds the vocabulary]")
+        str | None, typer.Option(help="uint16 or uint32.  \\[default: the smaller that holds the vocabulary]")
     ] = None,
     max_bad_rows: MaxBadRows = 0,
     max_message_bytes: Annotated[
@@ -182,14 +184,16 @@ def build_pretrain(
     ] = MAX_VAL_TOKENS,
     val_frac: Annotated[
         float | None,
-        typer.Option(help="Share of documents for validation.  [default: as the budgets]", **ranges.VAL_FRAC.option()),
+        typer.Option(
+            help="Share of documents for validation.  \\[default: as the budgets]", **ranges.VAL_FRAC.option()
+        ),
     ] = None,
     shard_bytes: Annotated[
         int, typer.Option(help="The most bytes of one shard.", **ranges.SHARD_BYTES.option())
     ] = SHARD_BYTES,
     shuffle_buffer: Annotated[
         int | None,
-        typer.Option(help="Documents held for shuffling.  [default: keep order]", **ranges.SHUFFLE_BUFFER.option()),
+        typer.Option(help="Documents held for shuffling.  \\[default: keep order]", **ranges.SHUFFLE_BUFFER.option()),
     ] = None,
     separators: Annotated[bool, typer.Option(help="An end-of-turn id after each document.")] = True,
     seed: Seed = SEED,
@@ -244,7 +248,7 @@ def build_all_command(
     roam_dir: Annotated[Path, typer.Option(help="A folder of markdown notes.")] = Path("data/roam"),
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="Another data set for a source: NAME=REPO[:CONFIG][@REVISION]; may be repeated."),
+        typer.Option(help="Another data set for a source: NAME=REPO[:CONFIG]\\[@REVISION]; may be repeated."),
     ] = None,
     max_train_tokens: Annotated[
         int, typer.Option(help="FineWeb-Edu's budget of train, in tokens.", **ranges.MAX_TRAIN_TOKENS.option())

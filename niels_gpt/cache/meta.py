@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from niels_gpt.cache.formats import (
     tokens_name,
 )
 from niels_gpt.checksums import file_record
-from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
+from niels_gpt.errors import CacheError, Mismatch, UsageError, shown, storage_errors
 from niels_gpt.fields import COUNT, COUNTS, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, Field, check_fields, one_of
 from niels_gpt.files import json_bytes, write_atomic
 from niels_gpt.manifests import Manifest, check_files, check_keys, check_listed, check_seal, check_splits, read_manifest
@@ -85,11 +86,6 @@ FIELDS = {
 _PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
 
 
-@runtime_checkable
-class _FromFile(Protocol):
-    model_path: str
-
-
 def write_meta(path: str, meta: Meta) -> None:
     """Write `meta` as JSON to `path`, whole or not at all."""
     write_atomic(Path(path), json_bytes(meta))
@@ -112,11 +108,17 @@ def sha256_file(path: str) -> str:
 def tokenizer_sha256(tokenizer: Any) -> str:
     """What a cache records of its tokenizer: the sha256 of its model file.
 
-    A tokenizer without `model_path` is told by what it does: the sha256 of its special ids and its encoding of a
-    probe text.
+    A tokenizer without `model_path`, or with `None`, is told by what it does: the sha256 of its special ids and its
+    encoding of a probe text.
+
+    Raises:
+        UsageError: a `model_path` that is no path.
     """
-    if isinstance(tokenizer, _FromFile) and Path(tokenizer.model_path).is_file():
-        return sha256_file(tokenizer.model_path)
+    path = getattr(tokenizer, "model_path", None)
+    if path is not None and not isinstance(path, str | PathLike):
+        raise UsageError(f"the tokenizer's model_path is {shown(path)}; expected the path of its model, or None")
+    if path is not None and Path(path).is_file():
+        return sha256_file(str(path))
     behaviour = {
         "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
         "probe": [int(token) for token in tokenizer.encode(_PROBE)],

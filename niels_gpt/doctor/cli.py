@@ -55,7 +55,7 @@ def doctor(
     sample: Annotated[int | None, typer.Option(help="Look at so many rows only.", **ranges.SAMPLE.option())] = None,
     seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0,
     workers: Annotated[
-        int | None, typer.Option(help="Processes.  [default: one for each core]", **ranges.WORKERS.option())
+        int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
     ] = None,
     max_length: Annotated[
         int | None,

@@ -77,7 +77,9 @@ def build(
     seed: Seed = SEED,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="messages, sharegpt, alpaca or prompt_completion.  [default: as the rows look]"),
+        typer.Option(
+            "--format", help="messages, sharegpt, alpaca or prompt_completion.  \\[default: as the rows look]"
+        ),
     ] = None,
     default_system: Annotated[str, typer.Option(help="System turn of chats without one.")] = DEFAULT_SYSTEM_TEXT,
     mask: Annotated[
@@ -86,7 +88,7 @@ def build(
     shard_bytes: Annotated[
         int | None,
         typer.Option(
-            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+            help="The most bytes of one tokens.bin.  \\[default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
         ),
     ] = None,
     metadata: Annotated[
@@ -172,7 +174,7 @@ def pack(
     shard_bytes: Annotated[
         int | None,
         typer.Option(
-            help="The most bytes of one tokens.bin.  [default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
+            help="The most bytes of one tokens.bin.  \\[default: one file]", **ranges.EPISODES_SHARD_BYTES.option()
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier dataset at --out.")] = False,
@@ -230,7 +232,7 @@ def info(
 def verify(
     dataset: Dataset,
     vocab_size: Annotated[
-        int | None, typer.Option(help="Ids must be below it.  [default: as recorded]", **ranges.VOCAB_SIZE.option())
+        int | None, typer.Option(help="Ids must be below it.  \\[default: as recorded]", **ranges.VOCAB_SIZE.option())
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -267,12 +269,12 @@ def show(
     block_size: Annotated[
         int | None,
         typer.Option(
-            help="Inputs in a row.  [default: the whole episode, or 1024 packed]", **ranges.BLOCK_SIZE.option()
+            help="Inputs in a row.  \\[default: the whole episode, or 1024 packed]", **ranges.BLOCK_SIZE.option()
         ),
     ] = None,
     packed: Annotated[bool, typer.Option("--packed", help="A row of several episodes.")] = False,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The dataset's tokenizer.  [default: found beside the dataset]")
+        Path | None, typer.Option(help="The dataset's tokenizer.  \\[default: found beside the dataset]")
     ] = None,
     table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,

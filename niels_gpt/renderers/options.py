@@ -20,7 +20,7 @@ RendererName = Annotated[
     typer.Option(
         "--renderer",
         help="auto (by the model's name, else its template), template, or a family such as qwen3 (a wrong name lists "
-        "all).  [default: auto; a spm.model is serialised by its sentinels]",
+        "all).  \\[default: auto; a spm.model is serialised by its sentinels]",
         show_default=False,
     ),
 ]
@@ -30,7 +30,7 @@ LossPreset = Annotated[
     str | None,
     typer.Option(
         "--loss-on",
-        help="all_assistant_turns, last_assistant_turn, last_message or all_tokens.  [default: all_assistant_turns]",
+        help="all_assistant_turns, last_assistant_turn, last_message or all_tokens.  \\[default: all_assistant_turns]",
         show_default=False,
     ),
 ]

@@ -18,7 +18,7 @@ EngineName = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes that encode; the result does not depend on it.  [default: 1; all CPUs of Ray]",
+        help="Processes that encode; the result does not depend on it.  \\[default: 1; all CPUs of Ray]",
         **ranges.WORKERS.option(),
     ),
 ]
@@ -32,12 +32,16 @@ UnitBytes = Annotated[
 UnitTimeout = Annotated[
     float | None,
     typer.Option(
-        help="Seconds after which a unit's worker counts as hung.  [default: never]",
+        help="Seconds after which a unit's worker counts as hung.  \\[default: never]",
         **ranges.UNIT_TIMEOUT.option("--unit-timeout"),
     ),
 ]
 RayAddress = Annotated[
-    str | None, typer.Option(help="The cluster.  [default: $RAY_ADDRESS, else one is started on this machine]")
+    str | None,
+    typer.Option(
+        help="The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  "
+        "\\[default: $RAY_ADDRESS, else local]"
+    ),
 ]
 UNIT_BYTES = SLICE_BYTES
 

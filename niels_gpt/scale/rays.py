@@ -33,14 +33,16 @@ RAY_RETRIES = 8  # of one attempt, after its worker or node died
 MOST_ATTEMPTS = 4
 AHEAD = 4  # units begun or finished for each worker before the first of them is taken
 POLL_SECONDS = 0.5
+LOCAL = "local"
 
 
 class RayRunner:
     """Builds units as Ray tasks of one CPU each.
 
     Args:
-        address: of the cluster; `None` is $RAY_ADDRESS, or else a cluster that is started on this machine and stopped
-            afterwards. A program that has called `ray.init` keeps its connection.
+        address: of the cluster; `None` is $RAY_ADDRESS, or else "local": a cluster that is started on this machine and
+            stopped afterwards. "auto" is the one that runs on this machine already. A program that has called
+            `ray.init` keeps its connection.
         workers: how many units are built at once; `None` as many as the cluster has CPUs.
         timeout: seconds after which an attempt counts as hung; `None` waits for ever.
 
@@ -74,13 +76,14 @@ class RayRunner:
         if self._ray.is_initialized():
             yield
             return
-        known = self._address or os.environ.get("RAY_ADDRESS")
+        # Ray takes no address for the cluster that a file in its temporary directory names, however long that is gone.
+        known = self._address or os.environ.get("RAY_ADDRESS") or LOCAL
         try:
-            self._ray.init(address=known, num_cpus=None if known else self._workers, log_to_driver=False)
+            self._ray.init(address=known, num_cpus=self._workers if known == LOCAL else None, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
+            place = "this machine" if known == LOCAL else known
             raise EngineError(
-                f"no Ray cluster at {known or 'this machine'} ({error}); start one with `ray start --head`, or name it "
-                "with --ray-address"
+                f"no Ray cluster at {place} ({error}); start one with `ray start --head`, or name it with --ray-address"
             ) from error
         try:
             yield

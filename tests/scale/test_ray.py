@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import DataError, EngineError, MissingExtra, UsageError
 from niels_gpt.scale import rays
 from niels_gpt.scale.engine import UnitEngine
@@ -206,6 +210,26 @@ def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: Ch
         done = run_cli(*common, "--out", name, *options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+
+
+def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+    """`ray.init` without an address takes what `ray_current_cluster` in its temporary directory names."""
+    pytest.importorskip("ray")
+    folder = Path(tempfile.mkdtemp(prefix="r"))  # short: sockets lie below it, and their paths may have 107 bytes
+    (folder / "ray").mkdir()
+    (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    line = ["-m", "niels_gpt", "cache", "build-sft", str(chats.path), "--out", str(tmp_path / "sft"), "--engine", "ray"]
+    line += ["--workers", "2", "--tokenizer", str(tokenizer_dir), "--max-bad-rows", "1000"]
+    environment |= {"RAY_TMPDIR": str(folder)}
+    try:
+        done = subprocess.run(
+            [sys.executable, *line], env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert list(verify_cache(tmp_path / "sft")) == []
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
