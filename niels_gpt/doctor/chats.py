@@ -17,12 +17,13 @@ from niels_gpt.sources.chat_file import conversation_of
 
 @dataclass(frozen=True)
 class ChatRow:
-    """A conversation, its row in the input, and where that stands."""
+    """A conversation, its row in the input, and where that stands; `arrow`: it came through Arrow."""
 
     number: int
     where: str
     messages: list[Message]
     tools: list[ToolSpec] | None = None
+    arrow: bool = False
 
 
 def chat_rows(
@@ -36,7 +37,8 @@ def chat_rows(
             rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
             tally.add(rule, [Evidence(row=number, where=read.where, note=read.why)])
         else:
-            usable.append(ChatRow(number, read.where, read.messages, read.tools))
+            arrow = isinstance(record, Record) and record.arrow
+            usable.append(ChatRow(number, read.where, read.messages, read.tools, arrow))
     return usable
 
 

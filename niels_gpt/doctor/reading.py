@@ -40,6 +40,7 @@ class Opened:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
             plain text), rows, hub.
         dialect: of conversations, one of `DIALECTS`.
+        arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Opened:
     files: tuple[Path, ...] = ()
     rows: Sequence[Mapping[str, Any]] = ()
     dialect: str = "messages"
+    arrow: bool = False
     hub: tuple[HubDataset, str] | None = None
     splits: dict[str, int] = field(default_factory=dict)
 
@@ -101,11 +103,11 @@ class Opened:
 
     def _records(self) -> Iterator[Record | Rejected]:
         if self.form == "rows":
-            yield from (Record(f"row {number}", row) for number, row in enumerate(self.rows))
+            yield from (Record(f"row {number}", row, arrow=self.arrow) for number, row in enumerate(self.rows))
         elif self.hub is not None:
             dataset, split = self.hub
             for number, row in enumerate(dataset.rows(split)):
-                yield Record(f"{self.name} {split} row {number}", row)
+                yield Record(f"{self.name} {split} row {number}", row, arrow=True)
         else:
             for file in self.files:
                 yield from read_records(file)
@@ -141,8 +143,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if form is not None and form not in DIALECTS:
         raise UsageError(f"no format {form!r}; known: {', '.join(DIALECTS)}")
     if not isinstance(source, str | Path):
-        rows = list(source)
-        return _with_kind(Opened("rows", "rows", "chats", rows=rows), form)
+        of_datasets = type(source).__module__.partition(".")[0] == "datasets"
+        return _with_kind(Opened("rows", "rows", "chats", rows=list(source), arrow=of_datasets), form)
     path = Path(source)
     if path.is_dir():
         return _with_kind(_of_directory(path, split), form)

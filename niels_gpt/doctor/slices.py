@@ -130,4 +130,4 @@ def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
     if isinstance(payload, Lines):
         return [parse_line(line, where) for where, line in payload.lines]
     rows: list[dict[str, Any]] = unpacked(payload.packed).to_pylist()
-    return [Record(where, row) for where, row in zip(payload.wheres, rows, strict=True)]
+    return [Record(where, row, arrow=True) for where, row in zip(payload.wheres, rows, strict=True)]

@@ -22,9 +22,11 @@ from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded
 from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
+from niels_gpt.forks import cached_property
 from niels_gpt.inputs import Record, Rejected
 from niels_gpt.renderers.loss import LossOn, batch_weights
 from niels_gpt.renderers.rendered import RenderedBatch
+from niels_gpt.renderers.unsupported import UnsupportedFields
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Work:
     on: LossOn = field(default_factory=LossOn)
     controls: tuple[str, ...] = ()
     bad_forms: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _unsupported(self) -> UnsupportedFields:
+        """What the renderer does not write; it remembers what it has tried."""
+        assert self.renderer is not None
+        return UnsupportedFields(self.renderer)
 
     def examine(self, part: Slice) -> Tally:
         """Run the rules over one slice."""
@@ -146,6 +154,7 @@ class Work:
             if told != "full":
                 tally.add("attribution-partial", [Evidence(row=chat.number, where=chat.where, note=told)])
         chats.check_rendered(kept, batch, tally)
+        chats.check_unsupported(self._unsupported, kept, tally)
         chats.check_thinking(renderer, kept, tally)
 
 

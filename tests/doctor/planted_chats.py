@@ -134,6 +134,50 @@ def _chats(family: str, plant: Callable[[list[Row]], None] | None, _: Path) -> R
     return report_on(family, made)
 
 
+NULLABLE: Row = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": ["integer", "null"]}},
+        },
+    },
+}
+
+
+def _through_arrow(share: int, family: str, planted: bool, folder: Path) -> Report:
+    """A parameter that may be null, left out in some rows: parquet gives it back as null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tools = json.dumps([NULLABLE])
+    made = tool_chats(lambda n: {"city": f"x{n}", "days": 1} if not planted or n % share else {"city": f"x{n}"}, 6)
+    pq.write_table(pa.Table.from_pylist([row | {"tools": tools} for row in made]), folder / "rows.parquet")
+    return report_on(family, folder / "rows.parquet")
+
+
+def _nulls_in_tools(share: int, family: str, planted: bool, _: Path) -> Report:
+    """Declarations with the keys of other tools, as they come out of Arrow, written to JSON lines."""
+    made = tool_chats(lambda n: {"city": f"x{n}"})
+    for row in made[:: share // 2] if planted else ():
+        row["tools"] = json.loads(json.dumps(row["tools"]))
+        row["tools"][0]["function"]["parameters"]["properties"]["query"] = None
+        row["tools"][0]["function"]["parameters"]["required"] = None
+    return report_on(family, made)
+
+
+def _unwritten_reasoning(some: bool, family: str, planted: bool, _: Path) -> Report:
+    made = chats(20, turns=1, reasons=planted)
+    if some:
+        made[2:] = chats(20, turns=1)[2:]
+    return report_on(family, as_rows(made))
+
+
+WITHOUT_REASONING = ("llama-3", "qwen2.5", "gemma", "mistral", "chatml")
+
+
 def cases() -> list[Case]:
     made = []
     for rule, families, plant, also in PLANTS:
@@ -142,6 +186,21 @@ def cases() -> list[Case]:
             made.append(Case(rule, family, partial(_chats, family, None), False))
     for planted in (True, False):
         made += [
+            *(
+                Case("reasoning-dropped", f, partial(_unwritten_reasoning, some, f, planted), planted)
+                for f in WITHOUT_REASONING
+                for some in (False, True)
+            ),
+            *(
+                Case(rule, f, partial(make, share, f, planted), planted)
+                for rule, make in (
+                    ("tool-arguments-null-unclear", _through_arrow),
+                    ("tool-schema-null", _nulls_in_tools),
+                )
+                for f in WITH_TOOLS
+                for share in (2, 6)
+                if planted or share == 2
+            ),
             *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
             *(Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted) for f in TOKENIZERS),
             *(Case("system-folded", f, partial(_system, f, planted, FOLDS_SYSTEM), planted) for f in TOKENIZERS),

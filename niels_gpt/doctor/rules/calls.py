@@ -55,6 +55,27 @@ RULES: Final = (
         ("chats",),
     ),
     Rule(
+        "tool-arguments-null-unclear",
+        "info",
+        "tool arguments hold nulls that the data may mean or Arrow may have invented",
+        "In rows from parquet or datasets a null and an absent key look alike. Where the tool's schema allows null the "
+        "null is kept, and the model learns to write it.",
+        "A column of structs in parquet or datasets, and tools with parameters that may be null.",
+        "Store arguments as JSON text, which says which keys are there.",
+        ("oumi-ai/oumi#2599",),
+        ("chats",),
+    ),
+    Rule(
+        "tool-schema-null",
+        "warning",
+        "declarations of tools hold nulls",
+        "The prompt shows every tool the keys of all others with null, as serving never does.",
+        "Declarations that came through Arrow (parquet, datasets) and were written to JSON afterwards.",
+        "Drop keys that hold null, or store the tools as JSON text.",
+        ("oumi-ai/oumi#2599",),
+        ("chats",),
+    ),
+    Rule(
         "tool-arguments-misrendered",
         "error",
         "the template writes this form of tool arguments wrongly",
@@ -75,6 +96,9 @@ def check(chats: list[ChatRow], tally: Tally, bad_forms: Mapping[str, str]) -> N
         bad_forms: of `forms`, those that the template writes wrongly, and how.
     """
     for chat in chats:
+        for path in _schema_nulls(chat.tools, "tools"):
+            tally.add("tool-schema-null", [Evidence(row=chat.number, where=chat.where, note=f"null at {path}")])
+            break  # one a row: the others are of the same kind
         for index, form, arguments, tools in _arguments(chat):
             tally.sums[f"arguments as {form}"] += 1
             here = Evidence(row=chat.number, where=chat.where, note="", message=index)
@@ -87,6 +111,30 @@ def check(chats: list[ChatRow], tally: Tally, bad_forms: Mapping[str, str]) -> N
                 rule, note = _null_fault(arguments, tools)
             if rule:
                 tally.add(rule, [replace(here, note=note)])
+            elif chat.arrow and isinstance(arguments, Mapping):  # others were dropped when the row was read
+                kept = next(_nulls(arguments, ""), "")
+                tally.add("tool-arguments-null-unclear", [replace(here, note=f"null under {kept!r}")] * bool(kept))
+
+
+def _nulls(held: Any, path: str) -> Iterator[str]:
+    """Where nulls are inside objects, as `key.inner`; items of lists are never Arrow's."""
+    inner = held.items() if isinstance(held, Mapping) else enumerate(held) if isinstance(held, list) else ()
+    for key, value in inner:
+        here = f"{path}.{key}" if path else str(key)
+        if value is None and isinstance(held, Mapping):
+            yield here
+        yield from _nulls(value, here)
+
+
+def _schema_nulls(held: Any, path: str) -> Iterator[str]:
+    """Where a declaration holds null and says nothing by it: a default, a constant and a list of values may be null."""
+    inner = held.items() if isinstance(held, Mapping) else enumerate(held) if isinstance(held, list) else ()
+    for key, value in inner:
+        if key in ("default", "const", "enum", "examples"):
+            continue
+        if value is None:
+            yield f"{path}.{key}"
+        yield from _schema_nulls(value, f"{path}.{key}")
 
 
 def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:

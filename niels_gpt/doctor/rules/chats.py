@@ -18,6 +18,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
 from niels_gpt.renderers.rendered import RenderedBatch
 from niels_gpt.renderers.training import build_training_samples
+from niels_gpt.renderers.unsupported import UnsupportedFields
 
 RULES: Final = (
     Rule(
@@ -67,6 +68,19 @@ RULES: Final = (
         "The template does so by design (Gemma, Mistral).",
         "Nothing to do if training and serving use this template.",
         applies=("chats", "tokenizer"),
+        needs=("renderer",),
+    ),
+    Rule(
+        "reasoning-dropped",
+        "warning",
+        "the format has no place for the reasoning of an answer",
+        "The ids are right and the reasoning is not in them: the model is trained to answer without it, and no error "
+        "says so.",
+        "reasoning_content (or thinking) in the data, and a format without reasoning: Llama 3, Qwen2.5, Gemma, Mistral.",
+        "Use a format with reasoning, drop the field, or write it into content; builds refuse such rows with "
+        "--on-unsupported error.",
+        ("OpenPipe/ART#726",),
+        ("chats",),
         needs=("renderer",),
     ),
     Rule(
@@ -186,6 +200,16 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], tally: Tally) -> Non
         tally.sums["thinking: tokens of one sequence each"] += len(samples[-1][0])
         note = f"{len(samples)} samples ({tokens:,} tokens) are needed to train every turn as it was produced"
         tally.add("history-thinking-stripped", [_evidence(chat, None, note)])
+
+
+def check_unsupported(unsupported: UnsupportedFields, chats: Sequence[ChatRow], tally: Tally) -> None:
+    """Judge reasoning that the renderer does not write anywhere."""
+    for chat in chats:
+        for field in unsupported.of(chat.messages, chat.tools):
+            if field.name == "reasoning_content":
+                size = len(reasoning_of(chat.messages[field.message]) or "")
+                note = f"{size:,} characters of reasoning that the format does not write"
+                tally.add("reasoning-dropped", [_evidence(chat, field.message, note)])
 
 
 def _reasons_before_a_user(messages: Sequence[Message]) -> bool:
