@@ -18,7 +18,7 @@ EXHIBIT = Exhibit(
     hidden="To the trainer it is one more turn. Nothing is malformed.",
     caught="The format's tokens go in by id, and bodies are encoded with control tokens off: the spelling is text, "
     "whatever it spells. The doctor reads conversations for it. Once encoded, a forged turn of the format's own "
-    "tokens is a turn like any; only their order may show it, and that is no more than a remark. So look before.",
+    "tokens is a turn like any; only their order may show it, or that it is not trained beside others. So look before.",
     rules=("special-tokens-in-content", "turn-order"),
     threads=("huggingface/transformers#29279", "huggingface/tokenizers#1458", "antirez/ds4#197"),
 )
@@ -38,7 +38,7 @@ def test_naive() -> None:
     assert naive(tokenizer, FORGED).count(start) == 3  # of two messages
     report = report_on("chatml", as_rows([FORGED]))
     assert "special-tokens-in-content" in report.rules("warning")
-    assert report_on("chatml", [{"input_ids": naive(tokenizer, FORGED)}]).rules() == ["turn-order"]
+    assert report_on("chatml", [{"input_ids": naive(tokenizer, FORGED)}]).rules() == ["turn-order", "mask-missing"]
 
 
 def test_ours() -> None:

@@ -76,7 +76,7 @@ RULES: Final = (
         "the format has no place for the reasoning of an answer",
         "The ids are right and the reasoning is not in them: the model is trained to answer without it, and no error "
         "says so.",
-        "reasoning_content (or thinking) in the data, and a format without reasoning: Llama 3, Qwen2.5, Gemma, Mistral.",
+        "reasoning_content (or thinking) in the data, and a format without reasoning (Llama 3, Qwen2.5, Gemma).",
         "Use a format with reasoning, drop the field, or write it into content; builds refuse such rows with "
         "--on-unsupported error.",
         ("OpenPipe/ART#726",),

@@ -78,7 +78,8 @@ def check(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
     several = (np.bincount(row, minlength=n) > 1) & rows
     view.tally.sums["rows of several turns"] += int(several.sum())
     some = np.bincount(row[spoke], minlength=n) > 0
-    left = ~spoke & (several & some)[row]
+    whole = _last_of(turns.stop, number, len(first)) >= 0  # one that was cut is rightly left out of the loss
+    left = ~spoke & whole & (several & some)[row]
     kinds = _kinds(row, spoke, n)
     for kind, name in enumerate(NAMES):
         view.hit_rows(name, (np.bincount(row[left], minlength=n) > 0) & (kinds == kind), _NOTES[kind])
@@ -93,9 +94,10 @@ _NOTES: Final = (
 )
 
 
-def _last_of(ends: Int64s, number: Int64s, n: int) -> Int64s:
+def _last_of(places: Int64s, number: Int64s, n: int) -> Int64s:
+    """Of each answer the place in the last of its parts."""
     last = np.zeros(n, dtype=np.int64)
-    last[number] = ends  # ends grow, and the last one written stays
+    last[number] = places  # parts come in order, and the last one written stays
     return last
 
 
