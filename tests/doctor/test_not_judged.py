@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,8 @@ def test_exit_codes_where_nothing_was_found(options: tuple[Any, ...], code: int,
     assert (done.returncode, done.stderr) == (code, "")
     judged = "--tokenizer" in options
     assert ("nothing found" in done.stdout) == judged
-    assert ("not judged: 30 of 40 rules: no tokenizer was given" in done.stdout.splitlines()[1]) == (not judged)
+    head = re.fullmatch(r"not judged: \d+ of \d+ rules: no tokenizer was given", done.stdout.splitlines()[1])
+    assert (head is None) == judged
 
 
 def test_findings_come_before_what_was_not_judged(tmp_path: Path) -> None:
