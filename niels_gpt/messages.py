@@ -137,6 +137,16 @@ def _adapter() -> TypeAdapter[Message]:
     return TypeAdapter(Message)
 
 
+class NoContent(str):
+    """The empty content of a message that has none (`None`, or no key): `""` to everyone but a chat template.
+
+    Transformers does not hand such a key to templates, some of which write it otherwise than an empty text, or refuse.
+    """
+
+    __slots__ = ()
+
+
+NO_CONTENT: Final = NoContent()
 NOTHING_TRAINED: Final = "nothing_trained"  # the reason of rows of which no token counts
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -229,8 +239,8 @@ def is_untrained(messages: Sequence[Message]) -> bool:
 def normalise(messages: object) -> list[Message]:
     """Validate a conversation's messages and bring them into the one shape that the package uses.
 
-    `content: None` becomes `""`; keys that hold `None` (Arrow writes them for every key that any row has) are dropped
-    from messages and tool calls, never inside tool arguments; all else is kept.
+    `content: None` becomes `NO_CONTENT`, which is `""`; keys that hold `None` (Arrow writes them for every key that any
+    row has) are dropped from messages and tool calls, never inside tool arguments; all else is kept.
 
     Args:
         messages: a list of message dicts. It is not changed.
@@ -334,7 +344,7 @@ def _tidy(message: object, index: int) -> dict[str, Any]:
     if isinstance(calls, list):
         tidy["tool_calls"] = [_tidy_call(call) for call in calls]
     if "content" not in tidy and ("content" in message or calls):
-        tidy["content"] = ""
+        tidy["content"] = NO_CONTENT
     return tidy
 
 

@@ -1,14 +1,14 @@
 """Chat templates, run as Transformers runs them, with every character's origin kept.
 
 The environment is the one that templates are written for: sandboxed, trimmed blocks, loop controls, `tojson`,
-`raise_exception`, `strftime_now`, `{% generation %}`. Three things are added, none of which changes a character: what
-joins text keeps its runs (`traced.Traced`); each `for` says which message it is on; the pieces of the output are handed
-out one by one with both facts.
+`raise_exception`, `strftime_now`, `{% generation %}`. Four things are added, none of which changes a character: the
+string constants of the template are marked as its literals (`traced.NOWHERE`), which makes them the only text that can
+become control tokens; what joins text keeps its runs (`traced.Traced`); each `for` says which message it is on; the
+pieces of the output are handed out one by one with both facts.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -20,31 +20,58 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes as nodes
 import jinja2.sandbox
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import CodeGenerator, Frame, operators
 from jinja2.runtime import LoopContext
 from jinja2.utils import Namespace
+from markupsafe import Markup
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.forks import new_lock
-from niels_gpt.renderers.traced import NOWHERE, MessageDict, Traced, TracedDict, joined, origin_of
+from niels_gpt.renderers.safe_text import SafeText, safe
+from niels_gpt.renderers.template_filters import TracingFormatter, tracing_filters
+from niels_gpt.renderers.traced import (
+    LABEL,
+    NOWHERE,
+    MessageDict,
+    Traced,
+    TracedDict,
+    TracedList,
+    as_text,
+    joined,
+    wholly,
+)
 
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
 MAX_STEPS: Final = 2_000_000  # turns of all loops of one rendering
-MAX_INDENT: Final = 1000
 
-_ENTER, _LEAVE, _STEP, _JOIN = "_niels_enter", "_niels_leave", "_niels_step", "_niels_join"
+_ENTER, _LEAVE, _STEP = "_niels_enter", "_niels_leave", "_niels_step"
 _ANNOUNCEMENTS = (_ENTER, _LEAVE, _STEP)
 
 # What the sandbox need not be asked: keys of messages, and methods of texts that neither change nor format them.
 _DICT_NAMES = frozenset(dir(dict))
 _TEXT_METHODS = frozenset(name for name in dir(str) if not name.startswith(("_", "format")))
 _OURS = frozenset({MessageDict, TracedDict})
+# Our own classes have the attributes of these for a template, and no others.
+_PLAIN_CLASSES: dict[type, type] = {
+    MessageDict: dict,
+    TracedDict: dict,
+    TracedList: list,
+    Traced: str,
+    SafeText: Markup,
+}
+_SAFE_METHODS = frozenset({*vars(Traced), *vars(SafeText)}) - {"cut", "runs"}
 _OPEN = {LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})}
 
 
 # What errors of Python call our values, and what a template's author calls them.
-_PLAIN_NAMES = {"Traced": "str", "TracedList": "list", "TracedDict": "dict", "MessageDict": "dict"}
-_TRACED_NAMES = re.compile(r"\b(Traced|TracedList|TracedDict|MessageDict)\b")
+_PLAIN_NAMES = {
+    "Traced": "str",
+    "SafeText": "Markup",
+    "TracedList": "list",
+    "TracedDict": "dict",
+    "MessageDict": "dict",
+}
+_TRACED_NAMES = re.compile(r"\b(?:niels_gpt\.renderers\.\w+\.)?(Traced|SafeText|TracedList|TracedDict|MessageDict)\b")
 
 
 class Chunk(NamedTuple):
@@ -93,14 +120,68 @@ class Trail:
 
 
 class _Generator(CodeGenerator):
-    """Compiles `a ~ b` to a join that keeps runs."""
+    """Compiles string constants to literals, `a ~ b` to a join that keeps runs, and what is written to texts with runs.
 
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802 (the library's name)
-        self.write(f"environment.globals['{_JOIN}']((")
+    What a template function yields as a plain string is then a literal of the template: nothing else is left plain.
+    """
+
+    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802 (the library's name)
+        self._literals: dict[tuple[type, str], str] = {}
+        super().visit_Template(node, frame)
+        for (kind, text), name in self._literals.items():
+            made = "safe_literal" if kind is Markup else "literal"
+            self.writeline(f"{name} = environment.{made}({str(text)!r})")
+        self.writeline("niels_text, niels_join = environment.as_text, environment.joined_values")
+
+    def visit_Const(self, node: nodes.Const, frame: Frame) -> None:  # noqa: N802
+        self.write(self._source(node.as_const(frame.eval_ctx)))
+
+    def _source(self, value: Any) -> str:
+        """The Python source of a constant, whose texts are literals."""
+        if isinstance(value, str):
+            return self._literals.setdefault((type(value), value), f"niels_{len(self._literals)}")
+        if isinstance(value, list):
+            return f"[{', '.join(map(self._source, value))}]"
+        if isinstance(value, tuple):
+            return f"({''.join(self._source(held) + ', ' for held in value)})"
+        if isinstance(value, dict):
+            pairs = (f"{self._source(key)}: {self._source(held)}" for key, held in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        return str(value) if isinstance(value, float) else repr(value)
+
+    def visit_Operand(self, node: nodes.Operand, frame: Frame) -> None:  # noqa: N802
+        """What is only compared is left as it is."""
+        if isinstance(node.expr, nodes.Const) and isinstance(node.expr.value, str):
+            self.write(f" {operators[node.op]} {node.expr.value!r}")
+        else:
+            super().visit_Operand(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
+        self.write("niels_join((")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        self.write("niels_text(")
+        if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
+            super()._output_child_pre(node, frame, finalize)
+
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if frame.eval_ctx.volatile or frame.eval_ctx.autoescape:
+            super()._output_child_post(node, frame, finalize)
+        self.write(")")
+
+    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
+        """What calls, filter blocks and recursive loops hand back is written as an expression is."""
+        super().start_write(frame, node)
+        self.write("niels_text(")
+
+    def end_write(self, frame: Frame) -> None:
+        """See `start_write`."""
+        self.write(")")
+        super().end_write(frame)
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         """Our own announcements are called at once, without the sandbox's questions."""
@@ -136,29 +217,65 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
         self.concat = _concat  # type: ignore[method-assign]
-        self.filters |= {
-            "tojson": _tojson,
-            "join": _join,
-            "indent": _indent,
-            "safe": _same,
-            "replace": _replace,
-            "title": lambda value: str(value).title(),
+        self.filters |= tracing_filters()
+        self.globals |= {
+            "raise_exception": _raise,
+            "strftime_now": lambda form: wholly(clock(str(form)), LABEL),
         }
-        self.globals |= {"raise_exception": _raise, "strftime_now": clock, _JOIN: _concat_values}
+
+    as_text = staticmethod(as_text)
+
+    @staticmethod
+    def joined_values(values: Iterable[Any]) -> Traced:
+        """`a ~ b ~ c`."""
+        return joined(map(as_text, values))
+
+    @staticmethod
+    def literal(text: str) -> Traced:
+        """A string constant of a template."""
+        return wholly(text, NOWHERE)
+
+    @staticmethod
+    def safe_literal(text: str) -> SafeText:
+        """A string constant that the compiler marked as safe."""
+        return safe(wholly(text, NOWHERE))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """As the sandbox does it, but a message's keys come before the attributes of our own classes."""
         kind = type(obj)
         if kind in _OURS and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        if attribute in (_TEXT_METHODS if isinstance(obj, str) else _OPEN.get(kind, ())):
+        if attribute in (_TEXT_METHODS if isinstance(obj, str) else _OPEN.get(kind, ())) and kind is not SafeText:
             return getattr(obj, attribute)
         if kind is Namespace and not attribute.startswith("_"):
             try:
                 return getattr(obj, attribute)
             except AttributeError:  # the sandbox knows what to say
                 return super().getattr(obj, attribute)
-        return super().getattr(obj, attribute)
+        return super().getattr(self._plain_of(obj, attribute), attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """As the sandbox does it, without the attributes of our own classes."""
+        if type(obj) in _PLAIN_CLASSES and isinstance(argument, str):
+            try:
+                return obj[argument]
+            except (TypeError, LookupError):
+                obj = self._plain_of(obj, argument)
+        return super().getitem(obj, argument)
+
+    def _plain_of(self, obj: Any, attribute: str) -> Any:
+        """The value to ask for an attribute: a plain one where ours has it and the plain class does not."""
+        kind = _PLAIN_CLASSES.get(type(obj))
+        if kind is Markup and attribute not in _SAFE_METHODS:
+            return Markup(str.__str__(obj))
+        return obj if kind is None or hasattr(kind, attribute) else kind()
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """The sandbox's `format` of texts, with origins."""
+        text = getattr(value, "__self__", None)
+        if isinstance(text, Traced) and getattr(value, "__name__", "") in ("format", "format_map"):
+            return TracingFormatter(self).method(text, value.__name__)
+        return super().wrap_str_format(value)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """As the sandbox does it, methods of texts at once."""
@@ -232,66 +349,17 @@ def _call(name: str, *arguments: nodes.Expr) -> nodes.ExprStmt:
     return nodes.ExprStmt(nodes.Call(function, [*arguments], [], None, None, lineno=1), lineno=1)
 
 
-def _concat(parts: Iterable[str]) -> str:
-    """What macros and set blocks join with."""
-    held = list(parts)
-    return joined(held) if any(isinstance(part, Traced) for part in held) else "".join(held)
-
-
-def _concat_values(values: Iterable[Any]) -> str:
-    return _concat(str(value) for value in values)
-
-
-def _same(value: Any) -> Any:
-    return value
+def _concat(parts: Iterable[str]) -> Traced:
+    """What macros and set blocks join: plain strings among their parts are literals (see `_Generator`)."""
+    return joined(part if isinstance(part, Traced) else wholly(part, NOWHERE) for part in parts)
 
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON of a message's data is wholly that message's."""
-    if isinstance(indent, int) and indent > MAX_INDENT:
-        raise TemplateError(f"the chat template indents by {indent:,}; expected at most {MAX_INDENT:,}")
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    origin = origin_of(value)
-    return text if origin == NOWHERE else Traced(text, ((len(text), origin),))
-
-
-@jinja2.pass_environment
-def _join(environment: jinja2.Environment, value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
-    if attribute is not None:
-        value = map(jinja2.filters.make_attrgetter(environment, attribute), value)
-    parts = [str(part) for part in value]
-    traced = isinstance(d, Traced) or any(isinstance(part, Traced) for part in parts)
-    return joined(parts, str(d)) if traced else str(d).join(parts)
-
-
-def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
-    text = str(value)
-    if isinstance(new, Traced) and not isinstance(text, Traced):
-        text = Traced(text)
-    return text.replace(str(old), str(new), -1 if count is None else count)
-
-
-def _indent(s: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
-    """As Jinja's filter: lines after the first are indented, blank ones only on request."""
-    indention = width if isinstance(width, str) else " " * width
-    lines = (str(s) + "\n").splitlines()
-    after = [indention + line if line or blank else line for line in lines[1:]]
-    text = _concat_values([lines[0], *("\n" + line for line in after)])
-    return indention + text if first else text
-
-
 @cache
-def _one_compiles() -> Any:
+def one_compiles() -> Any:
     """A fork waits for a thread that compiles, since Jinja keeps its lexers under a lock of its own."""
     return new_lock()
 
@@ -304,7 +372,7 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
         TemplateError: a syntax error, with its line.
     """
     try:
-        with _one_compiles():
+        with one_compiles():
             return TracingEnvironment(clock).from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(
@@ -334,12 +402,16 @@ def run_template(template: jinja2.Template, variables: dict[str, Any]) -> Iterat
         raise TemplateError(f"the chat template does what is not allowed: {error}; use another template") from error
     except jinja2.TemplateError as error:
         where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
-        raise MessageError("template_raised", f"{where}the chat template refuses: {error}") from error
+        raise MessageError("template_raised", f"{where}the chat template refuses: {_plainly(error)}") from error
     except RecursionError as error:
         raise TemplateError("the chat template calls itself without end; repair it, or pass another one") from error
     except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
         if isinstance(error, TemplateError):
             raise
         where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
-        said = _TRACED_NAMES.sub(lambda found: _PLAIN_NAMES[found.group()], str(error))
-        raise MessageError("template_failed", f"{where}the chat template fails on it: {said}") from error
+        raise MessageError("template_failed", f"{where}the chat template fails on it: {_plainly(error)}") from error
+
+
+def _plainly(error: Exception) -> str:
+    """An error of a template in the words that its author knows."""
+    return _TRACED_NAMES.sub(lambda found: _PLAIN_NAMES[found[1]], str(error))

@@ -7,7 +7,7 @@ from typing import Any
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.jinja import Chunk
-from niels_gpt.renderers.traced import NOWHERE, runs_of
+from niels_gpt.renderers.traced import LABEL, LOST, NOWHERE, runs_of
 from niels_gpt.renderers.turns import Controls, Run
 
 QUOTED = -2  # an origin: data of another message than the turn's
@@ -38,29 +38,35 @@ def owned(chunks: list[Chunk], roles: Sequence[str]) -> list[Run]:
 
 
 def _run(text: str, origin: int, owner: int, roles: Sequence[str]) -> Run:
-    if origin == NOWHERE:
-        return Run(text, owner, NOWHERE)
+    if origin < 0:
+        return Run(text, owner, origin)
     if owner not in (NOWHERE, origin) and roles[origin] == "assistant" != roles[owner]:
         return Run(text, owner, QUOTED)
     return Run(text, origin, origin)
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:
-    at = 0
+    """The stretches of one origin; neighbouring runs are one."""
+    start = stop = 0
+    before = NOWHERE
     for length, origin in runs_of(text):
-        if length:
-            yield str.__getitem__(text, slice(at, at + length)), origin
-        at += length
+        if length and origin != before:
+            if stop > start:
+                yield str.__getitem__(text, slice(start, stop)), before
+            start, before = stop, origin
+        stop += length
+    if stop > start:
+        yield str.__getitem__(text, slice(start, stop)), before
 
 
 def _adopted(outside: list[Run]) -> list[Run]:
     """Scaffold outside of loops goes to the message before it in the stretch, else to the one behind it."""
-    origins = [run.origin for run in outside if run.origin != NOWHERE]
+    origins = [run.origin for run in outside if run.origin >= 0]
     if not origins:
         return outside
     owner, adopted = origins[0], []
     for run in outside:
-        owner = run.origin if run.origin != NOWHERE else owner
+        owner = run.origin if run.origin >= 0 else owner
         adopted.append(Run(run.text, owner, run.origin))
     return adopted
 
@@ -95,22 +101,29 @@ def disowned(runs: list[Run], start: int) -> list[Run]:
     made, at = [], 0
     for run in runs:
         cut = max(0, min(len(run.text), start - at))
-        made += [Run(run.text[:cut], run.owner, run.origin), Run(run.text[cut:], NOWHERE, NOWHERE)]
+        made += [Run(run.text[:cut], run.owner, run.origin), run_of_none(run._replace(text=run.text[cut:]))]
         at += len(run.text)
     return [run for run in made if run.text]
 
 
+def run_of_none(run: Run) -> Run:
+    """The same text as no message's."""
+    return Run(run.text, NOWHERE, LABEL if run.origin >= 0 else run.origin)
+
+
 def untraced(messages: Sequence[Message], runs: list[Run]) -> str:
-    """The first message whose content is in the output without being known as its own; empty if there is none."""
-    traced = [0] * len(messages)
-    for run in runs:
-        if run.origin >= 0:
-            traced[run.origin] += len(run.text)
+    """What is in the output without its origin being known; empty if there is nothing."""
+    lost = [run.text for run in runs if run.origin == LOST and run.text.strip()]
+    if not lost:
+        return ""
     for index, message in enumerate(messages):
-        for text in _texts(message["content"]):
-            if len(text) > traced[index] and any(text in run.text for run in runs if run.origin < 0):
-                return f"the content of message {index} lost its origin in the template"
-    return ""
+        if any(text and text in run for text in _texts(message["content"]) for run in lost):
+            return f"the content of message {index} lost its origin in the template"
+    return f"the origin of {_shown(lost[0])} was lost in the template"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
 def _texts(content: str | list[dict[str, Any]]) -> list[str]:

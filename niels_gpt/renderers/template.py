@@ -11,26 +11,27 @@ from typing import Any
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.inputs import read_text
-from niels_gpt.messages import REASONING_FIELDS, Message, normalise, reasoning_of
+from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
 from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion, shown
+from niels_gpt.renderers.control_text import KNOWN_ROLES, UNKNOWN_ROLE, check_controls
 from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
-from niels_gpt.renderers.ownership import disowned, invented_turn, owned, turns, untraced
+from niels_gpt.renderers.ownership import disowned, invented_turn, owned, run_of_none, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.tools import tool_json
-from niels_gpt.renderers.traced import NOWHERE, MessageDict, trace
+from niels_gpt.renderers.serving_prompt import fixed_prompt
+from niels_gpt.renderers.traced import LABEL, NOWHERE, MessageDict, trace, wholly
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.opening import open_encoder
 
 # What of a message is its body; the rest (role, name, ids) is what templates write headers from.
 BODY_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
-
+_MESSAGE_FIELDS = BODY_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
 
 _NO_IMAGES = (
     "a template says where it stands, and not how many tokens it takes. Name a family with images, or use text(), "
@@ -59,7 +60,10 @@ class TemplateRenderer:
         clock: what `strftime_now(format)` returns; a renderer never reads the real clock.
         stops: spellings that end a turn beside the tokenizer's eos, for formats whose stop is ordinary text.
         tool_parser, reasoning_parser: names of `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
-        variables: more variables of the template, such as `enable_thinking=False`.
+        roles: more roles that the template may write into its control tokens, beside those of `KNOWN_ROLES`.
+        variables: more variables of the template, such as `enable_thinking=False`. Those named `..._token` are
+            control tokens where the template writes them, as the tokenizer's own (`bos_token`) are; texts of others
+            are not.
 
     Raises:
         TemplateError: no template, or a syntax error. TokenizerError: the tokenizer cannot be used.
@@ -74,6 +78,7 @@ class TemplateRenderer:
         stops: Sequence[str] = (),
         tool_parser: str | None = None,
         reasoning_parser: str | None = None,
+        roles: Sequence[str] = (),
         **variables: Any,
     ) -> None:
         self.encoder = open_encoder(tokenizer)
@@ -85,7 +90,10 @@ class TemplateRenderer:
             raise TemplateError(f"{name}: no chat template; pass template=, the text of a Jinja chat template")
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
+        self._seen = {name: _variable(name, value) for name, value in self._variables.items()}
+        self._roles = {role: wholly(role, NOWHERE) for role in KNOWN_ROLES.union(roles)}
         self._template = compile_template(source, clock)
+        self._fixed_prompt = fixed_prompt(source, clock, self._seen)
         told = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         self._stop_ids = list(dict.fromkeys([*told, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
@@ -94,7 +102,6 @@ class TemplateRenderer:
         self._reasoning_parser = (
             None if reasoning_parser is None else get_reasoning_parser(reasoning_parser, self.encoder)
         )
-        self._prompts: dict[tuple[str | None, bool], str] = {}
 
     @property
     def supports_tools(self) -> bool:
@@ -198,15 +205,15 @@ class TemplateRenderer:
     def _written(self, messages: list[Message], tools: Any, gen: bool = False) -> tuple[Script, str]:
         """The rendering before it becomes ids, and "full", or what of the messages' content was not traced."""
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
-        self._check_labels(messages, tools)
         runs = owned(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
+        check_controls(runs, messages, (tools, self._variables), self._controls)
         lost = untraced(messages, runs)
         out = Script()
         before = ""  # all text in front of the turn
         for index, turn in self._apart(runs, messages, tools, gen):
             text = "".join([run.text for run in turn])
             if index >= 0 and messages[index]["role"] == "assistant":
-                found = self._assistant(out, turn, index, self._prompt(messages, index, tools, before))
+                found = self._assistant(out, turn, index, self._prompt(messages, index, tools, before, text))
                 lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
             else:
                 for run in turn:
@@ -217,9 +224,25 @@ class TemplateRenderer:
     def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
         if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
             raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
-        seen = [_as_seen(message, index) for index, message in enumerate(messages)]
-        variables = {"messages": seen, "tools": tools, "documents": None, "add_generation_prompt": gen}
-        return run_template(self._template, variables | self._variables)
+        seen = [self._as_seen(message, index) for index, message in enumerate(messages)]
+        offered = trace(tools, LABEL)
+        variables = {"messages": seen, "tools": offered, "documents": None, "add_generation_prompt": gen}
+        return run_template(self._template, variables | self._seen)
+
+    def _as_seen(self, message: Message, index: int) -> MessageDict:
+        """A message as Transformers hands it to templates, its body traced; nothing but known roles is trusted."""
+        held: Mapping[str, Any] = message
+        reasoning = reasoning_of(message)
+        if reasoning is not None:
+            held = {"thinking": reasoning, **held, "reasoning_content": reasoning}
+        seen = {
+            key if key in _MESSAGE_FIELDS else trace(key, LABEL): trace(value, index if key in BODY_FIELDS else LABEL)
+            for key, value in held.items()
+            if type(value) is not NoContent
+        }
+        role = message["role"]
+        seen["role"] = self._roles.get(role) or wholly(role, UNKNOWN_ROLE)
+        return MessageDict(seen, index)
 
     def _apart(
         self, runs: list[Run], messages: list[Message], tools: Any, gen: bool
@@ -233,33 +256,8 @@ class TemplateRenderer:
             invented = invented_turn(turn, self._controls) if first and index >= 0 else 0
             first = first and index < 0
             if invented:
-                yield NOWHERE, [Run(run.text, NOWHERE, NOWHERE) for run in turn[:invented]]
+                yield NOWHERE, [run_of_none(run) for run in turn[:invented]]
             yield index, turn[invented:]
-
-    def _check_labels(self, messages: Sequence[Message], tools: Any) -> None:
-        """Refuse control tokens in what templates write into their own text: roles, names, ids, tools.
-
-        Raises:
-            MessageError: `control_token_in_label`.
-        """
-        for index, message in enumerate(messages):
-            for key, value in message.items():
-                if key not in BODY_FIELDS and isinstance(value, str) and self._controls.first(value):
-                    raise self._forged(f"message {index}: {key}", value)
-        for tool in tools if isinstance(tools, list) else ():
-            try:
-                text = tool_json(tool)
-            except MessageError:  # not JSON: the template says so, or never looks
-                text = str(tool)
-            if self._controls.first(text):
-                raise self._forged("tools", text)
-
-    def _forged(self, where: str, text: str) -> MessageError:
-        found = self._controls.first(text)
-        return MessageError(
-            "control_token_in_label",
-            f"{where} spells the control token {found!r}, which the template would write as one; remove it",
-        )
 
     def _assistant(self, out: Script, turn: list[Run], index: int, prompt: str) -> bool:
         """Write an assistant's turn; whether it begins as the generation prompt does."""
@@ -267,34 +265,34 @@ class TemplateRenderer:
         at = 0
         for run in turn:
             end = at + len(run.text)
-            bits = SCAFFOLD if run.origin < 0 else 0
+            bits = SCAFFOLD if run.origin == NOWHERE else 0
             for lo, hi in _cut(at, end, start, stop):
                 sampled = start <= lo and hi <= stop
                 out.put(run.text[lo - at : hi - at], index, bits | SAMPLED | BODY if sampled else bits)
             at = end
         return found
 
-    def _prompt(self, messages: list[Message], index: int, tools: Any, before: str) -> str:
-        """What serving would have put behind the turns before message `index`.
+    def _prompt(self, messages: list[Message], index: int, tools: Any, before: str, turn: str) -> str:
+        """What serving would have put behind the turns before message `index`, whose text is `turn`.
 
-        It depends on who spoke last, not on what was said, so each case is rendered once.
+        It may depend on all that was said before, so it is rendered, unless it is proven not to.
         """
-        key = (messages[index - 1]["role"] if index else None, bool(tools))
-        if key not in self._prompts:
-            try:
-                self._prompts[key] = self._prompt_after(messages[:index], tools, before)
-            except MessageError:  # the template wants a whole conversation; or somebody, where nobody has spoken
-                past = messages if index else normalise([{"role": "user", "content": "probe"}])
-                self._prompts[key] = self._prompt_after(past, tools, None)
-        return self._prompts[key]
+        if self._fixed_prompt and turn.startswith(self._fixed_prompt):
+            return self._fixed_prompt
+        try:
+            return self._prompt_after(messages[:index], tools, before)
+        except MessageError:  # the template wants a whole conversation; or somebody, where nobody has spoken
+            past = messages if index else normalise([{"role": "user", "content": "probe"}])
+            return self._prompt_after(past, tools, None)
 
     def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
         """The generation prompt behind these messages; `before` is their text as history, `None` if that is not it."""
-        served, without = ("".join(chunk.text for chunk in self._chunks(messages, tools, gen)) for gen in (True, False))
+        served = "".join(chunk.text for chunk in self._chunks(messages, tools, True))
         # Where history renders as it was served, the prompt is simply what follows; it may hold more than
         # add_generation_prompt adds (DeepSeek closes its tool outputs there).
         if before is not None and served.startswith(before):
             return served[len(before) :]
+        without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
         return added_by(served, without, self._controls)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -321,15 +319,9 @@ def load_template(path: str | Path) -> str:
     return text
 
 
-def _as_seen(message: Message, index: int) -> MessageDict:
-    """A message as Transformers hands it to templates, its body traced."""
-    held: Mapping[str, Any] = message
-    reasoning = reasoning_of(message)
-    if reasoning is not None:
-        held = {"thinking": reasoning, **held, "reasoning_content": reasoning}
-    return MessageDict(
-        {key: trace(value, index) if key in BODY_FIELDS else value for key, value in held.items()}, index
-    )
+def _variable(name: str, value: Any) -> Any:
+    """A variable as templates see it: named special tokens are as good as literals, other texts are not."""
+    return trace(value, NOWHERE if isinstance(value, str) and name.endswith("_token") else LABEL)
 
 
 def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:

@@ -1,20 +1,32 @@
 """Text that remembers where it came from while a template cuts, joins and trims it.
 
-A `Traced` is a `str` to everyone; beside its characters it keeps runs of (length, origin), where the origin is the
-index of the message that the characters came from, or `NOWHERE` for the template's own::
+A `Traced` is a `str` to everyone; beside its characters it keeps runs of (length, origin). The origin is the index of
+the message that the characters came from, or one of three kinds of text that is no message's body::
+
+    NOWHERE  a literal of the template: the only text that may become control tokens
+    LABEL    the caller's: a role, a name, an id, a tool; also numbers and dates
+    LOST     not known: what an operation made that keeps no origins
 
     "<u>" + content.strip()        <u>hello      runs (3, NOWHERE) (5, message 1)
+
+A text without runs is LOST, so that an operation which is not written here takes the right to be a control token away.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, SupportsIndex
 
 NOWHERE: Final = -1
+LABEL: Final = -3
+LOST: Final = -4
 
 Run = tuple[int, int]
+
+# A directive of `%`, such as `%s`, `%(name)s` and `%5.1f`.
+_DIRECTIVE: Final = re.compile(r"%(?:\((?P<key>[^()]*)\))?(?P<form>[-#0 +]*\d*(?:\.\d+)?[hlL]?[a-zA-Z%])")
 
 
 class Traced(str):
@@ -25,9 +37,9 @@ class Traced(str):
     runs: tuple[Run, ...]
 
     def __new__(cls, text: object = "", runs: tuple[Run, ...] | None = None) -> Traced:
-        """`text` with `runs`; without them all of it is from nowhere."""
+        """`text` with `runs`; without them the origin of all of it is lost."""
         self = str.__new__(cls, text)  # templates make many
-        self.runs = ((len(self), NOWHERE),) if runs is None else runs
+        self.runs = ((len(self), LOST),) if runs is None else runs
         return self
 
     def __str__(self) -> str:
@@ -41,7 +53,7 @@ class Traced(str):
             if kept > 0:
                 runs.append((kept, origin))
             at += length
-        return Traced(str.__getitem__(self, slice(start, stop)), tuple(runs))
+        return type(self)(str.__getitem__(self, slice(start, stop)), tuple(runs))
 
     # ---- joining
 
@@ -56,13 +68,17 @@ class Traced(str):
         return Traced(str.__add__(other, self), runs_of(other) + self.runs)
 
     def __mul__(self, times: SupportsIndex) -> Traced:
-        return Traced(str.__mul__(self, times), self.runs * max(0, times.__index__()))
+        return type(self)(str.__mul__(self, times), self.runs * max(0, times.__index__()))
 
     __rmul__ = __mul__
 
     def join(self, parts: Iterable[str]) -> Traced:
         """As `str.join`."""
         return joined(parts, self)
+
+    def __mod__(self, values: Any) -> Traced:
+        """As `str.__mod__`: the text keeps its runs, and what is put in keeps the value's."""
+        return _percent(self, values)
 
     # ---- cutting
 
@@ -100,11 +116,11 @@ class Traced(str):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """As `str.split`."""
-        return self._located(str.split(self, sep, maxsplit))
+        return self._located(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """As `str.rsplit`."""
-        return self._located(str.rsplit(self, sep, maxsplit), first_at_start=sep is not None)
+        return self._located(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
         """As `str.splitlines`."""
@@ -130,14 +146,18 @@ class Traced(str):
         end = at + len(sep)
         return self.cut(0, at), self.cut(at, end), self.cut(end, len(self))
 
-    def _located(self, parts: list[str], *, first_at_start: bool = True) -> list[str]:
-        """The parts of a split, found again one after the other; separators never occur in what is skipped."""
+    def _located(self, parts: list[str], sep: str | None) -> list[str]:
+        """The parts of a split, where they stand. Between them is the separator, or white space, which no part starts
+        with (but the first of `rsplit`, which starts with the text)::
+
+            "xyxyx" split at "xyx"    parts "" "yx"    at 0 and 3 (not 1, where "yx" stands as well)
+        """
         found: list[str] = []
         at = 0
         for part in parts:
-            at = str.index(self, part, at)
+            at = str.index(self, part, at) if sep is None else at
             found.append(self.cut(at, at + len(part)))
-            at += len(part)
+            at += len(part) + len(sep or "")
         return found
 
     # ---- changing
@@ -145,13 +165,14 @@ class Traced(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> Traced:
         """As `str.replace`; what is put in keeps the origin of `new`."""
         left = count.__index__()
-        if old == "" or left == 0 or old not in self:
-            return self if left == 0 or old else self._changed(lambda text: str.replace(text, old, new, count))
+        if left == 0 or old not in self:
+            return self
         parts: list[str] = []
-        at = 0
-        while left != 0 and (found := str.find(self, old, at)) >= 0:
+        at = skipped = 0
+        while left != 0 and (found := str.find(self, old, at + skipped)) >= 0:
             parts += [self.cut(at, found), new]
             at = found + len(old)
+            skipped = not old  # nothing is found before every character, and once at the end
             left -= 1
         return joined([*parts, self.cut(at, len(self))])
 
@@ -159,7 +180,7 @@ class Traced(str):
         """A change that keeps characters in place; where it does not, each run is changed on its own."""
         changed = change(plain(self))
         if len(changed) == len(self):
-            return Traced(changed, self.runs)
+            return type(self)(changed, self.runs)
         parts, at = [], 0
         for length, origin in self.runs:
             part = change(plain(self)[at : at + length])
@@ -184,6 +205,14 @@ class Traced(str):
         """As `str.title`."""
         return self._changed(str.title)
 
+    def swapcase(self) -> Traced:
+        """As `str.swapcase`."""
+        return self._changed(str.swapcase)
+
+    def casefold(self) -> Traced:
+        """As `str.casefold`."""
+        return self._changed(str.casefold)
+
 
 def plain(text: str) -> str:
     """The same characters as an ordinary string."""
@@ -191,8 +220,8 @@ def plain(text: str) -> str:
 
 
 def runs_of(text: str) -> tuple[Run, ...]:
-    """The runs of any string; an ordinary one is from nowhere."""
-    return text.runs if isinstance(text, Traced) else ((len(text), NOWHERE),)
+    """The runs of any string; the origin of an ordinary one is lost."""
+    return text.runs if isinstance(text, Traced) else ((len(text), LOST),)
 
 
 def joined(parts: Iterable[str], separator: str = "") -> Traced:
@@ -209,19 +238,33 @@ def joined(parts: Iterable[str], separator: str = "") -> Traced:
     return Traced(str.join("", texts), tuple(runs))
 
 
+def wholly(text: str, origin: int) -> Traced:
+    """A text that is all of one origin."""
+    return Traced(text, ((len(text), origin),))
+
+
+def as_text(value: Any) -> Traced:
+    """What `str(value)` writes. Numbers are labels; of a value that holds texts all has their origin."""
+    if isinstance(value, Traced):
+        return value
+    if value is None or isinstance(value, int | float):
+        return wholly(str(value), LABEL)
+    return wholly(str(value), LOST if isinstance(value, str) else origin_of(value))
+
+
 def trace(value: Any, origin: int) -> Any:
-    """A value with every string in it traced to `origin`, at any depth; keys of mappings stay as they are."""
+    """A value with every string in it traced to `origin`, at any depth, keys of mappings included."""
     if isinstance(value, str):
         return Traced(value, ((len(value), origin),))
     if isinstance(value, Mapping):
-        return TracedDict({key: trace(held, origin) for key, held in value.items()}, origin)
+        return TracedDict({trace(key, origin): trace(held, origin) for key, held in value.items()}, origin)
     if isinstance(value, list | tuple):
         return TracedList([trace(held, origin) for held in value], origin)
     return value
 
 
 class TracedDict(dict[str, Any]):
-    """A mapping from a message's data; its JSON is the message's."""
+    """A mapping from a caller's data; its JSON has the same origin."""
 
     def __init__(self, held: Mapping[str, Any], origin: int) -> None:
         super().__init__(held)
@@ -229,7 +272,7 @@ class TracedDict(dict[str, Any]):
 
 
 class TracedList(list[Any]):
-    """A list from a message's data; its JSON is the message's."""
+    """A list from a caller's data; its JSON has the same origin."""
 
     def __init__(self, held: Iterable[Any], origin: int) -> None:
         super().__init__(held)
@@ -245,10 +288,59 @@ class MessageDict(dict[str, Any]):
 
 
 def origin_of(value: Any) -> int:
-    """Where a value came from: the message's index, if all of it came from one."""
+    """The origin of a text that shows a value: the message, if all that is in it came from one.
+
+    Literals beside a message's data are that message's, so are labels; without a message labels make it a label.
+    """
+    found = set(_origins(value))
+    messages = {origin for origin in found if origin >= 0}
+    if LOST in found or len(messages) > 1:
+        return LOST
+    if messages:
+        return messages.pop()
+    return NOWHERE if found == {NOWHERE} else LABEL
+
+
+def _origins(value: Any) -> Iterator[int]:
+    """The origins of all texts in a value."""
     if isinstance(value, TracedDict | TracedList):
-        return value.origin
-    if isinstance(value, Traced):
-        origins = {origin for length, origin in value.runs if length or not value}
-        return origins.pop() if len(origins) == 1 else NOWHERE
-    return NOWHERE
+        yield value.origin
+    elif isinstance(value, MessageDict):
+        yield value.index
+    elif isinstance(value, Traced):
+        yield from (origin for length, origin in value.runs if length)
+    elif isinstance(value, Mapping):
+        for key, held in value.items():
+            if type(key) is not str:  # else a keyword of `dict(...)`, which is no message's
+                yield from _origins(key)
+            yield from _origins(held)
+    elif isinstance(value, list | tuple):
+        for held in value:
+            yield from _origins(held)
+    else:
+        yield LABEL if value is None or isinstance(value, int | float) else LOST
+
+
+def _percent(text: Traced, values: Any) -> Traced:
+    """`text % values`, directive by directive; where that is not the same text, its origin is lost."""
+    whole = str.__mod__(plain(text), values)
+    parts: list[str] = []
+    at = number = 0
+    for found in _DIRECTIVE.finditer(plain(text)):
+        parts.append(text.cut(at, found.start()))
+        at = found.end()
+        key, form = found["key"], found["form"]
+        if form == "%":
+            parts.append(text.cut(at - 1, at))
+            continue
+        if key is not None:
+            value = values[key]
+        elif isinstance(values, tuple):
+            value = values[number]
+            number += 1
+        else:
+            value = values
+        made = as_text(value)
+        parts.append(made if form == "s" else wholly(str.__mod__("%" + form, (value,)), origin_of(value)))
+    made = joined([*parts, text.cut(at, len(text))])
+    return made if made == whole else Traced(whole)

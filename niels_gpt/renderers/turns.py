@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -13,7 +13,7 @@ class Run(NamedTuple):
     Attributes:
         text: the characters.
         owner: the message it belongs to, -1 for none.
-        origin: the message whose data it is, -1 where the template wrote it.
+        origin: the message whose data it is; -1 for literals of the template, less for all else (`traced.LABEL`).
     """
 
     text: str
@@ -33,6 +33,10 @@ class Controls:
         """The first control token in a text, empty if there is none."""
         found = self._any.search(text)
         return found.group() if found else ""
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """From where to where each control token in a text goes."""
+        return (found.span() for found in self._any.finditer(text))
 
     def last_stop(self, text: str) -> int:
         """Where the last stop token in a text ends, 0 if there is none."""

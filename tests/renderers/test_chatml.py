@@ -33,7 +33,7 @@ ASKED = {"role": "user", "content": "a"}
 def test_chatml_is_the_chatml_of_others() -> None:
     renderer = renderer_of("chatml")
     template = TemplateRenderer(renderer.encoder, template=CHATML)
-    rng, wanted = random.Random(1), Wanted(tools=False, reasoning=False, parts=False)
+    rng, wanted = random.Random(1), Wanted(tools=False, reasoning=False, parts=False, nones=False)
     for _ in range(300):
         messages, _ = conversation(rng, wanted)
         for gen in (False, True):

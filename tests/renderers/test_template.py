@@ -176,6 +176,10 @@ HARD = {
         "{% for m in messages %}{% if loop.last %}{% continue %}{% endif %}<|im_start|>{{ m.content }}<|im_end|>"
         "{% endfor %}{{ ns.n }}"
     ),
+    "percent": "{% for m in messages %}<|im_start|>{{ '(%s) %d' % (m.content, 1) }}<|im_end|>{% endfor %}",
+    "format": "{% for m in messages %}<|im_start|>{{ '({}) {:d}'.format(m.content, 1) }}<|im_end|>{% endfor %}",
+    "list": "{% for m in messages %}<|im_start|>{{ [m.content] | string }}<|im_end|>{% endfor %}",
+    "safe": "{% for m in messages %}<|im_start|>{{ m.content | safe + '<b>' }}<|im_end|>{% endfor %}",
     "parts": ("{% for m in messages %}<|im_start|>{% for c in [m.content] %}{{ c }}{% endfor %}<|im_end|>{% endfor %}"),
 }
 
@@ -210,8 +214,11 @@ def test_bodies_keep_their_origin(name: str) -> None:
 
 
 def test_what_loses_an_origin_is_said() -> None:
-    renderer = chatml("{% for m in messages %}<|im_start|>{{ '(%s)' % m.content }}<|im_end|>{% endfor %}")
+    renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content.center(9) }}<|im_end|>{% endfor %}")
     assert renderer.render([{"role": "user", "content": "hello"}]).attribution.startswith("partial: the content of ")
+    renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content | urlencode }}<|im_end|>{% endfor %}")
+    said = "partial: the origin of 'hello%20world' was lost in the template"
+    assert renderer.render([{"role": "user", "content": "hello world"}]).attribution == said
 
 
 # ---- refusals

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.renderers.traced import NOWHERE, Traced, joined, plain, runs_of, trace
+from niels_gpt.renderers.traced import (
+    LABEL,
+    LOST,
+    NOWHERE,
+    Traced,
+    as_text,
+    joined,
+    origin_of,
+    plain,
+    runs_of,
+    trace,
+    wholly,
+)
 
 # Every character has an origin of its own kind: letters from message 0, digits from 1, the rest from nowhere.
 TEXTS = st.text(alphabet="abß1 2\n-.", max_size=12)
@@ -41,6 +53,11 @@ CUTS: list[tuple[str, tuple[Any, ...]]] = [
     ("split", ()),
     ("split", ("-",)),
     ("split", ("a", 1)),
+    ("split", ("  ",)),
+    ("split", ("\n\n",)),
+    ("split", ("aba",)),
+    ("rsplit", ("  ", 1)),
+    ("rsplit", ("aba", 1)),
     ("rsplit", ("1", 1)),
     ("rsplit", (None, 1)),
     ("splitlines", ()),
@@ -52,6 +69,10 @@ CUTS: list[tuple[str, tuple[Any, ...]]] = [
     ("replace", ("a", "")),
     ("replace", ("1", "-.")),
     ("replace", ("a", "b", 1)),
+    ("replace", ("", "-")),
+    ("replace", ("", "-", 2)),
+    ("swapcase", ()),
+    ("casefold", ()),
     ("__getitem__", (slice(1, -1),)),
     ("__getitem__", (slice(None, None, -2),)),
     ("__mul__", (2,)),
@@ -72,7 +93,7 @@ def test_as_a_string_does_and_origins_stay(text: str, method: str, arguments: tu
     )
     parts = found if isinstance(found, list | tuple) else [found]
     if method == "replace":
-        assert all(has in (NOWHERE, origin(character)) for part in parts for character, has in spelled(part))
+        assert all(has in (LOST, origin(character)) for part in parts for character, has in spelled(part))
     else:
         assert all(right(part) for part in parts)
 
@@ -82,9 +103,9 @@ def test_adding_and_joining(one: str, other: str, third: str) -> None:
     whole = "<" + traced(one) + other + traced(third)
     assert plain(whole) == "<" + one + other + third
     assert [has for _, has in spelled(whole)] == [
-        NOWHERE,
+        LOST,
         *map(origin, one),
-        *[NOWHERE] * len(other),
+        *[LOST] * len(other),
         *map(origin, third),
     ]
     assert right(traced("-").join([traced(one), traced(third)]))
@@ -96,3 +117,82 @@ def test_data_is_traced_at_any_depth() -> None:
     assert held == [{"function": {"name": "get", "arguments": {"n": 1, "city": "Paris"}}}]
     assert runs_of(held[0]["function"]["arguments"]["city"]) == ((5, 3),)
     assert held[0]["function"].origin == 3
+    assert all(runs_of(key) == ((len(key), 3),) for key in held[0]["function"]["arguments"])
+
+
+def test_a_split_steps_over_its_separator() -> None:
+    """The second part stands inside the separator as well."""
+    text = wholly("xyx", 7) + wholly("yx", 9)
+    assert [spelled(part) for part in text.split("xyx")] == [[], [("y", 9), ("x", 9)]]
+    lines = (wholly("\n\n", 1) + wholly("\n", 2)).split("\n\n")
+    assert [spelled(line) for line in lines] == [[], [("\n", 2)]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.text("xy\n", max_size=4), st.integers(0, 5)), max_size=6),
+    sep=st.text("xy\n", min_size=1, max_size=3),
+)
+def test_splits_keep_every_character(runs: list[tuple[str, int]], sep: str) -> None:
+    text = joined(wholly(part, origin) for part, origin in runs)
+    origins = [has for _, has in spelled(text)]
+    for parts in (
+        text.split(sep),
+        text.split(sep, 1),
+        text.rsplit(sep),
+        text.rsplit(sep, 1),
+        text.split(),
+        text.rsplit(None, 1),
+    ):
+        at = 0
+        for part in parts:
+            found = [has for _, has in spelled(part)]
+            places = [
+                k
+                for k in range(at, len(text) + 1)
+                if plain(text)[k:].startswith(plain(part)) and origins[k : k + len(part)] == found
+            ]
+            assert places, (plain(text), sep, parts)
+            at = places[0] + len(part)
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "expected"),
+    [
+        ("<%s>", wholly("a", 0), [("<", -1), ("a", 0), (">", -1)]),
+        ("%s%%%s", (wholly("a", 0), wholly("b", 1)), [("a", 0), ("%", -1), ("b", 1)]),
+        ("%(k)s-", {"k": wholly("a", 0)}, [("a", 0), ("-", -1)]),
+        ("%d", 5, [("5", LABEL)]),
+        ("%2s", wholly("a", 0), [(" ", 0), ("a", 0)]),
+        ("%*d", (2, 5), [(" ", LOST), ("5", LOST)]),
+        ("%s", "a", [("a", LOST)]),
+    ],
+)
+def test_percent(form: str, values: Any, expected: list[tuple[str, int]]) -> None:
+    assert spelled(wholly(form, NOWHERE) % values) == expected
+
+
+def test_what_a_value_is_written_with() -> None:
+    message, label, own = wholly("a", 3), wholly("b", LABEL), wholly("c", NOWHERE)
+    assert [
+        origin_of(held)
+        for held in (
+            [message, label, own, 1],
+            [label, own],
+            [own],
+            [own, 2],
+            [message, wholly("x", 4)],
+            ["a"],
+            {own: message},
+        )
+    ] == [
+        3,
+        LABEL,
+        NOWHERE,
+        LABEL,
+        LOST,
+        LOST,
+        3,
+    ]
+    assert spelled(as_text(12)) == [("1", LABEL), ("2", LABEL)]
+    assert spelled(as_text("a")) == [("a", LOST)]
