@@ -35,7 +35,7 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
     names = {name.name for name in found.find_all(nodes.Name) if name.ctx == "load"} - {_FLAG}
     written = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
     written |= {macro.name for macro in tree.find_all(nodes.Macro)}
-    if names & (_CONVERSATION | written | environment.globals.keys()) or next(_not_fixed(found), None):
+    if names & (_CONVERSATION | written | environment.globals.keys()) or any(True for _ in _not_fixed(found)):
         return None
     alone = nodes.Template([found], lineno=1)
     alone.set_environment(environment)

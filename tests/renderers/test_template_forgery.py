@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.control_text import KNOWN_ROLES
 from niels_gpt.renderers.template import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, controls, renderer_of, source_of
@@ -140,8 +139,8 @@ def check(name: str, rng: random.Random, number: int | None) -> int:
         for way in CHANGES if number is None else [rng.choice([*CHANGES])]:
             spelling = rng.choice(own_controls(name))
             gen = rng.random() < 0.3
-            if place[-1] == "role" and CHANGES[way](spelling)("system") in KNOWN_ROLES:
-                continue  # an honest conversation of other roles
+            if way == "the middle" and place[-1] in ("role", "type"):
+                continue  # a word that the template asks for: "assistant", "image"
             honest = counted(renderer, written(chat, place, CHANGES[way](WORD)), gen)
             forged = counted(renderer, written(chat, place, CHANGES[way](spelling)), gen)
             if isinstance(forged, str) or isinstance(honest, str):
