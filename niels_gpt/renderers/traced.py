@@ -308,7 +308,7 @@ def _origins(value: Any) -> Iterator[int]:
     elif isinstance(value, MessageDict):
         yield value.index
     elif isinstance(value, Traced):
-        yield from (origin for length, origin in value.runs if length)
+        yield from (origin for length, origin in value.runs if length or not value)
     elif isinstance(value, Mapping):
         for key, held in value.items():
             if type(key) is not str:  # else a keyword of `dict(...)`, which is no message's
