@@ -14,7 +14,7 @@ from niels_gpt.renderers.base import create_renderer, should_preserve_past_think
 from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.registry import FAMILIES
-from tests.assets import ASSETS, needs_assets
+from tests.assets import ASSETS, encoder_at, needs_assets
 from tests.renderers.small import assistant, call, family, result, user
 from tests.renderers.sweeps import served_and_said
 from tests.renderers.test_parity import official_text
@@ -186,7 +186,7 @@ def test_one_and_many_conversations_of_gpt_oss_are_written_alike() -> None:
 @pytest.mark.parametrize("folder", ["kimi-k2", "kimi-k2.5", "kimi-k2.6"])
 def test_kimis_own_role_for_tools(folder: str) -> None:
     name = folder.replace("2.6", "2.5")
-    renderer = create_renderer(ASSETS / folder, name)
+    renderer = create_renderer(encoder_at(ASSETS / folder), name)
     declared = {"role": "tool_declare", "content": "# Tools\ntype f = () => any;"}
     for chat in ([declared, user()], [{"role": "system", "content": "s"}, declared, user(), assistant("x")]):
         assert renderer.text(chat) == official_text(ASSETS / folder, name, chat, None, {})
