@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.opening import clock_on
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, create_renderer
 from niels_gpt.renderers.template import load_template
+from niels_gpt.tokenizer.hf import parsed
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.protocol import PieceEncoder
 
@@ -267,6 +267,7 @@ def family_of(place: str) -> str | None:
     if (folder / "spm.model").is_file() and not (folder / "tokenizer.json").is_file():
         return "ngpt"
     told = folder / "family.json"  # beside the tokenizers that tests use
-    names = json.loads(told.read_bytes()).get("hub_names", []) if told.is_file() else []
-    by_hub = next((MODEL_RENDERER_MAP[name] for name in names if name in MODEL_RENDERER_MAP), None)
+    names = parsed(told.read_bytes(), str(told)).get("hub_names") if told.is_file() else []
+    known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    by_hub = next((MODEL_RENDERER_MAP[name] for name in known if name in MODEL_RENDERER_MAP), None)
     return by_hub or _BY_FOLDER.get(folder.resolve().name.casefold())

@@ -109,7 +109,7 @@ def _recorded(place: Path) -> dict[str, Any]:
         if path.is_file():
             try:
                 manifest = json.loads(path.read_bytes())
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
             source = manifest.get("source") if isinstance(manifest, dict) else None
             if isinstance(manifest, dict):

@@ -316,7 +316,7 @@ def takes_images(name: str) -> bool:
 def _says_vision(file: Path) -> bool:
     try:
         held = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
     return isinstance(held, dict) and any(held.get(key) is not None for key in _VISION_KEYS)
 

@@ -68,7 +68,7 @@ def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
 def _read(fs: Any, path: str) -> dict[str, Any]:
     try:
         found = json.loads(fs.cat_file(path))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -67,7 +67,7 @@ def _function_call(value: Any, index: int) -> dict[str, Any]:
     try:
         call = json.loads(value)
         return {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise MessageError(
             "wrong_type", f"message {index}: function_call is not JSON with 'name' and 'arguments' ({error})"
         ) from error
@@ -153,7 +153,7 @@ def tools_of(row: Row) -> list[Any] | None:
     if isinstance(tools, str) and tools.strip():
         try:
             tools = json.loads(tools)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MessageError("wrong_type", f"tools is text but not JSON ({error})") from error
     if tools is not None and tools != "" and not isinstance(tools, list):
         raise MessageError("wrong_type", f"tools is a {type(tools).__name__}; expected a list or a JSON text of one")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import TokenizerError
-from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, parsed
+from niels_gpt.errors import TokenizerError, shown
+from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, file_of, parsed
 from niels_gpt.tokenizer.seams import Seams, seams_of
 
 _SPACE_MARK = "\u2581"
@@ -65,11 +65,13 @@ def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) ->
     Raises:
         TokenizerError: the model drops merges at random, or is not one that `tokenizers` writes.
     """
-    data = parsed(parts.json_bytes, parts.name)
+    data = parsed(parts.json_bytes, file_of(parts.name))
     added = added_tokens(data, parts.name)
+    data = {"normalizer": None, "pre_tokenizer": None, **data, "added_tokens": added}
     if data["model"].get("dropout"):
         raise TokenizerError(
-            f"{parts.name}: model.dropout is {data['model']['dropout']}, so ids are random; expected null. Remove it"
+            f"{file_of(parts.name)}: model.dropout is {shown(data['model']['dropout'])}, so ids are random; expected "
+            "null. Remove it"
         )
     # The post-processor adds bos and trims offsets; neither belongs to the text. Truncation would lose text.
     data |= {"post_processor": None, "truncation": None, "padding": None}
@@ -122,11 +124,11 @@ def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str
 def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
     heads = {text[:stop] for text in controls for stop in range(1, len(text) + 1)}
     tails = {text[start:] for text in controls for start in range(len(text))}
-    inside = {tail[:stop] for tail in tails for stop in range(1, len(tail) + 1)}
+    joined = "\0".join(controls)
     for text in others:
         ends = any(text[start:] in heads for start in range(len(text)))
         starts = any(text[:stop] in tails for stop in range(1, len(text) + 1))
-        if ends or starts or text in inside or any(control in text for control in controls):
+        if ends or starts or text in joined or any(control in text for control in controls):
             return tuple(others)  # one overlap brings them all in, for they compete with each other too
     return ()
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.errors import TokenizerError, UsageError, shown
 from niels_gpt.tokenizer.description import read_description
-from niels_gpt.tokenizer.engines import Body, EngineName, encodings_of, from_offsets, load_tokenizers
+from niels_gpt.tokenizer.engines import Body, EngineName, encodings_of, from_offsets, load_tokenizers, rust_errors
 from niels_gpt.tokenizer.flat import FlatEncoder
 from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
 from niels_gpt.tokenizer.pieces import (
@@ -83,7 +83,7 @@ class Encoder:
         self._whole_tokenizer: Any = None
         self.flat = None
         if self.engine == "gigatoken":
-            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole(), self._rest)
+            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole(), self._rest, parts.name)
         self._added_bytes: dict[int, bytes] | None = None
 
     @classmethod
@@ -190,7 +190,9 @@ class Encoder:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        return str(self._whole().decode(self._checked(ids), skip_special_tokens=False))
+        plain = self._checked(ids)
+        with rust_errors(self.parts.name, f"decode {shown(plain)}", "use another tokenizer.json"):
+            return str(self._whole().decode(plain, skip_special_tokens=False))
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
         """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.
@@ -265,7 +267,7 @@ class Encoder:
         """Encode every string with its control tokens, and make sure that none of them came from text."""
         bounds = zip(pieces.string_edges[:-1].tolist(), pieces.string_edges[1:].tolist(), strict=True)
         strings = [pieces.joined[a:b].decode() for a, b in bounds]
-        encoded = encodings_of(self._whole(), strings, offsets=True)
+        encoded = encodings_of(self._whole(), strings, self.parts.name, offsets=True)
         parts = [from_offsets(e, s, self.parts.name) for e, s in zip(encoded, strings, strict=True)]
         for index, (encoding, text) in enumerate(zip(encoded, strings, strict=True)):
             ids, starts = parts[index]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.errors import TokenizerError
+from niels_gpt.errors import TokenizerError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.forks import is_forked, new_lock
 from niels_gpt.tokenizer.description import Description
+from niels_gpt.tokenizer.hf import file_of
 from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of
 
 EngineName = Literal["auto", "gigatoken", "tokenizers"]
@@ -46,7 +48,7 @@ class Body:
         plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
         _check_added_ids(self._tokenizer, plain, name)
         if asked != "tokenizers":
-            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer, plain)
+            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer, plain, name)
             if asked == "gigatoken" and self._gigatoken is None:
                 raise TokenizerError(f"{name}: gigatoken cannot be used: {self.reason}. Use engine='auto'")
         self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
@@ -86,7 +88,9 @@ class Body:
                 encoded = list(map(backend.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
-        encoded = [e.ids for e in encodings_of(self._tokenizer, [run.decode() for run in runs], offsets=False)]
+        encoded = [
+            e.ids for e in encodings_of(self._tokenizer, [run.decode() for run in runs], self._name, offsets=False)
+        ]
         counts = np.fromiter(map(len, encoded), np.int64, len(runs))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
 
@@ -109,7 +113,7 @@ class Body:
 
     def _by_offsets(self, run: bytes) -> tuple[Ids, Positions]:
         text = run.decode()
-        return from_offsets(self._tokenizer.encode(text, add_special_tokens=False), text, self._name)
+        return from_offsets(encodings_of(self._tokenizer, [text], self._name, offsets=True)[0], text, self._name)
 
     @staticmethod
     def _joined(parts: list[tuple[Ids, Positions]]) -> tuple[Ids, Positions, Positions]:
@@ -118,17 +122,35 @@ class Body:
         return ids, np.concatenate([NO_POSITIONS, *(starts for _, starts in parts)]), counts
 
 
-def encodings_of(tokenizer: Any, texts: list[str], *, offsets: bool) -> list[Any]:
+def encodings_of(tokenizer: Any, texts: list[str], name: str, *, offsets: bool) -> list[Any]:
     """What `tokenizers` makes of each text.
 
     In a forked process one after the other: its threads are not there, and where TOKENIZERS_PARALLELISM is set it waits
     for them.
     """
-    if is_forked():
-        return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
-    made: list[Any] = encode(texts, add_special_tokens=False)
-    return made
+    with rust_errors(name, f"encode {shown(texts[0] if texts else '')}", "use another tokenizer.json"):
+        if is_forked():
+            return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+        made: list[Any] = encode(texts, add_special_tokens=False)
+        return made
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Rust code, which is no `Exception`."""
+    return type(error).__name__ == "PanicException" and type(error).__module__ == "pyo3_runtime"
+
+
+@contextmanager
+def rust_errors(name: str, doing: str, remedy: str) -> Iterator[None]:
+    """Turn what `tokenizers` raises inside the block, and its panics, into a `TokenizerError`."""
+    try:
+        yield
+    except BaseException as error:  # the library raises bare Exception; a panic is not even that
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        said = str(error).strip() or type(error).__name__
+        raise TokenizerError(f"{file_of(name)}: tokenizers cannot {doing} ({shown(said, 200)}); {remedy}") from error
 
 
 def _is_normal(run: bytes, form: Any) -> bool:
@@ -160,10 +182,8 @@ def load_tokenizers(data: bytes, name: str) -> Any:
     check_library("tokenizers")
     from tokenizers import Tokenizer
 
-    try:
+    with rust_errors(name, "load it", "expected a tokenizer.json as save_pretrained() writes it"):
         return Tokenizer.from_str(data.decode())
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(f"{name}: tokenizers cannot load it ({error}); expected a tokenizer.json") from error
 
 
 def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> None:
@@ -198,11 +218,12 @@ def _backend_of(data: bytes) -> Any:
     return gigatoken.Tokenizer.from_json(data).backend
 
 
-def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str]) -> tuple[Gigatoken | None, str]:
+def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: str) -> tuple[Gigatoken | None, str]:
     """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason.
 
     Args:
         added: the spellings of its added tokens.
+        name: what errors call the tokenizer.
     """
     try:
         made = Gigatoken(data)
@@ -211,9 +232,11 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str]) -> tuple
         given = [fast.encode(text.encode()).tolist() for text in texts]
     except ImportError:
         return None, "gigatoken is not installed"
-    except (ValueError, RuntimeError, NotImplementedError, KeyError, TypeError) as error:
-        return None, f"gigatoken cannot load or run it ({error})"
-    expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
+    except BaseException as error:  # a panic is no Exception
+        if not (isinstance(error, ValueError | RuntimeError | KeyError | TypeError | OverflowError) or is_panic(error)):
+            raise
+        return None, f"gigatoken cannot load or run it ({shown(str(error), 200)})"
+    expected = [encoding.ids for encoding in encodings_of(reference, texts, name, offsets=True)]
     wrong = next((text for text, a, b in zip(texts, given, expected, strict=True) if a != b), None)
     if wrong is not None:
         return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"

@@ -145,12 +145,18 @@ class FlatEncoder:
 
     @classmethod
     def proven(
-        cls, finder: ControlFinder, about: Description, is_control: npt.NDArray[np.bool_], reference: Any, body: Body
+        cls,
+        finder: ControlFinder,
+        about: Description,
+        is_control: npt.NDArray[np.bool_],
+        reference: Any,
+        body: Body,
+        name: str,
     ) -> FlatEncoder | None:
         """The quick way for a tokenizer, or `None` where it has not been proven to lead to the reference's ids."""
         if about.uncuttable or about.byte_lengths is None or about.rest != about.body:
             return None
-        made, _ = proven_gigatoken(about.whole, reference, about.added_ids)
+        made, _ = proven_gigatoken(about.whole, reference, about.added_ids, name)
         return None if made is None else cls(finder, about, made, is_control, body)
 
     def encode(

@@ -155,7 +155,7 @@ def wants_code(folder: Path) -> bool:
     """Whether a tokenizer directory names Python code that must be run to load it."""
     try:
         config = json.loads((folder / CONFIG_NAME).read_bytes())
-    except (OSError, ValueError):  # then something else is wrong with it
+    except (OSError, ValueError, RecursionError):  # then something else is wrong with it
         return False
     return isinstance(config, dict) and bool(config.get("auto_map"))
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import TokenizerError
+from niels_gpt.errors import TokenizerError, storage_errors
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer
 from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_tokenizer, wants_code
@@ -49,11 +49,15 @@ def open_encoder(source: Any) -> PieceEncoder:
 
 
 def _from_path(source: str | Path) -> PieceEncoder:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _from_directory(path)
-    if path.is_file():
-        return SentencePieceEncoder(SentencePieceTokenizer(path)) if path.suffix == ".model" else Encoder.load(path)
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:  # ~somebody who is not there
+        raise TokenizerError(f"{source}: {error}; expected {_ACCEPTED}") from error
+    with storage_errors("reading the tokenizer", path):
+        if path.is_dir():
+            return _from_directory(path)
+        if path.is_file():
+            return SentencePieceEncoder(SentencePieceTokenizer(path)) if path.suffix == ".model" else Encoder.load(path)
     if isinstance(source, str) and _HUB_NAME.fullmatch(source) and path.suffix not in (".json", ".model"):
         return open_encoder(load_tokenizer(source))
     raise TokenizerError(f"{source}: found nothing there; expected {_ACCEPTED}")

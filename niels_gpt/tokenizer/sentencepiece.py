@@ -16,6 +16,7 @@ from niels_gpt.errors import TokenizerError, storage_errors
 from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, Ids, cut_sentinels
 
 MODEL_NAME = "spm.model"
+MOST_BYTES = 256 << 20
 DEFAULT_TOKENIZER_PATH = f"tokenizer/{MODEL_NAME}"
 
 # SentencePiece writes a space as U+2581 inside pieces and would read a real U+2581 back as a space.
@@ -117,15 +118,26 @@ def load_tokenizer(path: str | Path) -> SentencePieceTokenizer:
 
 
 def _load(path: Path) -> Any:
-    with storage_errors("reading the tokenizer", path):
-        proto = path.read_bytes()
+    with storage_errors("reading the tokenizer", path), path.open("rb") as file:
+        proto = file.read(MOST_BYTES + 1)
+    if len(proto) > MOST_BYTES:
+        raise TokenizerError(
+            f"{path}: more than {MOST_BYTES >> 20} MiB; expected an spm.model. Is this the right file?"
+        )
     try:
         model = sentencepiece.SentencePieceProcessor()
         model.LoadFromSerializedProto(proto)  # unlike the constructor, this refuses an empty file
+        pieces = [model.id_to_piece(token) for token in range(model.vocab_size())]
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"{path}: a piece is no UTF-8 ({error}); expected an spm.model as training writes it. Restore the file"
+        ) from error
     except (RuntimeError, ValueError) as error:
         raise TokenizerError(
             f"{path}: not a SentencePiece model; expected an spm.model as training writes it"
         ) from error
+    if not pieces:
+        raise TokenizerError(f"{path}: the model has no pieces; expected an spm.model as training writes it")
     return model
 
 

@@ -379,10 +379,10 @@ def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:
     [
         ("tokenizer.json", "{", "not JSON"),
         ("tokenizer.json", "[]", "found a JSON list; expected an object"),
-        ("tokenizer.json", "{}", "no 'model'"),
+        ("tokenizer.json", "{}", "model is None; expected an object"),
         ("tokenizer_config.json", "no", "not JSON"),
         ("tokenizer_config.json", '{"eos_token": "</s>"}', "eos_token is '</s>', which is no added token"),
-        ("tokenizer_config.json", '{"chat_template": 3}', "chat_template is a int"),
+        ("tokenizer_config.json", '{"chat_template": 3}', "chat_template is 3; expected text"),
     ],
 )
 def test_broken_directories(tmp_path: Path, name: str, content: str, message: str) -> None:

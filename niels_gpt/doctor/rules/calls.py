@@ -152,7 +152,7 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
 def _text_fault(text: str) -> tuple[str, str]:
     try:
         held = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return "tool-arguments-not-json", f"{text[:60]!r}: {error}"
     if isinstance(held, str):
         return "tool-arguments-double-encoded", f"arguments are {text[:60]!r}"
@@ -174,7 +174,7 @@ def _null_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any] | No
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
