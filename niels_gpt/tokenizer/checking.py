@@ -56,7 +56,7 @@ class Checker:
     def _check_vocabulary(self, vocab: Any) -> None:
         if isinstance(vocab, list):
             for index, entry in enumerate(vocab):
-                if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str | bytes):
+                if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str | int):
                     raise self.wrong(f"model.vocab[{index}]", entry, "a text and its score")
             ids: Iterable[Any] = (len(vocab) - 1,) if vocab else ()
         elif isinstance(vocab, dict):
