@@ -25,7 +25,7 @@ from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
 from niels_gpt.sources.dialects import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
@@ -218,7 +218,8 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
         first = next(opened._batches(), None)
         if first is not None and is_tokenised(first[2].schema.names):
             return replace(opened, kind="tokens")
-        rows = first[2].slice(0, 20).to_pylist() if first is not None else []
+        peeked = [] if first is None else batch_records(first[2].slice(0, 20), [""] * min(20, first[2].num_rows))
+        rows = [held.value for held in peeked if isinstance(held, Record)]
     else:
         rows = [held.value for held, _ in zip(opened._peeked(), range(100), strict=False) if isinstance(held, Record)]
     objects = [row for row in rows if isinstance(row, Mapping)]

@@ -15,6 +15,7 @@ import numpy as np
 from niels_gpt.doctor.arrow import packed, unpacked
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.inputs import Record, Rejected, parse_line, read_lines
+from niels_gpt.sources.records import batch_records
 
 SLICE_ROWS: Final = 256
 SLICE_BYTES: Final = 1 << 20
@@ -129,5 +130,4 @@ def decoded(payload: Lines | Objects | Arrow) -> list[Record | Rejected]:
         return payload.records
     if isinstance(payload, Lines):
         return [parse_line(line, where) for where, line in payload.lines]
-    rows: list[dict[str, Any]] = unpacked(payload.packed).to_pylist()
-    return [Record(where, row, arrow=True) for where, row in zip(payload.wheres, rows, strict=True)]
+    return batch_records(unpacked(payload.packed), payload.wheres)
