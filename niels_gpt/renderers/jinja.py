@@ -9,12 +9,11 @@ pieces of the output are handed out one by one with both facts.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from types import BuiltinMethodType, MethodType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import jinja2.ext
@@ -25,7 +24,6 @@ from jinja2.runtime import LoopContext
 from jinja2.utils import Namespace
 from markupsafe import Markup
 
-from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.forks import new_lock
 from niels_gpt.renderers.safe_text import SafeText, safe
 from niels_gpt.renderers.template_filters import TracingFormatter, tracing_filters
@@ -41,11 +39,8 @@ from niels_gpt.renderers.traced import (
     wholly,
 )
 
-MAX_CHARACTERS: Final = 64 * 1024 * 1024
-MAX_STEPS: Final = 2_000_000  # turns of all loops of one rendering
-
-_ENTER, _LEAVE, _STEP = "_niels_enter", "_niels_leave", "_niels_step"
-_ANNOUNCEMENTS = (_ENTER, _LEAVE, _STEP)
+ENTER, LEAVE = "_niels_enter", "_niels_leave"
+_ANNOUNCEMENTS = (ENTER, LEAVE)
 
 # What the sandbox need not be asked: keys of messages, and methods of texts that neither change nor format them.
 _DICT_NAMES = frozenset(dir(dict))
@@ -63,17 +58,6 @@ _SAFE_METHODS = frozenset({*vars(Traced), *vars(SafeText)}) - {"cut", "runs"}
 _OPEN = {LoopContext: frozenset({"index", "index0", "first", "last", "length", "previtem", "nextitem"})}
 
 
-# What errors of Python call our values, and what a template's author calls them.
-_PLAIN_NAMES = {
-    "Traced": "str",
-    "SafeText": "Markup",
-    "TracedList": "list",
-    "TracedDict": "dict",
-    "MessageDict": "dict",
-}
-_TRACED_NAMES = re.compile(r"\b(?:niels_gpt\.renderers\.\w+\.)?(Traced|SafeText|TracedList|TracedDict|MessageDict)\b")
-
-
 class Chunk(NamedTuple):
     """A piece of a template's output and the message whose loop it was written in (`NOWHERE` outside)."""
 
@@ -86,23 +70,9 @@ class Trail:
     """Which messages the running template is on: a stack, because loops nest."""
 
     stack: list[int] = field(default_factory=list)
-    steps: int = 0
-
-    def step(self) -> None:
-        """One more turn of a loop.
-
-        Raises:
-            TemplateError: there have been too many.
-        """
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise TemplateError(
-                f"the chat template took more than {MAX_STEPS:,} loop steps; is there a loop without end?"
-            )
 
     def enter(self, depth: int, item: object) -> None:
         """The loop at this depth goes on to its next item; a loop over something else keeps the message around it."""
-        self.step()
         stack = self.stack
         del stack[depth:]
         around = stack[-1] if stack else NOWHERE
@@ -119,7 +89,7 @@ class Trail:
         return self.stack[-1] if self.stack else NOWHERE
 
 
-class _Generator(CodeGenerator):
+class Generator(CodeGenerator):
     """Compiles string constants to literals, `a ~ b` to a join that keeps runs, and what is written to texts with runs.
 
     What a template function yields as a plain string is then a literal of the template: nothing else is left plain.
@@ -211,8 +181,7 @@ class _Generation(jinja2.ext.Extension):
 class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment; `trail` is set for the time of one rendering."""
 
-    code_generator_class = _Generator
-    intercepted_binops = frozenset(["*", "**"])
+    code_generator_class = Generator
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
@@ -286,18 +255,6 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
             return obj(*args, **kwargs)
         return super().call(context, obj, *args, **kwargs)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Multiply, but no text or list beyond what may be written.
-
-        Raises:
-            TemplateError: it would be larger.
-        """
-        sizes = [len(side) if isinstance(side, str | list | tuple) else abs(side) for side in (left, right)]
-        long = sizes[0] * sizes[1] > MAX_CHARACTERS if operator == "*" else sizes[0] > 1 and sizes[1] > 64
-        if long and (operator == "**" or not isinstance(left, int | float) or not isinstance(right, int | float)):
-            raise TemplateError(f"the chat template makes something larger than {MAX_CHARACTERS:,} by {operator}")
-        return super().call_binop(context, operator, left, right)
-
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
         _announce_loops(template, depth=0)
@@ -308,12 +265,10 @@ class TracingEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 def _announce_loops(node: nodes.Node, depth: int) -> None:
     """Make every `for` over a plain name say on which item it is, and when it has ended.
 
-    Not in macros: they run inside whatever loop calls them, and hand back what they wrote as one text. Their loops, and
-    those over pairs, are only counted.
+    Not in macros: they run inside whatever loop calls them, and hand back what they wrote as one text. Nor those over
+    pairs.
     """
     if isinstance(node, nodes.Macro | nodes.CallBlock):
-        for loop in node.find_all(nodes.For):
-            loop.body.insert(0, _call(_STEP))
         return
     for name in node.fields:
         held = getattr(node, name)
@@ -326,7 +281,7 @@ def _announce_loops(node: nodes.Node, depth: int) -> None:
             if isinstance(child, nodes.For):
                 _announce_loops(child, depth + 1)
                 _announce(child, depth)
-                made += [child, _call(_LEAVE, nodes.Const(depth))]
+                made += [child, _call(LEAVE, nodes.Const(depth))]
             else:
                 if isinstance(child, nodes.Node):
                     _announce_loops(child, depth)
@@ -338,9 +293,7 @@ def _announce_loops(node: nodes.Node, depth: int) -> None:
 def _announce(loop: nodes.For, depth: int) -> None:
     if isinstance(loop.target, nodes.Name):
         item = nodes.Name(loop.target.name, "load", lineno=loop.lineno)
-        loop.body.insert(0, _call(_ENTER, nodes.Const(depth), item))
-    else:
-        loop.body.insert(0, _call(_STEP))
+        loop.body.insert(0, _call(ENTER, nodes.Const(depth), item))
 
 
 def _call(name: str, *arguments: nodes.Expr) -> nodes.ExprStmt:
@@ -350,7 +303,7 @@ def _call(name: str, *arguments: nodes.Expr) -> nodes.ExprStmt:
 
 
 def _concat(parts: Iterable[str]) -> Traced:
-    """What macros and set blocks join: plain strings among their parts are literals (see `_Generator`)."""
+    """What macros and set blocks join: plain strings among their parts are literals (see `Generator`)."""
     return joined(part if isinstance(part, Traced) else wholly(part, NOWHERE) for part in parts)
 
 
@@ -362,56 +315,3 @@ def _raise(message: str) -> None:
 def one_compiles() -> Any:
     """A fork waits for a thread that compiles, since Jinja keeps its lexers under a lock of its own."""
     return new_lock()
-
-
-@lru_cache(maxsize=64)
-def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Template:
-    """A template, compiled once.
-
-    Raises:
-        TemplateError: a syntax error, with its line.
-    """
-    try:
-        with one_compiles():
-            return TracingEnvironment(clock).from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(
-            f"chat template, line {error.lineno}: {error.message}; repair the template, or pass another one"
-        ) from error
-
-
-def run_template(template: jinja2.Template, variables: dict[str, Any]) -> Iterator[Chunk]:
-    """Run a template and hand out what it writes, piece by piece.
-
-    Raises:
-        MessageError: the template refused the conversation (`template_raised`), or failed on it (`template_failed`).
-        TemplateError: the output is longer than 64 Mi characters.
-    """
-    trail = Trail()
-    context = template.new_context({**variables, _ENTER: trail.enter, _LEAVE: trail.leave, _STEP: trail.step})
-    total = 0
-    try:
-        for text in template.root_render_func(context):
-            total += len(text)
-            if total > MAX_CHARACTERS:
-                raise TemplateError(
-                    f"the chat template wrote more than {MAX_CHARACTERS:,} characters; is there a loop without end?"
-                )
-            yield Chunk(text, trail.owner)
-    except jinja2.exceptions.SecurityError as error:
-        raise TemplateError(f"the chat template does what is not allowed: {error}; use another template") from error
-    except jinja2.TemplateError as error:
-        where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
-        raise MessageError("template_raised", f"{where}the chat template refuses: {_plainly(error)}") from error
-    except RecursionError as error:
-        raise TemplateError("the chat template calls itself without end; repair it, or pass another one") from error
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError, OverflowError) as error:
-        if isinstance(error, TemplateError):
-            raise
-        where = "" if trail.owner == NOWHERE else f"message {trail.owner}: "
-        raise MessageError("template_failed", f"{where}the chat template fails on it: {_plainly(error)}") from error
-
-
-def _plainly(error: Exception) -> str:
-    """An error of a template in the words that its author knows."""
-    return _TRACED_NAMES.sub(lambda found: _PLAIN_NAMES[found[1]], str(error))

@@ -9,8 +9,10 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 
-from niels_gpt.errors import MessageError
-from niels_gpt.renderers.jinja import TracingEnvironment, one_compiles, run_template
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.renderers.jinja import TracingEnvironment, one_compiles
+from niels_gpt.renderers.template_bounds import BoundedEnvironment
+from niels_gpt.renderers.template_run import run_template
 
 _FLAG = "add_generation_prompt"
 _CONVERSATION = frozenset({"messages", "tools", "documents"})
@@ -38,13 +40,14 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
     if names & (_CONVERSATION | written | environment.globals.keys()) or any(True for _ in _not_fixed(found)):
         return None
     alone = nodes.Template([found], lineno=1)
-    alone.set_environment(environment)
+    bounded = BoundedEnvironment(clock)
+    alone.set_environment(bounded)
     with one_compiles():
-        code = environment.compile(alone)
-    template = jinja2.Template.from_code(environment, code, environment.make_globals(None))
+        code = bounded.compile(alone)
+    template = jinja2.Template.from_code(bounded, code, bounded.make_globals(None))
     try:
         return "".join(chunk.text for chunk in run_template(template, {**variables, _FLAG: True}))
-    except MessageError:  # it is refused where it is rendered
+    except (MessageError, TemplateError):  # it is refused where it is rendered
         return None
 
 

@@ -17,13 +17,14 @@ from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion, shown
 from niels_gpt.renderers.control_text import KNOWN_ROLES, UNKNOWN_ROLE, check_controls
 from niels_gpt.renderers.images import refuse_images
-from niels_gpt.renderers.jinja import Chunk, compile_template, run_template
+from niels_gpt.renderers.jinja import Chunk
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, run_of_none, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.renderers.serving_prompt import fixed_prompt
+from niels_gpt.renderers.template_run import compile_template, run_template
 from niels_gpt.renderers.traced import LABEL, NOWHERE, MessageDict, trace, wholly
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
 from niels_gpt.tokenizer.encoder import Encoder

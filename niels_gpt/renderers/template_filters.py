@@ -14,11 +14,8 @@ import jinja2
 import jinja2.filters
 import jinja2.sandbox
 
-from niels_gpt.errors import TemplateError
 from niels_gpt.renderers.safe_text import SafeText, escaped, safe
 from niels_gpt.renderers.traced import LABEL, Traced, as_text, joined, origin_of, plain, wholly
-
-MAX_INDENT: Final = 1000
 
 
 def tracing_filters() -> dict[str, Callable[..., Any]]:
@@ -49,8 +46,6 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> Traced:
-    if isinstance(indent, int) and indent > MAX_INDENT:
-        raise TemplateError(f"the chat template indents by {indent:,}; expected at most {MAX_INDENT:,}")
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
     return wholly(text, origin_of(value))
 

@@ -70,11 +70,11 @@ def test_templates_that_call_themselves() -> None:
         "{{ f() }}",
         "{% for i in range(90000) %}{% for a, b in [(1, 2)] * 90000 %}{% endfor %}{% endfor %}",
         "{% set x = 'x' * 10 ** 9 %}",
-        "{% set x = 10 ** 1000 %}",
+        "{% set x = 10 ** 10000 %}",
         "{{ messages | tojson(indent=1000000000) }}",
     ],
 )
 def test_templates_without_end_or_measure(source: str) -> None:
     """Work without output, and more than any memory holds, is stopped before it is done."""
-    with pytest.raises(TemplateError, match=r"without end|larger than|at most"):
+    with pytest.raises(TemplateError, match=r"without end|larger than|more than|at most"):
         template(source).render([ASKED])

@@ -11,6 +11,8 @@ import pytest
 from tests.conftest import run_cli
 
 pytest.importorskip("tokenizers")
+from niels_gpt.errors import DataError
+from niels_gpt.renderers.template import TemplateRenderer
 from tests.renderers.test_template import CHATML
 from tests.renderers.tiny_families import folder_of
 from tests.tokenizer import tiny
@@ -75,3 +77,32 @@ def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -
     refused = run_cli(*arguments, "--template", other, "--max-bad-rows", 1)
     assert refused.returncode == 2
     assert "template_sha256" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("template", "code", "told"),
+    [
+        (b"{{ messages }} \xff", 3, "chat_template.jinja:1: invalid UTF-8 at byte 15 (0xff)"),
+        (("{% for i in range(1) %}" * 25 + "{% endfor %}" * 25).encode(), 3, "too many statically nested blocks"),
+        (b"{{ " + b"(" * 3000 + b"1" + b")" * 3000 + b" }}", 3, "nested too deeply"),
+        (b"{{ " + b"9" * 10_000 + b" }}", 3, "cannot be compiled"),
+        (b"{{ 'a'.encode('nosuch') }}", 3, "codec 'nosuch'"),
+        (b"{{ 'x' * 2000000000 }}", 3, "larger than"),
+        (b"{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}", 3, "without end"),
+    ],
+)
+def test_templates_that_cannot_be_used(template: bytes, code: int, told: str, chats: Path, tmp_path: Path) -> None:
+    """One clear line of standard error, on the command line as in the library."""
+    folder = tiny.save(tiny.byte_level(), tmp_path / "model", eos_token=tiny.END)
+    (folder / "chat_template.jinja").write_bytes(template)
+    refused = run_cli("render", chats, 1, "--tokenizer", folder)
+    assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
+    assert told in " ".join(refused.stderr.split())
+    with pytest.raises(DataError) as caught:
+        TemplateRenderer(folder).render(CHAT)
+    assert told in str(caught.value)
+    if template.startswith(b"{"):
+        file = tmp_path / "template.jinja"
+        file.write_bytes(template)
+        refused = run_cli("render", chats, 1, "--tokenizer", folder_of("qwen3"), "--template", file)
+        assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
