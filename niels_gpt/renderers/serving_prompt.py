@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jinja2
@@ -13,33 +13,37 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.jinja import TracingEnvironment, one_compiles
 from niels_gpt.renderers.template_bounds import BoundedEnvironment
 from niels_gpt.renderers.template_run import run_template
+from niels_gpt.renderers.turns import Controls
 
 _FLAG = "add_generation_prompt"
 _CONVERSATION = frozenset({"messages", "tools", "documents"})
 
 
 def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[str, Any]) -> str | None:
-    """What a template writes behind every conversation where `add_generation_prompt` is set; `None`: not proven.
+    """What a template writes last where `add_generation_prompt` is set; `None`: it may depend on the messages.
 
-    It is proven where one `if` at the end of the template is the only place that looks at the flag, and where neither
-    its condition nor its body calls anything, or reads the conversation or a variable that the template sets::
+    It is the same behind every conversation where the template's last statement that writes is an `if` that looks at
+    the flag, and neither its condition nor its body calls anything or reads what depends on the conversation::
 
         {% for m in messages %}...{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}
 
-    SmolLM3's prompt reads a variable that it sets from the system text, so nothing is proven.
+    SmolLM3's prompt reads a variable that it sets from the system text, so it is not. A template without the flag
+    writes no prompt.
     """
     environment = TracingEnvironment(clock)
     with one_compiles():
         tree = environment.parse(source)
-    found = _only_prompt(tree)
-    if found is None:
+    if all(name.name != _FLAG for name in tree.find_all(nodes.Name)):
+        return ""
+    writing = [number for number, node in enumerate(tree.body) if not _is_silent(node)]
+    if not writing:
         return None
-    names = {name.name for name in found.find_all(nodes.Name) if name.ctx == "load"} - {_FLAG}
-    written = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
-    written |= {macro.name for macro in tree.find_all(nodes.Macro)}
-    if names & (_CONVERSATION | written | environment.globals.keys()) or any(True for _ in _not_fixed(found)):
+    last = tree.body[writing[-1]]
+    settings = [node for node in tree.body[: writing[-1]] if _only_sets(node)]
+    changing = _changing(tree, settings, environment)
+    if not isinstance(last, nodes.If) or _FLAG not in _names(last.test) or not _is_fixed(last, changing):
         return None
-    alone = nodes.Template([found], lineno=1)
+    alone = nodes.Template([*(node for node in settings if _is_fixed(node, changing)), last], lineno=1)
     bounded = BoundedEnvironment(clock)
     alone.set_environment(bounded)
     with one_compiles():
@@ -51,24 +55,59 @@ def fixed_prompt(source: str, clock: Callable[[str], str], variables: Mapping[st
         return None
 
 
-def _not_fixed(node: nodes.Node) -> Iterator[nodes.Node]:
-    """What may do something else the next time, or sets what others read."""
-    kinds = (nodes.Call, nodes.Assign, nodes.AssignBlock, nodes.For, nodes.Block, nodes.Include, nodes.Import)
-    return chain.from_iterable(node.find_all(kind) for kind in kinds)
+def opening_of(prompt: str, controls: Controls) -> str:
+    """What a turn in history has of a prompt: all but a tag at the end, which history may write otherwise.
+
+    ::
+
+        <|im_start|>assistant\n<think>\n    opening  <|im_start|>assistant\n
+    """
+    opening = prompt[: max(0, prompt.rfind("<"))]
+    return opening if controls.first(opening) else prompt
 
 
-def _only_prompt(tree: nodes.Template) -> nodes.If | None:
-    """The `if` that writes the prompt, if it is the template's last statement that writes, and alone with the flag."""
-    last = next((node for node in reversed(tree.body) if not _is_silent(node)), None)
-    flags = [name for name in tree.find_all(nodes.Name) if name.name == _FLAG]
-    if not isinstance(last, nodes.If) or not flags or any(name.ctx != "load" for name in flags):
-        return None
-    own = {id(name) for name in last.find_all(nodes.Name)}
-    return last if all(id(name) in own for name in flags) else None
+def _changing(tree: nodes.Template, settings: Sequence[nodes.Node], environment: TracingEnvironment) -> set[str]:
+    """The names that may stand for something else in each conversation.
+
+    Of what the template sets these are all but the variables that are set at its top, from what does not change.
+    """
+    set_there = Counter(name.name for node in settings for name in node.find_all(nodes.Name) if name.ctx != "load")
+    set_anywhere = Counter(name.name for name in tree.find_all(nodes.Name) if name.ctx != "load")
+    changing = {name for name, times in set_anywhere.items() if set_there[name] < times or name == _FLAG}
+    changing |= {*_CONVERSATION, *environment.globals, *(macro.name for macro in tree.find_all(nodes.Macro))}
+    while more := {
+        name.name
+        for node in settings
+        if not _is_fixed(node, changing)
+        for name in node.find_all(nodes.Name)
+        if name.ctx != "load" and name.name not in changing
+    }:
+        changing |= more
+    return changing
+
+
+def _is_fixed(node: nodes.Node, changing: Set[str]) -> bool:
+    """A statement does the same in every conversation."""
+    kinds = (nodes.Call, nodes.AssignBlock, nodes.For, nodes.Block, nodes.Include, nodes.Import)
+    calls = any(True for kind in kinds for _ in node.find_all(kind))
+    return not calls and not _names(node) & changing
+
+
+def _names(node: nodes.Node) -> set[str]:
+    """The names that a statement reads."""
+    found = [*node.find_all(nodes.Name), *([node] if isinstance(node, nodes.Name) else [])]
+    return {name.name for name in found if name.ctx == "load"}
+
+
+def _only_sets(node: nodes.Node) -> bool:
+    """A statement that sets variables, perhaps under a condition, and writes nothing."""
+    if isinstance(node, nodes.Assign):
+        return isinstance(node.target, nodes.Name)
+    return isinstance(node, nodes.If) and all(map(_only_sets, [*node.body, *node.elif_, *node.else_]))
 
 
 def _is_silent(node: nodes.Node) -> bool:
     """A statement that writes nothing."""
     if isinstance(node, nodes.Output):
         return all(isinstance(part, nodes.TemplateData) and not part.data for part in node.nodes)
-    return isinstance(node, nodes.Macro | nodes.Assign)
+    return isinstance(node, nodes.Macro | nodes.Assign) or _only_sets(node)

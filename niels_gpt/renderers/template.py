@@ -23,7 +23,7 @@ from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.rendered import BODY, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.serving_prompt import fixed_prompt
+from niels_gpt.renderers.serving_prompt import fixed_prompt, opening_of
 from niels_gpt.renderers.template_run import compile_template, run_template
 from niels_gpt.renderers.traced import LABEL, NOWHERE, MessageDict, trace, wholly
 from niels_gpt.renderers.turns import Controls, Run, added_by, sampled_span
@@ -214,7 +214,7 @@ class TemplateRenderer:
         for index, turn in self._apart(runs, messages, tools, gen):
             text = "".join([run.text for run in turn])
             if index >= 0 and messages[index]["role"] == "assistant":
-                found = self._assistant(out, turn, index, self._prompt(messages, index, tools, before, text))
+                found = self._assistant(out, turn, index, self._prompt(messages, index, tools, before, turn))
                 lost = lost or ("" if found else f"message {index} does not begin as the generation prompt")
             else:
                 for run in turn:
@@ -273,13 +273,17 @@ class TemplateRenderer:
             at = end
         return found
 
-    def _prompt(self, messages: list[Message], index: int, tools: Any, before: str, turn: str) -> str:
-        """What serving would have put behind the turns before message `index`, whose text is `turn`.
+    def _prompt(self, messages: list[Message], index: int, tools: Any, before: str, turn: list[Run]) -> str:
+        """What serving would have put behind the turns before message `index`, whose runs are `turn`.
 
-        It may depend on all that was said before, so it is rendered, unless it is proven not to.
+        It may depend on all that was said before, so the past is rendered, unless the turn begins as a prompt that is
+        the same behind any past, or with the message's own text where the template writes no prompt.
         """
-        if self._fixed_prompt and turn.startswith(self._fixed_prompt):
-            return self._fixed_prompt
+        fixed = self._fixed_prompt
+        if fixed == "" and turn[0].origin == index:
+            return ""
+        if fixed and "".join(run.text for run in turn).startswith(opening_of(fixed, self._controls)):
+            return fixed
         try:
             return self._prompt_after(messages[:index], tools, before)
         except MessageError:  # the template wants a whole conversation; or somebody, where nobody has spoken

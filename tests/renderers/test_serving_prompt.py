@@ -65,7 +65,11 @@ def test_smollm3_in_any_order(name: str) -> None:
         ("{% if add_generation_prompt %}{% if style == 'bold' %}A{% else %}B{% endif %}{% endif %}", "A"),
         (QUIET, None),
         (CHATML + "{{ '<eos>' }}", None),  # it writes something behind the prompt
-        (CHATML.replace("{% endfor %}", "{% if loop.last and add_generation_prompt %}x{% endif %}{% endfor %}"), None),
+        (
+            CHATML.replace("{% endfor %}", "{% if loop.last and not add_generation_prompt %}x{% endif %}{% endfor %}"),
+            "<|im_start|>assistant\n",
+        ),
+        ("{% for m in messages %}{% if loop.last and add_generation_prompt %}x{% endif %}{% endfor %}", None),
         (CHATML.replace("add_generation_prompt", "add_generation_prompt and messages"), None),
         (CHATML.replace("'<|im_start|>assistant\n'", "tools"), None),
         (CHATML.replace("'<|im_start|>assistant\n'", "strftime_now('%Y')"), None),
@@ -76,7 +80,12 @@ def test_smollm3_in_any_order(name: str) -> None:
         ("{% set add_generation_prompt = messages %}" + CHATML, None),
         ("{% for style in messages %}{% endfor %}{% if add_generation_prompt %}{{ style }}{% endif %}", None),
         ("{% if add_generation_prompt %}{{ raise_exception('no') }}{% endif %}", None),
-        ("no prompt at all", None),
+        ("no prompt at all", ""),
+        ("{% set style = style or 'plain' %}" + CHATML.replace("'<|im_start|>assistant\n'", "style"), "bold"),
+        ("{% if not kind %}{% set kind = 'x' %}{% endif %}" + CHATML.replace("'<|im_start|>assistant\n'", "kind"), "x"),
+        ("{% set a = messages %}{% set style = a %}" + CHATML.replace("'<|im_start|>assistant\n'", "style"), None),
+        ("{% if tools %}{% set style = 'x' %}{% endif %}" + CHATML.replace("'<|im_start|>assistant\n'", "style"), None),
+        (CHATML.replace("'<|im_start|>assistant\n'", "style") + "{% for style in tools %}{% endfor %}", None),
     ],
 )
 def test_which_prompts_are_fixed(source: str, expected: str | None) -> None:
@@ -89,7 +98,7 @@ def test_a_fixed_prompt_is_what_rendering_finds() -> None:
     fixed = 0
     for name in SOURCES:
         renderer = renderer_of(name)
-        if not renderer._fixed_prompt or "reversed_order" in name:  # the past is no beginning of that one's whole
+        if renderer._fixed_prompt is None or "reversed_order" in name:  # the past is no beginning of that one's whole
             continue
         fixed += 1
         rendering = TemplateRenderer(
