@@ -24,4 +24,4 @@ class NoTokenizer:
     def _refuse(self, *_: Any) -> NoReturn:
         raise TokenizerError("no tokenizer is at hand, so there are no ids; pass --tokenizer DIR")
 
-    encode_pieces = encode_many = encode_flat = token_bytes = decode = _refuse
+    encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse

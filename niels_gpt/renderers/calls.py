@@ -5,9 +5,9 @@ Reading never raises: every attempt is recorded with its status, its text and it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from niels_gpt.renderers.chat import Call, to_json
 from niels_gpt.renderers.completion import Completion
@@ -43,18 +43,6 @@ class CallForm(Protocol):
         """The blocks behind `start`, in order."""
 
 
-@runtime_checkable
-class BareForm(Protocol):
-    """A dialect that writes every argument by itself, always between the same tags."""
-
-    def bare(self, value: Any, where: str) -> str:
-        """An argument as it stands there; a text is as it is.
-
-        Raises:
-            MessageError: naming `where`: it cannot be written.
-        """
-
-
 def text_or_json(value: Any, where: str) -> str:
     """An argument that stands by itself: a text is as it is, all else JSON.
 
@@ -64,11 +52,18 @@ def text_or_json(value: Any, where: str) -> str:
     return value if isinstance(value, str) else to_json(value, where)
 
 
-def write_arguments(dialect: BareForm, call: Call, out: Script, msg: int, around: tuple[str, str, str, str]) -> str:
+def write_arguments(
+    call: Call,
+    out: Script,
+    msg: int,
+    around: tuple[str, str, str, str],
+    spell: Callable[[Any, str], str] = text_or_json,
+) -> str:
     """Write each argument by itself, and return the markup that comes before what ends the call.
 
     Args:
-        around: what stands before the first name, before every name, between a name and its value, behind a value.
+        around: what stands before the first name, before every name, between a name and its value, after a value.
+        spell: an argument's value as text; its second argument names the call in errors.
 
     ::
 
@@ -79,7 +74,7 @@ def write_arguments(dialect: BareForm, call: Call, out: Script, msg: int, around
         out.marks(before + opening, msg)
         out.says(key, msg)
         out.marks(middle, msg)
-        out.says(dialect.bare(value, f"{call.where}.arguments"), msg)
+        out.says(spell(value, f"{call.where}.arguments"), msg)
         before = behind
     return before
 

@@ -47,7 +47,6 @@ class ChatMLRenderer(ChatMLTurns):
     """
 
     name = "chatml"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = ChatMLRendererConfig
     roles = ("system", "user", "assistant")
 

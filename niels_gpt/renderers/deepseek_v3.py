@@ -87,7 +87,6 @@ class DeepSeekV3Renderer(Family):
     """DeepSeek V3. Tools and reasoning have no place in the format and are not written, as in its template."""
 
     name = "deepseek-v3"
-    looks_for = ()
     config_class = DeepSeekV3RendererConfig
     stops = (_STOP,)
     controls = (_START, _USER, _ASSISTANT, *_TOOL_TOKENS)

@@ -14,20 +14,17 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
-from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import behind, has_nothing_to_bridge, reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
 from niels_gpt.renderers.chat import Chat, check_roles
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig, with_options
-from niels_gpt.renderers.filling import encoded_shape
+from niels_gpt.renderers.encode import encode, render_conversations
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_controls
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
-from niels_gpt.renderers.shapes import Shapes
 from niels_gpt.renderers.thinking import should_preserve_past_thinking, thought
 from niels_gpt.renderers.tools import tools_of
 from niels_gpt.tokenizer.encoder import Encoder
@@ -52,10 +49,6 @@ class Family(ABC):
         tail: what the template writes behind an assistant's stop.
         calls: the dialect of tool calls; `None`: the format has none.
         call_glue: what stands between a content and the first call.
-        quotes_results: results of tools are written as JSON.
-        looks_for: spellings that a grammar looks for in contents, be it to write them otherwise. Conversations of plain
-            texts without any are written alike where their roles are; the engine then writes them once (`shapes.py`).
-            `None`: this is not known, and every conversation is written by itself. Each class says it for itself.
         ends_turns: an assistant's turn ends in a stop of its own. Where it does not, the next turn's opener ends it.
         version: counts up when a grammar's ids or facts change.
 
@@ -74,8 +67,6 @@ class Family(ABC):
     tail: ClassVar[str] = ""
     calls: ClassVar[CallForm | None] = None
     call_glue: ClassVar[str] = ""
-    quotes_results: ClassVar[bool] = False
-    looks_for: ClassVar[tuple[str, ...] | None] = None
     ends_turns: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
@@ -182,20 +173,9 @@ class Family(ABC):
         Raises:
             MessageError: naming message and field. UsageError: `tools` are not in the shape of the OpenAI chat format.
         """
-        if not add_generation_prompt:
-            known = self._filled(messages, tools)
-            if known is not None:
-                return known
         given = normalise(messages)
         out = self._written(self._chat(given, tools), add_generation_prompt)
         return self._rendered(out, given)
-
-    def _filled(self, messages: Sequence[Message], tools: Any) -> RenderedTokens | None:
-        """A conversation whose shape is known."""
-        if self._shapes is None:
-            return None
-        shaped = self._shapes.of([messages], [tools])
-        return encoded_shape(self.encoder, shaped) if shaped.numbers else None
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
@@ -208,16 +188,7 @@ class Family(ABC):
         Raises:
             MessageError: of the first conversation that cannot be rendered, with its index in front.
         """
-        return render_batch(self.encoder, self._script, conversations, tools, self._shapes)
-
-    @cached_property
-    def _shapes(self) -> Shapes | None:
-        own = vars(type(self)).get("looks_for")  # a subclass may look for more than its parent
-        if own is None or self.config.special_tokens_in_content != "text":
-            return None
-        if not isinstance(self.encoder, Encoder) or self.encoder.flat is None:
-            return None
-        return Shapes(self._script, self.encoder, own, self.calls, quoted=self.quotes_results, name=self.name)
+        return render_conversations(self.encoder, self._script, conversations, tools)
 
     def _script(self, messages: list[Message], tools: Any) -> tuple[Script, str]:
         return self._written(self._chat(messages, tools), False), "full"
@@ -255,7 +226,7 @@ class Family(ABC):
         return out
 
     def _rendered(self, out: Script, messages: Sequence[Message]) -> RenderedTokens:
-        return next(iter(encoded_batch(self.encoder, [out], [messages], ["full"])))
+        return encode(self.encoder, [out], [messages], ["full"])[0]
 
     # ---- reading
 

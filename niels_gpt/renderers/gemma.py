@@ -22,7 +22,6 @@ class GemmaRenderer(Family):
     """Gemma 2 and 3, texts alone: users and the model take turns, contents without white space at their ends."""
 
     name = "gemma"
-    looks_for = ()
     config_class = GemmaRendererConfig
     roles = ("system", "user", "assistant")
     stops = (_END, "<eos>")

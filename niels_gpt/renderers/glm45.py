@@ -20,7 +20,6 @@ class GLM45Renderer(GLM5Renderer):
     """GLM-4.5-Air. Every turn has a think block, an empty one where it has no reasoning."""
 
     name = "glm-4.5"
-    looks_for = ("</think>", "/nothink")
     config_class = GLM45RendererConfig
     calls = Pairs(glue=("\n", "\n", "\n"))
     call_glue = "\n"

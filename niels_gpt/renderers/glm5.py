@@ -27,7 +27,6 @@ class GLM5Renderer(Family):
     """GLM-5 and GLM-4.7-Flash. The next turn's opener ends a turn."""
 
     name = "glm-5"
-    looks_for: ClassVar[tuple[str, ...] | None] = ("</think>",)
     how_to_call: ClassVar[str] = _HOW_TO_CALL
     glue: ClassVar[str] = ""  # what stands behind openers and around results
     config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
@@ -120,7 +119,6 @@ class GLM51Renderer(GLM5Renderer):
     """GLM-5.1: reasoning as it is, an empty block where a turn has none, bare tool declarations."""
 
     name = "glm-5.1"
-    looks_for = ("</think>",)
     config_class = GLM51RendererConfig
 
     def declared(self, tools: Tools) -> str:

@@ -26,14 +26,12 @@ class GptOssRenderer(Family):
     """gpt-oss 20b and 120b. One call a turn, with reasoning and a text before it; the date is an option, no clock."""
 
     name = "gpt-oss"
-    looks_for = ()
     config_class = GptOssRendererConfig
     roles = ("system", "user", "assistant", "tool", "developer")
     stops = ("<|return|>", "<|call|>")
     controls = (START, CHANNEL, MESSAGE, END)
     cut_end = END
     calls = _DIALECT = HarmonyCalls()
-    quotes_results = True
 
     def begin(self, chat: Chat, out: Script) -> int:
         """The system block, which is nobody's; then the developer's with instructions and tools, if there are any."""

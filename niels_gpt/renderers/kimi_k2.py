@@ -93,7 +93,6 @@ class KimiK2Renderer(Family):
     """Kimi K2 Instruct. Reasoning has no place in the format and is not written, as in its template."""
 
     name = "kimi-k2"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
     roles = ("system", "user", "assistant", "tool", "tool_declare")
     stops = ("<|im_end|>",)

@@ -17,7 +17,6 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
     """Kimi K2.5 and K2.6. Every turn has a block; reasoning is kept behind the last answer that calls nothing."""
 
     name = "kimi-k2.5"
-    looks_for = ()
     config_class = KimiK25RendererConfig
     # The template leaves a newline behind each image.
     image_words = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")

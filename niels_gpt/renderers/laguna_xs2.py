@@ -37,7 +37,6 @@ class LagunaXS2Renderer(Family):
     """Laguna XS.2. Reasoning stays in history."""
 
     name = "laguna-xs.2"
-    looks_for = ("</think>", "</assistant>")
     config_class = LagunaXS2RendererConfig
     stops = (_STOP, "〈|EOS|〉")
     controls = ("〈|EOS|〉", "<assistant>")

@@ -50,12 +50,10 @@ class Llama3Renderer(Family):
     """Llama 3.1, 3.2 and 3.3. One call a turn, without a text beside it; contents without white space at their ends."""
 
     name = "llama-3"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = Llama3RendererConfig
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
     calls: ClassVar[CallForm | None] = _DIALECT
-    quotes_results = True
 
     def begin(self, chat: Chat, out: Script) -> int:
         """The system block, always there; then the first user's turn if it holds the tools."""
@@ -126,7 +124,6 @@ class Llama30Renderer(Llama3Renderer):
     """Llama 3 as it first came: no tools, no system block of its own."""
 
     name = "llama-3.0"
-    looks_for = ()
     config_class = Llama30RendererConfig
     roles = ("system", "user", "assistant")
     calls = None

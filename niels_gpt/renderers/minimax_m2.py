@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.calls import Block, Schemas, text_or_json, write_arguments
+from niels_gpt.renderers.calls import Block, Schemas, write_arguments
 from niels_gpt.renderers.chat import Call, Chat, to_json
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import MiniMaxM2RendererConfig
@@ -47,11 +46,7 @@ class MiniMaxSection:
         out.marks(_SECTION.call, msg)
         out.says(call.name, msg)
         around = ('">\n', '<parameter name="', '">', "</parameter>\n")
-        out.marks(f"{write_arguments(self, call, out, msg, around)}{_SECTION.end_call}\n", msg)
-
-    def bare(self, value: Any, where: str) -> str:
-        """See `BareForm`."""
-        return text_or_json(value, where)
+        out.marks(f"{write_arguments(call, out, msg, around)}{_SECTION.end_call}\n", msg)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""
@@ -87,7 +82,6 @@ class MiniMaxM2Renderer(Family):
     """MiniMax M2.5. The generation prompt opens a think block; a turn without reasoning has none in history."""
 
     name = "minimax-m2"
-    looks_for = ("</think>",)
     config_class = MiniMaxM2RendererConfig
     stops = ("[e~[",)
     controls = ("]~!b[", "]~b]")

@@ -26,7 +26,6 @@ class MistralRenderer(Family):
     """Mistral Nemo. A turn is a text or a list of calls, whose ids have nine letters or digits."""
 
     name = "mistral"
-    looks_for = ()
     config_class = MistralRendererConfig
     stops = ("</s>",)
     controls = (

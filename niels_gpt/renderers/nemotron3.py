@@ -27,7 +27,6 @@ class Nemotron3Renderer(ChatMLTurns):
     """Nemotron 3: Nano and Super, or with `ultra=True` Ultra, which has nothing between a block and its content."""
 
     name = "nemotron-3"
-    looks_for = ("<think>", "</think>")
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
@@ -142,7 +141,6 @@ class Nemotron3UltraRenderer(Nemotron3Renderer):
     """Nemotron 3 Ultra, by a name of its own."""
 
     name = "nemotron-3-ultra"
-    looks_for = ("<think>", "</think>")
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3UltraRendererConfig
 
     @property

@@ -21,7 +21,6 @@ class NgptRenderer(Family):
     """Plain turns between sentinels; `format.sft.serialize_chat_to_ids` writes the same ids."""
 
     name = "ngpt"
-    looks_for = ()
     config_class = NgptRendererConfig
     roles = ("system", "user", "assistant")
     stops = (_END,)

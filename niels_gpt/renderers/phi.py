@@ -22,7 +22,6 @@ class Phi3Renderer(Family):
     """Phi-3. A conversation that is not to go on ends in an end of text."""
 
     name = "phi-3"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = Phi3RendererConfig
     roles = ("system", "user", "assistant")
     stops = ("<|end|>", "<|endoftext|>")
@@ -67,7 +66,6 @@ class Phi35Renderer(Phi3Renderer):
     """Phi-3.5: an empty system message is not written."""
 
     name = "phi-3.5"
-    looks_for = ()
     config_class = Phi35RendererConfig
 
     def system(self, chat: Chat, index: int, out: Script) -> None:
@@ -83,7 +81,6 @@ class Phi4MiniRenderer(Phi3Renderer):
     """
 
     name = "phi-4-mini"
-    looks_for = ()
     config_class = Phi4MiniRendererConfig
     tail = gap = ""
 
@@ -95,7 +92,6 @@ class Phi4Renderer(Family):
     """
 
     name = "phi-4"
-    looks_for = ()
     config_class = Phi4RendererConfig
     roles = ("system", "user", "assistant")
     stops = ("<|im_end|>", "<|endoftext|>")

@@ -15,7 +15,6 @@ class Qwen25Renderer(Qwen3Renderer):
     """Qwen2.5 Instruct. Reasoning has no place in the format: not written, as in its template, and not read."""
 
     name = "qwen2.5"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = Qwen25RendererConfig
     invented = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 

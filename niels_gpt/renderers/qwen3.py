@@ -37,7 +37,6 @@ class Qwen3Renderer(ChatMLTurns):
     stops = ("<|im_end|>", "<|endoftext|>")
     calls: ClassVar[CallForm] = HermesJSON()
     call_glue = "\n"
-    looks_for: ClassVar[tuple[str, ...] | None] = ("</think>",)
     invented: ClassVar[str] = ""
 
     def begin(self, chat: Chat, out: Script) -> int:

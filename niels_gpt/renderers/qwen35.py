@@ -26,7 +26,6 @@ class Qwen35Renderer(QwenImages):
     """Qwen3.5, all sizes."""
 
     name = "qwen3.5"
-    looks_for = ("</think>",)
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     calls: ClassVar[CallForm] = FunctionTags(python=True)
     call_glue = "\n\n"

@@ -15,7 +15,6 @@ class Qwen36Renderer(Qwen35Renderer):
     """Qwen3.6."""
 
     name = "qwen3.6"
-    looks_for = ("</think>",)
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig
     calls: ClassVar[CallForm] = FunctionTags()
 

@@ -50,7 +50,6 @@ class Qwen3VLRenderer(QwenImages):
     """Qwen3-VL Instruct. Reasoning has no place in the format: not written, as in its template, and not read."""
 
     name = "qwen3-vl"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = Qwen3VLRendererConfig
 
     def system(self, chat: Chat, index: int, out: Script) -> None:

@@ -31,7 +31,6 @@ class RawRenderer(Family):
     """
 
     name = "raw"
-    looks_for = ()
     config_class: ClassVar[type[FamilyConfig]] = RawRendererConfig
     roles = ("system", "user", "assistant")
     stops: ClassVar[tuple[str, ...]] = ()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Message
+from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
+from niels_gpt.tokenizer.pieces import edges_of
 
 # A piece's facts in one number, `(msg << 3) | bits`: message 2 sampled is 2 * 8 + 3 = 19, no message is -1 * 8 + bits.
-SAMPLED, BODY, SCAFFOLD = 1, 2, 4
+SAMPLED, BODY = 1, 2  # and SCAFFOLD, which tokenizers know, is 4
 
 
 class Piece(NamedTuple):
@@ -93,7 +95,11 @@ def array_of(given: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
 class RenderedTokens:
     """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
 
+    Renderers make it from arrays (`RenderedBatch`): each of the four lists per token, and `message_tool_names`, is made
+    when it is first asked for.
+
     Attributes:
+        token_ids: below the tokenizer's `vocab_size`.
         message_indices: into the caller's messages; -1 belongs to none.
         sampled_mask: the model itself would emit this token: reply, tool calls, end of turn.
         is_content: it came from a message's body, or, on assistant messages, is sampled.
@@ -111,6 +117,36 @@ class RenderedTokens:
     multi_modal_data: MultiModalData | None = None
     message_tool_names: list[str | None] = field(default_factory=list)
     attribution: str = "full"
+
+    @classmethod
+    def view(cls, batch: RenderedBatch, number: int) -> RenderedTokens:
+        """Conversation `number` of a batch."""
+        made = cls.__new__(cls)
+        start, first = int(batch.edges[number]), int(batch.piece_edges[number])
+        stop, last = int(batch.edges[number + 1]), int(batch.piece_edges[number + 1])
+        messages = batch.messages[number]
+        made.__dict__.update(
+            _ids=batch.ids[start:stop],
+            _facts=batch.facts[first:last],
+            _counts=batch.counts[first:last],
+            _messages=messages,
+            message_roles=[message["role"] for message in messages],
+            multi_modal_data=batch.media[number] if batch.media else None,
+            attribution=batch.attribution[number],
+        )
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        """A list that has not been asked for yet; from then on it is an attribute like any other."""
+        make = _MADE_LATER.get(name)
+        if make is None or "_ids" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__dict__[name] = made = make(self.__dict__)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The contract's fields: a pickle holds the lists, whatever has been asked for."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def tokens_per_message(self, n_messages: int | None = None, *, sampled_only: bool = False) -> list[int]:
         """How many tokens each of the first `n_messages` has (default: of all); only sampled ones on request."""
@@ -234,23 +270,21 @@ class RenderedBatch:
 
     def __iter__(self) -> Iterator[RenderedTokens]:
         """Each conversation as `render` returns it."""
-        stop = 0
-        message_indices, sampled, is_content = self.message_indices, self.sampled, self.is_content
-        media = self.media or [None] * len(self)
-        rows = zip(self.messages, self.lengths.tolist(), self.attribution, media, strict=True)
-        for messages, length, attribution, held in rows:
-            start, stop = stop, stop + length
-            roles = [message["role"] for message in messages]
-            yield RenderedTokens(
-                token_ids=self.ids[start:stop].tolist(),
-                message_indices=message_indices[start:stop].tolist(),
-                sampled_mask=sampled[start:stop].tolist(),
-                is_content=is_content[start:stop].tolist(),
-                message_roles=roles,
-                message_tool_names=tool_names_of(messages, roles),
-                attribution=attribution,
-                multi_modal_data=held,
-            )
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> RenderedTokens:
+        """Conversation `number` as `render` returns it."""
+        return RenderedTokens.view(self, range(len(self))[number])
+
+    @cached_property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """int64 of shape (conversations + 1,): the token at which each conversation starts, and the end."""
+        return edges_of(self.lengths)
+
+    @cached_property
+    def piece_edges(self) -> npt.NDArray[np.int64]:
+        """int64 of shape (conversations + 1,): the piece at which each conversation starts, and the end."""
+        return edges_of(self.pieces)
 
 
 def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
@@ -266,6 +300,11 @@ def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
     return names
 
 
-def tool_names_of(messages: Sequence[Message], roles: Sequence[str]) -> list[str | None]:
-    """`extract_message_tool_names` of messages with these roles, most of which have no tools' results."""
-    return extract_message_tool_names(messages) if "tool" in roles else [None] * len(roles)
+# The fields of `RenderedTokens` that are made when they are asked for, from what `view` kept.
+_MADE_LATER: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
+    "token_ids": lambda held: held["_ids"].tolist(),
+    "message_indices": lambda held: (held["_facts"] >> 3).repeat(held["_counts"]).tolist(),
+    "sampled_mask": lambda held: (held["_facts"] & SAMPLED != 0).repeat(held["_counts"]).tolist(),
+    "is_content": lambda held: (held["_facts"] & BODY != 0).repeat(held["_counts"]).tolist(),
+    "message_tool_names": lambda held: extract_message_tool_names(held["_messages"]),
+}

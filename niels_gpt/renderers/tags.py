@@ -44,11 +44,7 @@ class Pairs:
         out.says(call.name, msg)
         between = self.key[1] + behind_key + self.value[0]
         around = (behind_name, self.key[0], between, self.value[1] + behind_value)
-        out.marks(write_arguments(self, call, out, msg, around) + self.closing, msg)
-
-    def bare(self, value: Any, where: str) -> str:
-        """See `BareForm`."""
-        return text_or_json(value, where)
+        out.marks(write_arguments(call, out, msg, around) + self.closing, msg)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""
@@ -129,10 +125,9 @@ class FunctionTags:
         out.marks(self.opening + "\n<function=", msg)
         out.says(call.name, msg)
         around = (">\n", "<parameter=", ">\n", "\n</parameter>\n")
-        out.marks(f"{write_arguments(self, call, out, msg, around)}</function>\n{self.closing}", msg)
+        out.marks(f"{write_arguments(call, out, msg, around, self._spelled)}</function>\n{self.closing}", msg)
 
-    def bare(self, value: Any, where: str) -> str:
-        """See `BareForm`."""
+    def _spelled(self, value: Any, where: str) -> str:
         return str(value) if self.python and isinstance(value, int | float | None) else text_or_json(value, where)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:

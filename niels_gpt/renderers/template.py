@@ -12,10 +12,10 @@ from typing import Any
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.inputs import read_text
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
-from niels_gpt.renderers.batch import encoded_batch, render_batch
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion, shown
 from niels_gpt.renderers.control_text import KNOWN_ROLES, UNKNOWN_ROLE, check_controls
+from niels_gpt.renderers.encode import encode, render_conversations
 from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.jinja import Chunk
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, run_of_none, turns, untraced
@@ -146,11 +146,11 @@ class TemplateRenderer:
         """
         given = normalise(messages)
         out, told = self._written(given, tools, add_generation_prompt)
-        return next(iter(encoded_batch(self.encoder, [out], [given], [told])))
+        return encode(self.encoder, [out], [given], [told])[0]
 
     def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
         """Pieces as ids, with the facts that they have."""
-        return next(iter(encoded_batch(self.encoder, [Script.of(pieces)], [messages], ["full"])))
+        return encode(self.encoder, [Script.of(pieces)], [messages], ["full"])[0]
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
@@ -163,7 +163,7 @@ class TemplateRenderer:
         Raises:
             MessageError: of the first conversation that cannot be rendered, with its index in front.
         """
-        return render_batch(self.encoder, self._written, conversations, tools)
+        return render_conversations(self.encoder, self._written, conversations, tools)
 
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """What the template writes."""

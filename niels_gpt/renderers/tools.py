@@ -18,13 +18,11 @@ class Tools(list[dict[str, Any]]):
 
     Attributes:
         texts: each as JSON, as `to_json` writes it.
-        met: a conversation has offered them before (`shapes.py`).
     """
 
     def __init__(self, tools: Sequence[Any]) -> None:
         super().__init__(_tool(tool, index) for index, tool in enumerate(tools))
         self.texts = [_text(tool, index) for index, tool in enumerate(self)]
-        self.met = False
         self._written: dict[Callable[[Tools], str], str] = {}
 
     def written(self, declared: Callable[[Tools], str]) -> str:

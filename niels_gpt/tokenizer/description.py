@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from niels_gpt.errors import TokenizerError, shown
 from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, file_of, parsed
-from niels_gpt.tokenizer.seams import Seams, seams_of
 
 _SPACE_MARK = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -39,7 +38,6 @@ class Description:
         byte_lengths: int64 (vocab_size,), bytes of text a token stands for, or `None` where ids do not tell.
         spelt: a word of the vocabulary as the bytes of text that it stands for.
         form: the Unicode form to which the normalizer brings text, or `None`; lengths count for such text only.
-        seams: with what texts can be encoded with seams between them, if they can.
     """
 
     vocab_size: int
@@ -53,7 +51,6 @@ class Description:
     byte_lengths: npt.NDArray[np.int64] | None
     spelt: Callable[[str], bytes]
     form: str | None
-    seams: Seams | None
 
 
 def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) -> Description:
@@ -97,7 +94,6 @@ def read_description(parts: HFTokenizer, more_controls: Collection[str] = ()) ->
         if any(step["type"] == "ByteLevel" for step in _steps(data["pre_tokenizer"]))
         else from_spaced,
         form=_form(data["normalizer"])[1],
-        seams=None if competitors else seams_of(_steps(data["pre_tokenizer"]), others),
     )
 
 

@@ -9,6 +9,7 @@ where ids do not tell, from the offsets that `tokenizers` gives.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,27 @@ import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError, shown
 from niels_gpt.tokenizer.description import read_description
-from niels_gpt.tokenizer.engines import Body, EngineName, encodings_of, from_offsets, load_tokenizers, rust_errors
-from niels_gpt.tokenizer.flat import FlatEncoder
+from niels_gpt.tokenizer.engines import (
+    Body,
+    EngineName,
+    encodings_of,
+    from_offsets,
+    load_tokenizers,
+    proven_gigatoken,
+    rust_errors,
+)
+from niels_gpt.tokenizer.fast_path import FastPath
 from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
 from niels_gpt.tokenizer.pieces import (
     NO_IDS,
     NO_POSITIONS,
+    SCAFFOLD,
     ControlFinder,
+    Encoded,
     Ids,
     LaidOut,
     Positions,
+    counted,
     edges_of,
     in_one_list,
     laid_end_to_end,
@@ -81,9 +93,11 @@ class Encoder:
         if engine != self._asked:
             self.engine_reason = _OFFSETS_NEEDED
         self._whole_tokenizer: Any = None
-        self.flat = None
-        if self.engine == "gigatoken":
-            self.flat = FlatEncoder.proven(self._finder, about, self._is_control, self._whole(), self._rest, parts.name)
+        self.fast: FastPath | None = None
+        tells = not about.uncuttable and about.byte_lengths is not None and about.rest == about.body
+        if self.engine == "gigatoken" and tells:
+            gigatoken, _ = proven_gigatoken(about.whole, self._whole(), about.added_ids, parts.name)
+            self.fast = None if gigatoken is None else FastPath(self._finder, about, gigatoken)
         self._added_bytes: dict[int, bytes] | None = None
 
     @classmethod
@@ -148,29 +162,36 @@ class Encoder:
             `(ids, owner, lengths)`: ids and owners of all strings one after the other, int32; owners count from 0 in
             each string; `lengths` is int64 of shape (len(batches),), the tokens of each string.
         """
-        texts, scaffold, sizes = in_one_list(batches)
-        ids, counts, lengths = self.encode_flat(texts, scaffold, sizes)
+        texts, _, sizes = in_one_list(batches)
+        facts = [[SCAFFOLD if flag else 0 for flag in flags] for _, flags in batches]
+        made = self.encode_strings([list(own) for own, _ in batches], facts)
         index = np.arange(len(texts)) - edges_of(sizes)[:-1].repeat(sizes)
-        return ids, index.astype(np.int32).repeat(counts), lengths
+        return made.ids, index.astype(np.int32).repeat(made.counts), made.lengths
 
-    def encode_flat(
-        self, texts: list[str], scaffold: list[bool], pieces: Positions
-    ) -> tuple[Ids, Positions, Positions]:
-        """`encode_many` for pieces that lie in one list.
+    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+        """Encode many strings, each a list of adjacent pieces.
 
         Args:
-            texts, scaffold: the pieces of all strings, one after the other.
-            pieces: how many pieces each string has.
+            texts: of each string its pieces.
+            facts: of each piece a number with the bit `SCAFFOLD` where control tokens are recognised in it. Its other
+                bits are the caller's and come back in `Encoded.facts`.
 
-        Returns:
-            `(ids, counts, lengths)`: the tokens of all strings, int32; how many tokens each piece owns, and how many
-            each string has, int64.
+        Raises:
+            UsageError, TokenizerError: as `encode_pieces`.
         """
-        if self.flat is not None and pieces.size:
-            made = self.flat.encode(texts, scaffold, pieces)
-            if made is not None:
-                return made
-        return self._encode_laid(laid_end_to_end(texts, scaffold, pieces))
+        if self.fast is None or not texts:
+            return self._encode_generally(texts, facts)
+        try:
+            return self.fast.encode(texts, facts, self._encode_generally)
+        except UnicodeEncodeError:  # a lone surrogate: the general path says in which text
+            return self._encode_generally(texts, facts)
+
+    def _encode_generally(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+        """The general path: control tokens cut out and put in by id, or whole strings with offsets."""
+        flat, pieces = list(chain.from_iterable(texts)), counted(texts)
+        bits = np.fromiter(chain.from_iterable(facts), np.int32, len(flat))
+        ids, counts, lengths = self._encode_laid(laid_end_to_end(flat, (bits & SCAFFOLD != 0).tolist(), pieces))
+        return Encoded(ids, counts, lengths, bits, pieces)
 
     def _encode_laid(self, pieces: LaidOut) -> tuple[Ids, Positions, Positions]:
         if self.uncuttable:

@@ -71,13 +71,6 @@ class Body:
         bounds = zip(proven.tolist(), runs, token_edges[:-1].tolist(), token_edges[1:].tolist(), strict=True)
         return self._joined([(ids[a:b], starts[a:b]) if ok else self._by_offsets(run) for ok, run, a, b in bounds])
 
-    def encode_one(self, run: bytes) -> Ids:
-        """The ids of one run, by gigatoken. What they stand for is not looked at."""
-        assert self._gigatoken is not None
-        with self._one_at_a_time:
-            ids: Ids = self._gigatoken.after(len(run)).encode(run).view(np.int32)
-        return ids
-
     def _flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
         encoded: list[Any]
         if self._gigatoken is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,37 @@ from niels_gpt.tokenizer.description import Description
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
+Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]  # of each string its pieces, and which of them are scaffold
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 NO_IDS: Ids = np.zeros(0, np.int32)
 
+# The bit of a piece's fact that says: control tokens in this text are control tokens (`renderers/rendered.py`).
+SCAFFOLD = 4
+
 _CACHED_BYTES = 1024  # longer scaffold (tool schemas) is seldom seen twice
 _CACHED_TEXTS = 65_536
+
+
+class Encoded(NamedTuple):
+    """Many strings of pieces as ids.
+
+    ::
+
+        strings    "<e>" "ab"  |  "<e>"      ids  <e> a b <e>      counts  1 2 | 1      lengths  3 1      pieces  2 1
+
+    Attributes:
+        ids: int32 of shape (tokens,), string after string.
+        counts: int64 of shape (pieces,): how many tokens each piece owns.
+        lengths: int64 of shape (strings,): how many tokens each string has.
+        facts: int32 of shape (pieces,): as given.
+        pieces: int64 of shape (strings,): how many pieces each string has.
+    """
+
+    ids: Ids
+    counts: Positions
+    lengths: Positions
+    facts: Ids
+    pieces: Positions
 
 
 @dataclass(frozen=True)
@@ -44,7 +71,7 @@ class LaidOut:
         return k >= 0 and stop <= int(self.scaffold_end[k])
 
 
-def laid_out(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> LaidOut:
+def laid_out(batches: Batches) -> LaidOut:
     """Strings of pieces, each a list of texts and a list of scaffold flags, laid end to end.
 
     Raises:
@@ -53,7 +80,7 @@ def laid_out(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> LaidOut
     return laid_end_to_end(*in_one_list(batches))
 
 
-def in_one_list(batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[list[str], list[bool], Positions]:
+def in_one_list(batches: Batches) -> tuple[list[str], list[bool], Positions]:
     """`(texts, scaffold, pieces)` of all strings, and how many pieces each has.
 
     Raises:
@@ -93,24 +120,22 @@ def laid_end_to_end(texts: list[str], scaffold: Sequence[bool], counts: Position
     return LaidOut(b"".join(encoded), edges, first, edges[first], within, begin[odd], end[odd])
 
 
-Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]
-
-
-def flat_of(
-    encode_many: Callable[[Batches], tuple[Ids, Ids, Positions]],
-    texts: list[str],
-    scaffold: list[bool],
-    pieces: Positions,
-) -> tuple[Ids, Positions, Positions]:
-    """`encode_flat` of an encoder that takes strings one by one.
+def encoded_one_by_one(
+    encode: Callable[[Batches], tuple[Ids, Ids, Positions]],
+    texts: Sequence[list[str]],
+    facts: Sequence[list[int]],
+) -> Encoded:
+    """`encode_strings` of an encoder that has only `encode_many`.
 
     Strings of 2 and 3 pieces whose tokens have the owners 0 1 1 | 0 2: pieces own 1 2 1 0 1 tokens.
     """
-    first = edges_of(pieces)
-    batches = [(texts[a:b], scaffold[a:b]) for a, b in pairwise(first.tolist())]
-    ids, owner, lengths = encode_many(batches)
-    counts: Positions = np.bincount(owner + first[:-1].repeat(lengths), minlength=len(texts))
-    return ids, counts, lengths
+    pieces = counted(texts)
+    bits = np.fromiter(chain.from_iterable(facts), np.int32, int(pieces.sum()))
+    strings = [(own, [bool(fact & SCAFFOLD) for fact in held]) for own, held in zip(texts, facts, strict=True)]
+    ids, owner, lengths = encode(strings)
+    first = edges_of(pieces)[:-1]
+    counts: Positions = np.bincount(owner + first.repeat(lengths), minlength=bits.size)
+    return Encoded(ids, counts, lengths, bits, pieces)
 
 
 def edges_of(lengths: Positions) -> Positions:

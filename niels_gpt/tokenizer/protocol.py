@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
-Ids = npt.NDArray[np.int32]
-Positions = npt.NDArray[np.int64]
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions
 
 
 @runtime_checkable
@@ -58,10 +54,8 @@ class PieceEncoder(Protocol):
     def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
         """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
 
-    def encode_flat(
-        self, texts: list[str], scaffold: list[bool], pieces: Positions
-    ) -> tuple[Ids, Positions, Positions]:
-        """`encode_many` of pieces in one list, `pieces` to a string: `(ids, tokens of each piece, of each string)`."""
+    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+        """Many strings, each a list of pieces; control tokens are recognised where a fact has the bit `SCAFFOLD`."""
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
         """The UTF-8 bytes that each id stands for; joined they are the text. Half characters are possible."""

@@ -9,7 +9,7 @@ from niels_gpt.errors import TokenizerError
 from niels_gpt.forks import cached_property
 from niels_gpt.tokenizer.cutting import CutEncoder
 from niels_gpt.tokenizer.description import from_spaced
-from niels_gpt.tokenizer.pieces import Ids, Positions, flat_of
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encoded_one_by_one
 from niels_gpt.tokenizer.sentencepiece import SentencePieceTokenizer
 from niels_gpt.tokenizer.sentinels import SPECIAL_NAMES, SPECIAL_TOKENS
 
@@ -63,11 +63,9 @@ class SentencePieceEncoder:
         """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
         return self._cut.encode_many(batches)
 
-    def encode_flat(
-        self, texts: list[str], scaffold: list[bool], pieces: Positions
-    ) -> tuple[Ids, Positions, Positions]:
+    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
         """See `PieceEncoder`."""
-        return flat_of(self.encode_many, texts, scaffold, pieces)
+        return encoded_one_by_one(self.encode_many, texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
         """The UTF-8 bytes that each id stands for, sentinels spelled out; half characters are possible.

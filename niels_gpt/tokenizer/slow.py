@@ -17,7 +17,7 @@ from niels_gpt.tokenizer.cutting import CutEncoder, proven_starts
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import HFTokenizer, assembled
-from niels_gpt.tokenizer.pieces import Ids, Positions, flat_of
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encoded_one_by_one
 
 # How classes are asked for text as text, the most particular first: tiktoken-like ones, then those of transformers.
 _PLAIN: tuple[dict[str, Any], ...] = (
@@ -134,11 +134,9 @@ class SlowEncoder:
         """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
         return self._cut.encode_many(batches)
 
-    def encode_flat(
-        self, texts: list[str], scaffold: list[bool], pieces: Positions
-    ) -> tuple[Ids, Positions, Positions]:
+    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
         """See `PieceEncoder`."""
-        return flat_of(self.encode_many, texts, scaffold, pieces)
+        return encoded_one_by_one(self.encode_many, texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
         """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.

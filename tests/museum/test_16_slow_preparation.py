@@ -42,9 +42,9 @@ class Counting:
         self.characters += sum(map(len, texts))
         return self.encoder.encode_pieces(texts, *more)
 
-    def encode_flat(self, texts: Any, *more: Any) -> Any:
-        self.characters += sum(map(len, texts))
-        return self.encoder.encode_flat(texts, *more)
+    def encode_strings(self, texts: Any, *more: Any) -> Any:
+        self.characters += sum(len(text) for own in texts for text in own)
+        return self.encoder.encode_strings(texts, *more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.encoder, name)

@@ -1,4 +1,4 @@
-"""Messages as files really hold them: rendered every time as the grammar alone renders them, or refused."""
+"""Messages as files really hold them: rendered as the general path renders them, or refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import Messages
+from tests.renderers.one_path import by_general_path, varied
 from tests.renderers.sweeps import chats, conversations, families
-from tests.renderers.test_shapes import new, varied, without_shapes
+from tests.renderers.tiny_families import renderer_of
 
 
 class Text(str):
@@ -104,10 +105,12 @@ def _set(held: Any, values: dict[str, tuple[Any, ...]], rng: random.Random) -> N
     held[key] = rng.choice(values[key])
 
 
-def outcome(renderer: Family, chat: Any, tools: Any, *, by_grammar: bool = False) -> str:
+def outcome(renderer: Family, chat: Any, tools: Any, *, by_general: bool = False) -> str:
     """All that rendering gives, or its error; `repr`, because NaN is not itself."""
     try:
-        batch = without_shapes(renderer, [chat], [tools]) if by_grammar else renderer.render_many([chat], tools=[tools])
+        batch = (
+            by_general_path(renderer, [chat], [tools]) if by_general else renderer.render_many([chat], tools=[tools])
+        )
     except MessageError as error:
         return f"{error.reason}: {error}"
     return repr((batch.ids.tolist(), batch.facts.repeat(batch.counts).tolist(), list(batch)))
@@ -116,13 +119,12 @@ def outcome(renderer: Family, chat: Any, tools: Any, *, by_grammar: bool = False
 @conversations(6, 12)
 @families
 def test_odd_messages(family: str, number: int) -> None:
-    renderer, rng = new(family), random.Random(f"odd {family}")
+    renderer, rng = renderer_of(family), random.Random(f"odd {family}")
     plain = {"parts": False, "nones": False, "flags": False, "spaces": False, "late_system": False}
     if FAMILIES[family].calls is not None and family != "mistral":
         plain["call_id"] = lambda name, number: f"call_{number}"  # type: ignore[assignment]
     for chat, tools in chats(family, number, seed=11, **plain):
         for _ in range(8):
             made = odd(varied(chat, rng), rng)
-            expected = outcome(renderer, made, tools, by_grammar=True)
-            for _ in range(3):
-                assert outcome(renderer, made, tools) == expected, made
+            expected = outcome(renderer, made, tools, by_general=True)
+            assert outcome(renderer, made, tools) == expected, made

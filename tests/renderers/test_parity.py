@@ -22,8 +22,8 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
 from tests.memory import shared
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
+from tests.renderers.one_path import by_general_path, same, writable
 from tests.renderers.sweeps import kimi_id
-from tests.renderers.test_shapes import same, without_shapes, writable
 from tests.renderers.test_template import dated, official
 from tests.renderers.tiny_families import TOKENS
 
@@ -505,12 +505,11 @@ def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str)
         chats.append(([said("user", text()), asked, answer, said("assistant", text())], [TOOLS[0]]))
     chats = [(messages, tools) for messages, tools in chats if writable(renderer, messages, tools)]
     given, tools = [messages for messages, _ in chats], [own for _, own in chats]
-    for _ in range(3):
-        batch = renderer.render_many(given, tools=tools)
+    batch = renderer.render_many(given, tools=tools)
     for (messages, own), rendered in zip(chats, batch, strict=True):
         expected = official(folder)(renderer.text(messages, tools=own), add_special_tokens=False)["input_ids"]
         assert rendered.token_ids == expected
-    same(batch, without_shapes(renderer, given, tools))
+    same(batch, by_general_path(renderer, given, tools))
 
 
 @pytest.mark.slow

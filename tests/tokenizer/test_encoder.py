@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.tokenizer.encoder import Encoder
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import load_hf
+from niels_gpt.tokenizer.pieces import Encoded
 from tests.assets import FOLDERS, needs_assets
 from tests.memory import shared
 from tests.tokenizer import tiny
@@ -183,39 +185,54 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
         assert a.tolist() == b.tolist()
 
 
+@pytest.mark.parametrize("kernel", ["auto", "off"])
 @pytest.mark.parametrize("kind", ["bytes", "nfc"])
 @pytest.mark.parametrize("copies", [1, 30])
-def test_the_quick_way_is_taken_and_left(kind: str, copies: int) -> None:
-    """Where bodies are harmless, and not where one spells a control token, or a normalizer changes it."""
+def test_the_general_path_takes_the_strings_that_are_not_proven(
+    kind: str, copies: int, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in which a body spells a control token, or that a normalizer changes; and no other."""
     pytest.importorskip("gigatoken")
-    quick = encoder(kind, "gigatoken").flat
-    assert quick is not None
-    for text, taken in (("naïve 🤖 x", True), (f"a{END}", False), ("e\u0301", kind == "bytes")):
-        texts, scaffold = [START + "user\n", text, END] * copies, [True, False, True] * copies
-        made = quick.encode(texts, scaffold, np.full(copies, 3))
-        assert (made is not None) == taken
-        if made is not None:
-            general = encoder(kind, "tokenizers").encode_flat(texts, scaffold, np.full(copies, 3))
-            assert all(np.array_equal(a, b) for a, b in zip(made, general, strict=True))
-    assert quick.encode([START, "\ud800"], [True, False], np.array([2])) is None
-    assert quick.encode(["<|im_", "end|>"], [True, True], np.array([2])) is None  # over two pieces
+    monkeypatch.setenv("NIELS_GPT_KERNEL", kernel)
+    made = encoder(kind, "gigatoken")
+    assert made.fast is not None
+    bodies = [("naïve 🤖 x", False), (f"a{END}", True), ("e\u0301", kind == "nfc"), ("", False), ("中文。", False)]
+    texts = [[START + "user\n", text, END] for text, _ in bodies] * copies
+    texts[1:1] = [["<|im_", "end|>", ""], [], ["", "", ""]]  # a control token over two pieces; strings of no text
+    facts = [[4, 0, 4][: len(own)] for own in texts]
+    facts[1] = [4, 4, 4]
+    sent: list[list[str]] = []
+
+    def general(some: Sequence[list[str]], own: Sequence[list[int]]) -> Encoded:
+        sent.extend(some)
+        return made._encode_generally(some, own)
+
+    found = made.fast.encode(texts, facts, general)
+    expected = encoder(kind, "tokenizers").encode_strings(texts, facts)
+    assert [one.dtype for one in found] == [one.dtype for one in expected]
+    assert [one.tolist() for one in found] == [one.tolist() for one in expected]
+    assert sent == [texts[1]] + [[START + "user\n", text, END] for text, leaves in bodies if leaves] * copies
+    with pytest.raises(UnicodeEncodeError):
+        made.fast.encode([[START, "\ud800"]], [[4, 0]], general)
 
 
-def test_the_quick_way_beyond_two_gigabytes_and_beyond_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernel", ["auto", "off"])
+def test_ids_that_do_not_account_for_the_text_are_not_believed(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id too many, too few, in another place, or beyond the vocabulary: the general path is taken."""
     pytest.importorskip("gigatoken")
-    quick = encoder("bytes", "gigatoken").flat
-    assert quick is not None
-    given = [START, "naïve", END, "\n"], [True, False, True, True], np.array([4])
-    expected = quick.encode(*given)
-    assert expected is not None
-    monkeypatch.setattr(quick, "_longest", 2**31)  # so long that 64 bits are taken for where tokens start
-    made = quick.encode(*given)
-    assert made is not None
-    assert [(one.dtype, one.tolist()) for one in made] == [(one.dtype, one.tolist()) for one in expected]
-    wrong = expected[0].copy()
-    wrong[-1] = encoder("bytes").vocab_size
-    monkeypatch.setattr(quick, "_ids", lambda known, edges, controls: (wrong, np.array([wrong.size])))
-    assert quick.encode(*given) is None
+    monkeypatch.setenv("NIELS_GPT_KERNEL", kernel)
+    made = encoder("bytes", "gigatoken")
+    fast = made.fast
+    assert fast is not None
+    texts, facts = [[START, "naïve", END, "\n"], [START, "x", END]], [[4, 0, 4, 4], [4, 0, 4]]
+    expected = made._encode_generally(texts, facts)
+    right = expected.ids
+    assert fast.encode(texts, facts, lambda *_: pytest.fail("the right ids are proven")).ids.tolist() == right.tolist()
+    wrong = [right[:-1], np.append(right, right[:1]), right[::-1].copy(), np.append(right[:-1], made.vocab_size)]
+    for ids in (*wrong, np.append(right[:-1], -1), right[:0]):
+        monkeypatch.setattr(fast, "_ids", lambda laid, ids=ids: ids.astype(np.int32))
+        found = fast.encode(texts, facts, made._encode_generally)
+        assert [one.tolist() for one in found] == [one.tolist() for one in expected]
 
 
 def test_a_character_cut_over_tokens_and_a_token_over_pieces() -> None:
@@ -439,8 +456,8 @@ def test_gigatoken_is_made_anew_and_gives_the_same(monkeypatch: pytest.MonkeyPat
     made = encoder("bytes")
     pieces = [(["hello world", " again"], [False, False])] * 200
     expected = [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)]
-    before = made.flat._gigatoken._backend
+    before = made.fast._gigatoken._backend
     monkeypatch.setattr(engines, "MOST_SEEN", 100)
     for _ in range(2):
         assert [made.encode_many(pieces[:n])[0].tolist() for n in (3, 200)] == expected
-    assert made.flat._gigatoken._backend is not before
+    assert made.fast._gigatoken._backend is not before

@@ -136,14 +136,13 @@ def test_a_space_before_each_run_belongs_to_its_first_character(pieces: Pieces) 
 def test_many_are_as_one_by_one(kind: type[Bytes], batch: list[Pieces]) -> None:
     ids, owner, lengths = encoder(kind).encode_many([split(pieces) for pieces in batch])
     assert (lengths.dtype, lengths.shape, int(lengths.sum())) == (np.int64, (len(batch),), ids.size)
-    flat = encoder(kind).encode_flat(
-        [text for pieces in batch for text, _ in pieces],
-        [flag for pieces in batch for _, flag in pieces],
-        np.array([len(pieces) for pieces in batch], np.int64),
+    flat = encoder(kind).encode_strings(
+        [[text for text, _ in pieces] for pieces in batch],
+        [[4 if flag else 0 for _, flag in pieces] for pieces in batch],
     )
-    assert (flat[0].tolist(), flat[2].tolist()) == (ids.tolist(), lengths.tolist())
+    assert (flat.ids.tolist(), flat.lengths.tolist()) == (ids.tolist(), lengths.tolist())
     within = [index for pieces in batch for index in range(len(pieces))]
-    assert np.repeat(within, flat[1]).tolist() == owner.tolist()
+    assert np.repeat(within, flat.counts).tolist() == owner.tolist()
     edges = [0, *np.cumsum(lengths).tolist()]
     for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
         one_ids, one_owner = encoder(kind).encode_pieces(*split(pieces))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from tests.assets import ASSETS, encoder_at, needs_assets
@@ -13,7 +12,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, twice. "
 
 
 @needs_assets
-@pytest.mark.parametrize("way", ["encode_many", "encode_flat"])
+@pytest.mark.parametrize("way", ["encode_many", "encode_strings"])
 def test_threads_share_an_encoder(way: str) -> None:
     encoder = encoder_at(ASSETS / "qwen3-8b")
 
@@ -21,8 +20,8 @@ def test_threads_share_an_encoder(way: str) -> None:
         texts, scaffold = ["<|im_start|>", f"user {strings}\n", TEXT * 20], [True, False, False]
         if way == "encode_many":
             return encoder.encode_many([(texts, scaffold)] * strings)[0].tolist()  # type: ignore[no-any-return]
-        found = encoder.encode_flat(texts * strings, scaffold * strings, np.full(strings, 3))
-        return found[0].tolist()  # type: ignore[no-any-return]
+        found = encoder.encode_strings([texts] * strings, [[4, 0, 0]] * strings)
+        return found.ids.tolist()  # type: ignore[no-any-return]
 
     jobs = [400, 1, 1, 1, 1, 1] * 12  # gigatoken lets other threads run during a batch
     alone = {strings: encoded(strings) for strings in set(jobs)}

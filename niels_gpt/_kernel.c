@@ -1,0 +1,432 @@
+/* The two loops of encoding that run once per piece and once per token.
+ *
+ *   layout     texts and facts of many renderings -> one run of UTF-8, where each piece starts, which control tokens
+ *              the scaffold holds and at which byte
+ *   attribute  the ids of that run -> tokens of each piece, tokens of each string, and for each string whether its ids
+ *              are proven: every byte is accounted for and exactly the expected control tokens stand at their bytes
+ *
+ * `niels_gpt/kernel.py` chooses between these and the numpy functions of the same names in
+ * `niels_gpt/tokenizer/layout.py`, which are the reference in the tests.
+ *
+ * Only the limited API of Python 3.11 is used, so one build serves 3.11 and later. Nothing is kept between calls.
+ * Every length is checked before a loop relies on it; callers cannot make these functions read outside of a buffer.
+ */
+
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SCAFFOLD 4 /* the bit of a piece's fact that says: control tokens in this text are control tokens */
+
+/* How a string's characters bear on Unicode normalisation, worst character first. */
+enum { ASCII_ONLY = 0, SAFE_IN_NFC = 1, MAY_CHANGE = 2 };
+
+/* ------------------------------------------------------------------ texts */
+
+/* Ranges in which no character changes under NFC, combines with the one before it, or is reordered. Checked character
+ * by character against `unicodedata` in tests/tokenizer/test_kernel.py. */
+static const uint32_t SAFE[][2] = {
+    {0x0000, 0x02FF}, {0x0400, 0x0482}, {0x048A, 0x052F}, {0x05D0, 0x05EA}, {0x2010, 0x2027}, {0x2030, 0x205E},
+    {0x20A0, 0x20C0}, {0x2190, 0x21FF}, {0x2500, 0x27BF}, {0x3001, 0x3029}, {0x3041, 0x3096}, {0x30A1, 0x30FA},
+    {0x30FC, 0x30FF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xFF01, 0xFFEE}, {0x1F300, 0x1F5FF}, {0x1F600, 0x1F64F},
+    {0x1F680, 0x1F6D7}, {0x1F900, 0x1F9FF},
+};
+
+static int is_safe(uint32_t point)
+{
+    for (size_t at = 0; at < sizeof(SAFE) / sizeof(SAFE[0]); at++) {
+        if (point <= SAFE[at][1])
+            return point >= SAFE[at][0];
+    }
+    return 0;
+}
+
+/* What the characters of valid UTF-8 are. */
+static int kind_of(const unsigned char *text, Py_ssize_t size)
+{
+    int kind = ASCII_ONLY;
+    Py_ssize_t at = 0;
+    while (at < size) {
+        if (size - at >= 8) {
+            uint64_t eight;
+            memcpy(&eight, text + at, 8);
+            if (!(eight & 0x8080808080808080u)) {
+                at += 8;
+                continue;
+            }
+        }
+        unsigned char first = text[at];
+        if (first < 0x80) {
+            at++;
+            continue;
+        }
+        int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1; /* bytes after the first */
+        if (at + more >= size)
+            return MAY_CHANGE; /* cannot happen in valid UTF-8 */
+        uint32_t point = first & (0x3F >> more);
+        for (int k = 1; k <= more; k++)
+            point = point << 6 | (text[at + k] & 0x3F);
+        if (!is_safe(point))
+            return MAY_CHANGE;
+        kind = SAFE_IN_NFC;
+        at += more + 1;
+    }
+    return kind;
+}
+
+/* ------------------------------------------------------------------ layout */
+
+typedef struct {
+    PyObject *text;  /* owned */
+    PyObject *frame; /* owned; the control tokens of a scaffold text as pairs (byte, id) of int32, or NULL */
+    const char *utf8;
+    Py_ssize_t size;
+    int32_t fact;
+} Piece;
+
+static void release(Piece *pieces, Py_ssize_t count)
+{
+    for (Py_ssize_t at = 0; at < count; at++) {
+        Py_XDECREF(pieces[at].text);
+        Py_XDECREF(pieces[at].frame);
+    }
+    PyMem_Free(pieces);
+}
+
+/* The list at an index of a list; a borrowed reference, or NULL with an error set. */
+static PyObject *list_at(PyObject *lists, Py_ssize_t index, const char *what)
+{
+    PyObject *found = PyList_GetItem(lists, index);
+    if (found == NULL)
+        return NULL;
+    if (!PyList_Check(found)) {
+        PyErr_Format(PyExc_TypeError, "%s[%zd] must be a list", what, index);
+        return NULL;
+    }
+    return found;
+}
+
+/* Take one piece: its own references, its bytes, its fact, and where it is scaffold its control tokens. */
+static int take(Piece *piece, PyObject *text, PyObject *fact, PyObject *frames)
+{
+    if (!PyUnicode_Check(text)) {
+        PyErr_SetString(PyExc_TypeError, "a text must be a str");
+        return -1;
+    }
+    long bits = PyLong_AsLong(fact);
+    if (bits == -1 && PyErr_Occurred())
+        return -1;
+    if (bits < INT32_MIN || bits > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a fact must fit into int32");
+        return -1;
+    }
+    Py_INCREF(text);
+    piece->text = text;
+    piece->fact = (int32_t)bits;
+    piece->utf8 = PyUnicode_AsUTF8AndSize(text, &piece->size); /* stays valid as long as the text does */
+    if (piece->utf8 == NULL)
+        return -1;
+    if (bits & SCAFFOLD) {
+        piece->frame = PyObject_GetItem(frames, text); /* looked up, or found out and remembered, by Python */
+        if (piece->frame == NULL)
+            return -1;
+        if (!PyBytes_Check(piece->frame) || PyBytes_Size(piece->frame) % 8) {
+            PyErr_SetString(PyExc_TypeError, "a frame must be bytes of int32 pairs");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* All pieces of all strings, with the number of pieces of each string; NULL with an error set. */
+static Piece *take_all(PyObject *texts, PyObject *facts, PyObject *frames, int64_t *counts, Py_ssize_t strings,
+                       Py_ssize_t *found)
+{
+    Py_ssize_t room = 64, used = 0;
+    Piece *pieces = PyMem_Calloc(room, sizeof(Piece));
+    if (pieces == NULL)
+        return (Piece *)PyErr_NoMemory();
+    for (Py_ssize_t string = 0; string < strings; string++) {
+        /* Looking up a frame may run Python code, so the lists are measured again at every step. */
+        PyObject *own = list_at(texts, string, "texts"), *bits = own ? list_at(facts, string, "facts") : NULL;
+        if (bits == NULL)
+            goto failed;
+        Py_INCREF(own);
+        Py_INCREF(bits);
+        Py_ssize_t first = used;
+        int failed = 0;
+        for (Py_ssize_t at = 0; !failed && at < PyList_Size(own); at++) {
+            if (used == room) {
+                Piece *larger = PyMem_Realloc(pieces, 2 * room * sizeof(Piece));
+                if (larger == NULL) {
+                    PyErr_NoMemory();
+                    failed = 1;
+                    break;
+                }
+                pieces = larger;
+                memset(pieces + room, 0, room * sizeof(Piece));
+                room *= 2;
+            }
+            PyObject *text = PyList_GetItem(own, at), *fact = text ? PyList_GetItem(bits, at) : NULL;
+            failed = fact == NULL;
+            if (!failed) {
+                used++; /* before `take`, so that what it has taken is released if it fails */
+                failed = take(&pieces[used - 1], text, fact, frames) < 0;
+            }
+        }
+        if (!failed && PyList_Size(own) != PyList_Size(bits)) {
+            PyErr_SetString(PyExc_ValueError, "as many facts as texts are needed");
+            failed = 1;
+        }
+        Py_DECREF(own);
+        Py_DECREF(bits);
+        if (failed)
+            goto failed;
+        counts[string] = used - first;
+    }
+    *found = used;
+    return pieces;
+failed:
+    release(pieces, used);
+    return NULL;
+}
+
+static PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
+{
+    if (count > PY_SSIZE_T_MAX / width)
+        return PyErr_NoMemory();
+    return PyBytes_FromStringAndSize(NULL, count * width);
+}
+
+PyDoc_STRVAR(layout_doc,
+             "layout(texts, facts, frames)\n--\n\n"
+             "Lay the pieces of many strings end to end.\n\n"
+             "See `niels_gpt.tokenizer.layout.layout`, which returns the same as arrays.");
+
+static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *texts, *facts, *frames, *result = NULL;
+    PyObject *data = NULL, *edges = NULL, *bits = NULL, *counts = NULL, *at = NULL, *ids = NULL, *kinds = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O:layout", &PyList_Type, &texts, &PyList_Type, &facts, &frames))
+        return NULL;
+    Py_ssize_t strings = PyList_Size(texts), count = 0;
+    counts = bytes_of_size(strings, sizeof(int64_t));
+    kinds = bytes_of_size(strings, 1);
+    if (counts == NULL || kinds == NULL) {
+        Py_XDECREF(counts);
+        Py_XDECREF(kinds);
+        return NULL;
+    }
+    int64_t *counted = (int64_t *)PyBytes_AsString(counts);
+    Piece *pieces = take_all(texts, facts, frames, counted, strings, &count);
+    if (pieces == NULL) {
+        Py_DECREF(counts);
+        Py_DECREF(kinds);
+        return NULL;
+    }
+    /* From here on no Python code runs. */
+    Py_ssize_t total = 0, controls = 0;
+    for (Py_ssize_t k = 0; k < count; k++) {
+        if (pieces[k].size > PY_SSIZE_T_MAX - total) {
+            PyErr_NoMemory();
+            goto done;
+        }
+        total += pieces[k].size;
+        controls += pieces[k].frame ? PyBytes_Size(pieces[k].frame) / 8 : 0;
+    }
+    data = bytes_of_size(total, 1);
+    edges = bytes_of_size(count + 1, sizeof(int64_t));
+    bits = bytes_of_size(count, sizeof(int32_t));
+    at = bytes_of_size(controls, sizeof(int64_t));
+    ids = bytes_of_size(controls, sizeof(int32_t));
+    if (data == NULL || edges == NULL || bits == NULL || at == NULL || ids == NULL)
+        goto done;
+    char *out = PyBytes_AsString(data);
+    int64_t *edge = (int64_t *)PyBytes_AsString(edges), *position = (int64_t *)PyBytes_AsString(at);
+    int32_t *fact = (int32_t *)PyBytes_AsString(bits), *id = (int32_t *)PyBytes_AsString(ids);
+    char *kind = PyBytes_AsString(kinds);
+    Py_ssize_t k = 0, byte = 0;
+    for (Py_ssize_t string = 0; string < strings; string++) {
+        Py_ssize_t start = byte;
+        for (Py_ssize_t stop = k + (Py_ssize_t)counted[string]; k < stop; k++) {
+            edge[k] = byte;
+            fact[k] = pieces[k].fact;
+            memcpy(out + byte, pieces[k].utf8, pieces[k].size);
+            if (pieces[k].frame) {
+                const char *pairs = PyBytes_AsString(pieces[k].frame);
+                for (Py_ssize_t pair = PyBytes_Size(pieces[k].frame) / 8; pair > 0; pair--, pairs += 8) {
+                    int32_t both[2];
+                    memcpy(both, pairs, 8);
+                    *position++ = byte + both[0];
+                    *id++ = both[1];
+                }
+            }
+            byte += pieces[k].size;
+        }
+        kind[string] = (char)kind_of((const unsigned char *)out + start, byte - start);
+    }
+    edge[count] = byte;
+    result = PyTuple_Pack(7, data, edges, bits, counts, at, ids, kinds);
+done:
+    release(pieces, count);
+    Py_XDECREF(data);
+    Py_XDECREF(edges);
+    Py_XDECREF(bits);
+    Py_XDECREF(counts);
+    Py_XDECREF(at);
+    Py_XDECREF(ids);
+    Py_XDECREF(kinds);
+    return result;
+}
+
+/* ------------------------------------------------------------------ attribute */
+
+/* A contiguous buffer of `width` bytes an item; `items` is set to how many there are. */
+static int buffer(PyObject *given, Py_buffer *view, Py_ssize_t width, int writable, const char *name,
+                  Py_ssize_t *items)
+{
+    if (PyObject_GetBuffer(given, view, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) < 0)
+        return -1;
+    if (view->itemsize != width && view->len != 0) {
+        PyErr_Format(PyExc_TypeError, "%s must have items of %zd bytes, found %zd", name, width, view->itemsize);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    *items = view->len / width;
+    return 0;
+}
+
+typedef struct {
+    const int32_t *ids;
+    Py_ssize_t tokens;
+    const int32_t *lengths; /* bytes that each id stands for; negative for control tokens: minus the bytes */
+    Py_ssize_t vocabulary;
+    const int64_t *edges; /* pieces + 1 */
+    const int64_t *pieces;
+    Py_ssize_t strings;
+    const int64_t *control_at;
+    const int32_t *control_ids;
+    Py_ssize_t controls;
+    int64_t *counts; /* of each piece */
+    int64_t *own;    /* of each string */
+    char *proven;    /* of each string */
+} Walk;
+
+/* One walk over the ids. Returns 1 if they account for every byte of all strings.
+ *
+ *     pieces     "<e>" "ab" | "<e>"       edges  0 3 5 8      expected  <e> at 0 and 5
+ *     ids        <e> a b <e>              lengths  3 1 1 3    bytes before each  0 3 4 5
+ *     counts     1 2 | 1                  own  3 | 1          proven  1 | 1
+ */
+static int walk(Walk *w)
+{
+    int64_t byte = w->edges[0];
+    Py_ssize_t token = 0, piece = 0, control = 0;
+    for (Py_ssize_t string = 0; string < w->strings; string++) {
+        const Py_ssize_t last = piece + (Py_ssize_t)w->pieces[string], first = token;
+        const int64_t end = w->edges[last];
+        int good = byte == w->edges[piece]; /* no token of the string before reaches into this one */
+        Py_ssize_t behind = control;        /* the first control token of the strings after this one */
+        while (behind < w->controls && w->control_at[behind] < end)
+            behind++;
+        while (token < w->tokens && byte < end && piece < last) {
+            const int32_t id = w->ids[token++];
+            int64_t length = id >= 0 && id < w->vocabulary ? w->lengths[id] : 0;
+            while (piece + 1 < last && w->edges[piece + 1] <= byte)
+                piece++;
+            w->counts[piece]++;
+            if (length < 0) { /* a control token */
+                length = -length;
+                if (control < behind && w->control_at[control] == byte && w->control_ids[control] == id)
+                    control++;
+                else
+                    good = 0;
+            } else if (length == 0) /* an id outside of the vocabulary, or one that stands for no text */
+                good = 0;
+            byte += length;
+        }
+        w->own[string] = token - first;
+        w->proven[string] = (char)(good && control == behind && byte == end);
+        control = behind;
+        piece = last;
+    }
+    return token == w->tokens && byte == w->edges[piece];
+}
+
+/* The pieces of the strings are as many as there are edges for. */
+static int fits(const int64_t *pieces, Py_ssize_t strings, Py_ssize_t edges)
+{
+    if (edges < 1)
+        return 0;
+    Py_ssize_t left = edges - 1;
+    for (Py_ssize_t string = 0; string < strings; string++) {
+        if (pieces[string] < 0 || pieces[string] > left)
+            return 0;
+        left -= (Py_ssize_t)pieces[string];
+    }
+    return left == 0;
+}
+
+PyDoc_STRVAR(attribute_doc,
+             "attribute(ids, lengths, edges, pieces, control_at, control_ids, counts, own, proven)\n--\n\n"
+             "Prove the ids of many strings and count the tokens of each piece.\n\n"
+             "See `niels_gpt.tokenizer.layout.attribute`. The last three arrays are written; returns whether the ids\n"
+             "account for every byte.");
+
+static PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    enum { IDS, LENGTHS, EDGES, PIECES, AT, CONTROLS, COUNTS, OWN, PROVEN, ARRAYS };
+    static const char *names[ARRAYS] = {"ids", "lengths", "edges", "pieces", "control_at", "control_ids", "counts",
+                                        "own", "proven"};
+    static const Py_ssize_t widths[ARRAYS] = {4, 4, 8, 8, 8, 4, 8, 8, 1};
+    PyObject *given[ARRAYS], *result = NULL;
+    Py_buffer views[ARRAYS];
+    Py_ssize_t items[ARRAYS];
+    int held = 0;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4],
+                          &given[5], &given[6], &given[7], &given[8]))
+        return NULL;
+    for (; held < ARRAYS; held++) {
+        if (buffer(given[held], &views[held], widths[held], held >= COUNTS, names[held], &items[held]) < 0)
+            goto done;
+    }
+    if (!fits(views[PIECES].buf, items[PIECES], items[EDGES]) || items[COUNTS] != items[EDGES] - 1 ||
+        items[OWN] != items[PIECES] || items[PROVEN] != items[PIECES] || items[AT] != items[CONTROLS]) {
+        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
+        goto done;
+    }
+    Walk w = {
+        .ids = views[IDS].buf, .tokens = items[IDS],
+        .lengths = views[LENGTHS].buf, .vocabulary = items[LENGTHS],
+        .edges = views[EDGES].buf,
+        .pieces = views[PIECES].buf, .strings = items[PIECES],
+        .control_at = views[AT].buf, .control_ids = views[CONTROLS].buf, .controls = items[AT],
+        .counts = views[COUNTS].buf, .own = views[OWN].buf, .proven = views[PROVEN].buf,
+    };
+    memset(w.counts, 0, views[COUNTS].len);
+    result = PyBool_FromLong(walk(&w));
+done:
+    while (held > 0)
+        PyBuffer_Release(&views[--held]);
+    return result;
+}
+
+/* ------------------------------------------------------------------ module */
+
+static PyMethodDef methods[] = {
+    {"layout", layout, METH_VARARGS, layout_doc},
+    {"attribute", attribute, METH_VARARGS, attribute_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "The loops of encoding, in C.", .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&definition);
+}
