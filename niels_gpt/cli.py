@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from niels_gpt import __version__, ranges
+from niels_gpt import __version__, kernel, ranges
 from niels_gpt.cache.cli import app as cache_app
 from niels_gpt.cache.formats import SEED
 from niels_gpt.doctor.cli import doctor
@@ -38,7 +38,7 @@ app.command()(fetch)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"niels-gpt {__version__}")
+        print(f"niels-gpt {__version__}, {kernel.description()}")
         raise typer.Exit
 
 

@@ -1,0 +1,62 @@
+"""Builds the native kernel (`niels_gpt/_kernel.c`) when the package is installed, if there is a C compiler.
+
+The kernel is optional: without a compiler the installation succeeds, says so, and the package uses numpy. It uses the
+limited API of Python 3.11, so one wheel serves 3.11 and every later version.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = "niels_gpt/_kernel.c"
+
+
+class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Compile the kernel beside its source, and put it into the wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before each build: `version` is "editable" or "standard"."""
+        if self.target_name != "wheel":
+            return
+        root = Path(self.root)
+        built = root / "niels_gpt" / f"_kernel{_suffix()}"
+        try:
+            _compile(root / SOURCE, built)
+        except Exception as error:  # setuptools raises many kinds where there is no compiler
+            if os.environ.get("NIELS_GPT_KERNEL") == "require":
+                raise
+            built.unlink(missing_ok=True)  # one of an earlier version would be used otherwise
+            self.app.display_warning(f"the native kernel was not built, numpy will be used: {error}")
+            return
+        build_data["artifacts"].append(str(built.relative_to(root)))
+        build_data["pure_python"] = False
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = f"cp311-abi3-{platform}"
+
+
+def _suffix() -> str:
+    return ".pyd" if sys.platform == "win32" else ".abi3.so"
+
+
+def _compile(source: Path, built: Path) -> None:
+    """Compile one C file into an extension module, whole or not at all."""
+    from setuptools import Distribution, Extension
+    from setuptools.command.build_ext import build_ext
+
+    flags = [] if sys.platform == "win32" else ["-O2", "-std=c11"]
+    extension = Extension("niels_gpt._kernel", [str(source)], extra_compile_args=flags, py_limited_api=True)
+    command = build_ext(Distribution({"ext_modules": [extension]}))
+    with tempfile.TemporaryDirectory(dir=built.parent.parent, prefix=".kernel-") as folder:
+        command.build_temp = command.build_lib = folder
+        command.ensure_finalized()
+        command.run()
+        next(Path(folder).glob("niels_gpt/_kernel*")).replace(built)
