@@ -263,7 +263,7 @@ def normalise(messages: object) -> list[Message]:
             role: Any = message.get("role")
             content: Any = message.get("content")
             texts = type(role) is str and type(content) is str
-            if texts and role.isascii() and (content.isascii() or _encodes(content)):
+            if texts and role.isascii() and _is_text(content):
                 made.append({"role": role, "content": content})
                 continue
         made.append(_normal(message, index))
@@ -283,7 +283,7 @@ def _normal(message: Any, index: int) -> Message:
 
 
 def _quick(message: Any) -> Message | None:
-    """A copy of a message made of ASCII texts and of calls as every API writes them; `None`: look more closely."""
+    """A copy of a message made of texts and of calls as every API writes them; `None`: look more closely."""
     if type(message) is not dict or "role" not in message or "content" not in message:
         return None
     made = message.copy()
@@ -292,7 +292,7 @@ def _quick(message: Any) -> Message | None:
             made[key] = calls = list(map(_quick_call, value))
             if None in calls:
                 return None
-        elif key not in _TEXTS or type(value) is not str or not value.isascii():
+        elif key not in _TEXTS or not _is_text(value):
             return None
     return cast("Message", made)
 
@@ -304,23 +304,23 @@ def _quick_call(call: Any) -> dict[str, Any] | None:
     made["function"] = function
     name, arguments = function.get("name"), function.get("arguments")
     if type(arguments) is dict:
-        if not all(type(value) in (int, float, bool) or _is_ascii(value) for value in arguments.values()):
+        if not all(type(value) in (int, float, bool) or _is_text(value) for value in arguments.values()):
             return None
         function["arguments"] = arguments = arguments.copy()
-    known = len(function) == 2 and _is_ascii(name) and (_is_ascii(arguments) or type(arguments) is dict)
-    rest = all(key in ("id", "type") and _is_ascii(value) for key, value in call.items() if key != "function")
-    return made if known and rest and (type(arguments) is str or all(map(_is_ascii, arguments))) else None
+    known = len(function) == 2 and _is_text(name) and (_is_text(arguments) or type(arguments) is dict)
+    rest = all(key in ("id", "type") and _is_text(value) for key, value in call.items() if key != "function")
+    return made if known and rest and (type(arguments) is str or all(map(_is_text, arguments))) else None
 
 
-def _is_ascii(value: Any) -> bool:
-    return type(value) is str and value.isascii()
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+def _is_text(value: Any) -> bool:
+    """A `str` without half of a surrogate pair."""
+    if type(value) is not str:
         return False
+    if not value.isascii():  # nearly for nothing, while encoding copies the text
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
     return True
 
 

@@ -186,7 +186,7 @@ def test_pictures_are_counted_over_the_conversation() -> None:
 @both_cuts
 @families
 def test_batches_equal_single_renderings(family: str, split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("niels_gpt.renderers.batch.BLOCK", 4)
+    monkeypatch.setattr("niels_gpt.renderers.encode.BLOCK", 4)
     renderer = seeing(family, split=split)
     made = album(family, 15, seed=5)
     batch = renderer.render_many([m for m, _, _ in made], tools=[t for _, t, _ in made])
