@@ -8,6 +8,7 @@ kernel if it was built, `off` takes numpy, `require` refuses to run without the 
 from __future__ import annotations
 
 import os
+from functools import cache
 from types import ModuleType
 
 from niels_gpt.errors import UsageError
@@ -15,8 +16,9 @@ from niels_gpt.errors import UsageError
 VARIABLE = "NIELS_GPT_KERNEL"
 
 
+@cache
 def native() -> ModuleType | None:
-    """The compiled kernel, or `None` where numpy is to be used.
+    """The compiled kernel, or `None` where numpy is to be used. Decided once, when it is first asked for.
 
     Raises:
         UsageError: `NIELS_GPT_KERNEL` has another value, or is `require` and the kernel was not built.

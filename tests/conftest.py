@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from niels_gpt.kernel import native
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
 from tests import memory
@@ -48,6 +49,15 @@ class FakeTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         words = {token: word for word, token in self._ids.items()}
         return " ".join(words[token] for token in ids)
+
+
+@pytest.fixture(params=["auto", "off"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With the native kernel, where it was built, and with numpy."""
+    monkeypatch.setenv("NIELS_GPT_KERNEL", request.param)
+    native.cache_clear()
+    yield
+    native.cache_clear()
 
 
 @pytest.fixture

@@ -122,13 +122,15 @@ class RenderedTokens:
     def view(cls, batch: RenderedBatch, number: int) -> RenderedTokens:
         """Conversation `number` of a batch."""
         made = cls.__new__(cls)
-        start, first = int(batch.edges[number]), int(batch.piece_edges[number])
-        stop, last = int(batch.edges[number + 1]), int(batch.piece_edges[number + 1])
+        ids, facts, counts = batch.ids, batch.facts, batch.counts
+        if len(batch) > 1:
+            own, pieces = slice(*batch.edges[number : number + 2]), slice(*batch.piece_edges[number : number + 2])
+            ids, facts, counts = ids[own], facts[pieces], counts[pieces]
         messages = batch.messages[number]
         made.__dict__.update(
-            _ids=batch.ids[start:stop],
-            _facts=batch.facts[first:last],
-            _counts=batch.counts[first:last],
+            _ids=ids,
+            _facts=facts,
+            _counts=counts,
             _messages=messages,
             message_roles=[message["role"] for message in messages],
             multi_modal_data=batch.media[number] if batch.media else None,

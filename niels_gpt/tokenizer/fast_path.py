@@ -84,21 +84,20 @@ class FastPath:
 
     def _unproven(self, laid: Layout, found: Attribution) -> list[int]:
         """The strings whose ids are not proven, or whose text the tokenizer would have normalised first."""
-        if self._form is None:
-            return np.flatnonzero(~found.proven).tolist()
-        least = MAY_CHANGE if self._form == "NFC" else ASCII_ONLY + 1
-        doubtful = np.flatnonzero(~found.proven | (laid.kinds >= least)).tolist()
-        if not doubtful:
+        doubtful = ~found.proven
+        if self._form is not None:
+            doubtful |= laid.kinds >= (MAY_CHANGE if self._form == "NFC" else ASCII_ONLY + 1)
+        if not doubtful.any():
             return []
         borders = laid.edges[edges_of(laid.pieces)].tolist()
         return [
             at
-            for at in doubtful
-            if not (
-                found.proven[at]
-                and unicodedata.is_normalized(self._form, laid.data[borders[at] : borders[at + 1]].decode())
-            )
+            for at in np.flatnonzero(doubtful).tolist()
+            if not (found.proven[at] and self._is_normal(laid.data[borders[at] : borders[at + 1]]))
         ]
+
+    def _is_normal(self, text: bytes) -> bool:
+        return self._form is None or unicodedata.is_normalized(self._form, text.decode())
 
     def _ids(self, laid: Layout) -> Ids:
         """The ids of all strings.
@@ -112,10 +111,11 @@ class FastPath:
             ab|c            borders 0 2     none                       one call each
         """
         backend = self._gigatoken.after(len(laid.data))
-        borders = laid.edges[edges_of(laid.pieces)]
-        at = laid.control_at
-        alone = laid.pieces.size == 1
-        if alone or (at.size and (at.take(at.searchsorted(borders[:-1]), mode="clip") == borders[:-1]).all()):
+        if laid.pieces.size == 1:
+            alone: Ids = backend.encode(laid.data).view(np.int32)
+            return alone
+        borders, at = laid.edges[edges_of(laid.pieces)], laid.control_at
+        if at.size and (at.take(at.searchsorted(borders[:-1]), mode="clip") == borders[:-1]).all():
             whole: Ids = backend.encode(laid.data).view(np.int32)
             return whole
         parts = [backend.encode(laid.data[a:b]).view(np.int32) for a, b in pairwise(borders.tolist())]

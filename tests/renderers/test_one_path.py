@@ -28,12 +28,6 @@ CALLING = [name for name, made in FAMILIES.items() if made.calls is not None]
 SPACES = (" ", "\n", "\t", "\u00a0", "\u3000", "\u200b", "  ", "\n\n", " \n")
 
 
-@pytest.fixture(params=["auto", "off"])
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the native kernel, where it was built, and with numpy."""
-    monkeypatch.setenv("NIELS_GPT_KERNEL", request.param)
-
-
 def ask(content: Any = "hi", answer: Any = "yes") -> Messages:
     return [{"role": "user", "content": content}, {"role": "assistant", "content": answer}]
 

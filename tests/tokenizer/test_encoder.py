@@ -185,15 +185,11 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
         assert a.tolist() == b.tolist()
 
 
-@pytest.mark.parametrize("kernel", ["auto", "off"])
 @pytest.mark.parametrize("kind", ["bytes", "nfc"])
 @pytest.mark.parametrize("copies", [1, 30])
-def test_the_general_path_takes_the_strings_that_are_not_proven(
-    kind: str, copies: int, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copies: int, kernel: None) -> None:
     """Those in which a body spells a control token, or that a normalizer changes; and no other."""
     pytest.importorskip("gigatoken")
-    monkeypatch.setenv("NIELS_GPT_KERNEL", kernel)
     made = encoder(kind, "gigatoken")
     assert made.fast is not None
     bodies = [("naïve 🤖 x", False), (f"a{END}", True), ("e\u0301", kind == "nfc"), ("", False), ("中文。", False)]
@@ -216,11 +212,9 @@ def test_the_general_path_takes_the_strings_that_are_not_proven(
         made.fast.encode([[START, "\ud800"]], [[4, 0]], general)
 
 
-@pytest.mark.parametrize("kernel", ["auto", "off"])
-def test_ids_that_do_not_account_for_the_text_are_not_believed(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_do_not_account_for_the_text_are_not_believed(kernel: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """An id too many, too few, in another place, or beyond the vocabulary: the general path is taken."""
     pytest.importorskip("gigatoken")
-    monkeypatch.setenv("NIELS_GPT_KERNEL", kernel)
     made = encoder("bytes", "gigatoken")
     fast = made.fast
     assert fast is not None
