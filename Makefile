@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c 'import sys; sys.exit(sys.ve
 BIN := .venv/bin
 # They ask for other versions than our pins, and for what they need where they train; their readers run with these.
 READERS := ai2-olmo-core cached-path litdata
+# The tests that `make test` runs a second time with numpy in the place of the native kernel.
+ENCODING := tests/renderers/test_one_path.py tests/tokenizer/test_encoder.py
 
 .PHONY: help demo test check bench format clean
 
@@ -15,8 +17,9 @@ help:  ## this list
 demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
 	$(BIN)/niels-gpt demo
 
-test: .venv/installed  ## all tests, file by file in two processes (at most 3 GB each)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: .venv/installed  ## all tests, file by file in two processes (at most 3 GB each); encoding once more without kernel
+	NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
+	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(ENCODING)
 
 check: .venv/installed  ## style, types, and which floor may import which
 	$(BIN)/ruff check .
@@ -34,7 +37,7 @@ format: .venv/installed  ## let ruff repair what it can
 clean:  ## remove the environment, caches of tools, and the demo
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml constraints.txt hatch_build.py niels_gpt/_kernel.c
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev]'

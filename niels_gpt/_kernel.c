@@ -10,6 +10,8 @@
  *
  * Only the limited API of Python 3.11 is used, so one build serves 3.11 and later. Nothing is kept between calls.
  * Every length is checked before a loop relies on it; callers cannot make these functions read outside of a buffer.
+ * Results are new bytes objects, so nothing that a caller holds is ever written to. tests/fuzz_kernel.py runs both
+ * functions on hostile input under the sanitizers.
  */
 
 #define Py_LIMITED_API 0x030B0000
@@ -26,11 +28,11 @@ enum { ASCII_ONLY = 0, SAFE_IN_NFC = 1, MAY_CHANGE = 2 };
 /* ------------------------------------------------------------------ texts */
 
 /* Ranges in which no character changes under NFC, combines with the one before it, or is reordered. Checked character
- * by character against `unicodedata` in tests/tokenizer/test_kernel.py. */
+ * by character against `unicodedata` in tests/tokenizer/test_layout.py. */
 static const uint32_t SAFE[][2] = {
     {0x0000, 0x02FF}, {0x0400, 0x0482}, {0x048A, 0x052F}, {0x05D0, 0x05EA}, {0x2010, 0x2027}, {0x2030, 0x205E},
     {0x20A0, 0x20C0}, {0x2190, 0x21FF}, {0x2500, 0x27BF}, {0x3001, 0x3029}, {0x3041, 0x3096}, {0x30A1, 0x30FA},
-    {0x30FC, 0x30FF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xFF01, 0xFFEE}, {0x1F300, 0x1F5FF}, {0x1F600, 0x1F64F},
+    {0x30FC, 0x30FF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xFF01, 0xFFBE}, {0x1F300, 0x1F5FF}, {0x1F600, 0x1F64F},
     {0x1F680, 0x1F6D7}, {0x1F900, 0x1F9FF},
 };
 
@@ -108,11 +110,16 @@ static PyObject *list_at(PyObject *lists, Py_ssize_t index, const char *what)
     return found;
 }
 
-/* Take one piece: its own references, its bytes, its fact, and where it is scaffold its control tokens. */
+/* Take one piece: its own references, its bytes, its fact, and where it is scaffold its control tokens.
+ * `text` and `fact` are borrowed from lists, so no Python code may run before `text` is owned and `fact` is read. */
 static int take(Piece *piece, PyObject *text, PyObject *fact, PyObject *frames)
 {
     if (!PyUnicode_Check(text)) {
         PyErr_SetString(PyExc_TypeError, "a text must be a str");
+        return -1;
+    }
+    if (!PyLong_Check(fact)) { /* an `__index__` would run Python code */
+        PyErr_SetString(PyExc_TypeError, "a fact must be an int");
         return -1;
     }
     long bits = PyLong_AsLong(fact);
@@ -157,7 +164,7 @@ static Piece *take_all(PyObject *texts, PyObject *facts, PyObject *frames, int64
         Py_INCREF(bits);
         Py_ssize_t first = used;
         int failed = 0;
-        for (Py_ssize_t at = 0; !failed && at < PyList_Size(own); at++) {
+        for (Py_ssize_t at = 0; !failed && at < PyList_Size(own) && at < PyList_Size(bits); at++) {
             if (used == room) {
                 Piece *larger = PyMem_Realloc(pieces, 2 * room * sizeof(Piece));
                 if (larger == NULL) {
@@ -212,6 +219,10 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O:layout", &PyList_Type, &texts, &PyList_Type, &facts, &frames))
         return NULL;
     Py_ssize_t strings = PyList_Size(texts), count = 0;
+    if (PyList_Size(facts) != strings) {
+        PyErr_SetString(PyExc_ValueError, "as many lists of facts as of texts are needed");
+        return NULL;
+    }
     counts = bytes_of_size(strings, sizeof(int64_t));
     kinds = bytes_of_size(strings, 1);
     if (counts == NULL || kinds == NULL) {
@@ -283,18 +294,20 @@ done:
 
 /* ------------------------------------------------------------------ attribute */
 
-/* A contiguous buffer of `width` bytes an item; `items` is set to how many there are. */
-static int buffer(PyObject *given, Py_buffer *view, Py_ssize_t width, int writable, const char *name,
-                  Py_ssize_t *items)
+/* A contiguous array of one axis, of signed integers of `width` bytes in the machine's own order. */
+static int buffer(PyObject *given, Py_buffer *view, Py_ssize_t width, const char *name)
 {
-    if (PyObject_GetBuffer(given, view, writable ? PyBUF_CONTIG : PyBUF_CONTIG_RO) < 0)
+    if (PyObject_GetBuffer(given, view, PyBUF_ND | PyBUF_FORMAT) < 0)
         return -1;
-    if (view->itemsize != width && view->len != 0) {
-        PyErr_Format(PyExc_TypeError, "%s must have items of %zd bytes, found %zd", name, width, view->itemsize);
+    const char *format = view->format; /* NULL stands for unsigned bytes */
+    if (view->ndim != 1 || view->itemsize != width || format == NULL || format[0] == 0 || format[1] != 0 ||
+        strchr("ilq", format[0]) == NULL || (uintptr_t)view->buf % (uintptr_t)width != 0) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s must be an aligned array of one axis of int%zd; found %d axes of items of %zd bytes, format %.20s",
+                     name, 8 * width, view->ndim, view->itemsize, format ? format : "B");
         PyBuffer_Release(view);
         return -1;
     }
-    *items = view->len / width;
     return 0;
 }
 
@@ -309,7 +322,7 @@ typedef struct {
     const int64_t *control_at;
     const int32_t *control_ids;
     Py_ssize_t controls;
-    int64_t *counts; /* of each piece */
+    int64_t *counts; /* of each piece, zeros at first */
     int64_t *own;    /* of each string */
     char *proven;    /* of each string */
 } Walk;
@@ -322,7 +335,7 @@ typedef struct {
  */
 static int walk(Walk *w)
 {
-    int64_t byte = w->edges[0];
+    int64_t byte = 0;
     Py_ssize_t token = 0, piece = 0, control = 0;
     for (Py_ssize_t string = 0; string < w->strings; string++) {
         const Py_ssize_t last = piece + (Py_ssize_t)w->pieces[string], first = token;
@@ -355,61 +368,88 @@ static int walk(Walk *w)
     return token == w->tokens && byte == w->edges[piece];
 }
 
-/* The pieces of the strings are as many as there are edges for. */
-static int fits(const int64_t *pieces, Py_ssize_t strings, Py_ssize_t edges)
+/* What `walk` relies on, or a word about what is wrong. */
+static const char *fault(const Walk *w, Py_ssize_t edges, Py_ssize_t control_ids)
 {
-    if (edges < 1)
-        return 0;
-    Py_ssize_t left = edges - 1;
-    for (Py_ssize_t string = 0; string < strings; string++) {
-        if (pieces[string] < 0 || pieces[string] > left)
-            return 0;
-        left -= (Py_ssize_t)pieces[string];
+    if (edges < 1 || w->edges[0] != 0)
+        return "edges must begin with 0";
+    for (Py_ssize_t at = 1; at < edges; at++) {
+        if (w->edges[at] < w->edges[at - 1])
+            return "edges must not descend";
     }
-    return left == 0;
+    const int64_t total = w->edges[edges - 1];
+    if (total > INT64_MAX / 2) /* so that the last token may reach beyond the end without overflow */
+        return "edges are too large";
+    Py_ssize_t left = edges - 1;
+    for (Py_ssize_t string = 0; string < w->strings; string++) {
+        if (w->pieces[string] < 0 || w->pieces[string] > left)
+            return "pieces must not be negative, nor more than there are edges for";
+        left -= (Py_ssize_t)w->pieces[string];
+    }
+    if (left != 0)
+        return "there must be one edge more than pieces";
+    if (w->controls != control_ids)
+        return "as many control_ids as control_at are needed";
+    for (Py_ssize_t at = 0; at < w->controls; at++) {
+        if (w->control_at[at] < (at ? w->control_at[at - 1] + 1 : 0) || w->control_at[at] >= total)
+            return "control_at must ascend and lie before the last edge";
+    }
+    return NULL;
 }
 
 PyDoc_STRVAR(attribute_doc,
-             "attribute(ids, lengths, edges, pieces, control_at, control_ids, counts, own, proven)\n--\n\n"
+             "attribute(ids, lengths, edges, pieces, control_at, control_ids)\n--\n\n"
              "Prove the ids of many strings and count the tokens of each piece.\n\n"
-             "See `niels_gpt.tokenizer.layout.attribute`. The last three arrays are written; returns whether the ids\n"
-             "account for every byte.");
+             "See `niels_gpt.tokenizer.layout.attribute`, which returns the same as arrays.");
 
 static PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    enum { IDS, LENGTHS, EDGES, PIECES, AT, CONTROLS, COUNTS, OWN, PROVEN, ARRAYS };
-    static const char *names[ARRAYS] = {"ids", "lengths", "edges", "pieces", "control_at", "control_ids", "counts",
-                                        "own", "proven"};
-    static const Py_ssize_t widths[ARRAYS] = {4, 4, 8, 8, 8, 4, 8, 8, 1};
-    PyObject *given[ARRAYS], *result = NULL;
+    enum { IDS, LENGTHS, EDGES, PIECES, AT, CONTROLS, ARRAYS };
+    static const char *const names[ARRAYS] = {"ids", "lengths", "edges", "pieces", "control_at", "control_ids"};
+    static const Py_ssize_t widths[ARRAYS] = {4, 4, 8, 8, 8, 4};
+    PyObject *given[ARRAYS], *counts = NULL, *own = NULL, *proven = NULL, *result = NULL;
     Py_buffer views[ARRAYS];
     Py_ssize_t items[ARRAYS];
     int held = 0;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4],
-                          &given[5], &given[6], &given[7], &given[8]))
+    if (!PyArg_ParseTuple(args, "OOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
         return NULL;
     for (; held < ARRAYS; held++) {
-        if (buffer(given[held], &views[held], widths[held], held >= COUNTS, names[held], &items[held]) < 0)
+        if (buffer(given[held], &views[held], widths[held], names[held]) < 0)
             goto done;
+        items[held] = views[held].len / widths[held];
     }
-    if (!fits(views[PIECES].buf, items[PIECES], items[EDGES]) || items[COUNTS] != items[EDGES] - 1 ||
-        items[OWN] != items[PIECES] || items[PROVEN] != items[PIECES] || items[AT] != items[CONTROLS]) {
-        PyErr_SetString(PyExc_ValueError, "the arrays do not fit each other");
-        goto done;
-    }
+    /* From here on no Python code runs, so what is checked stays true (another thread must not write meanwhile). */
     Walk w = {
         .ids = views[IDS].buf, .tokens = items[IDS],
         .lengths = views[LENGTHS].buf, .vocabulary = items[LENGTHS],
         .edges = views[EDGES].buf,
         .pieces = views[PIECES].buf, .strings = items[PIECES],
         .control_at = views[AT].buf, .control_ids = views[CONTROLS].buf, .controls = items[AT],
-        .counts = views[COUNTS].buf, .own = views[OWN].buf, .proven = views[PROVEN].buf,
     };
-    memset(w.counts, 0, views[COUNTS].len);
-    result = PyBool_FromLong(walk(&w));
+    const char *wrong = fault(&w, items[EDGES], items[CONTROLS]);
+    if (wrong) {
+        PyErr_SetString(PyExc_ValueError, wrong);
+        goto done;
+    }
+    counts = bytes_of_size(items[EDGES] - 1, sizeof(int64_t));
+    own = bytes_of_size(w.strings, sizeof(int64_t));
+    proven = bytes_of_size(w.strings, 1);
+    if (counts == NULL || own == NULL || proven == NULL)
+        goto done;
+    w.counts = (int64_t *)PyBytes_AsString(counts);
+    w.own = (int64_t *)PyBytes_AsString(own);
+    w.proven = PyBytes_AsString(proven);
+    memset(w.counts, 0, PyBytes_Size(counts));
+    const int complete = walk(&w);
+    if (!complete)
+        memset(w.proven, 0, w.strings);
+    result = PyTuple_Pack(4, counts, own, proven, complete ? Py_True : Py_False);
 done:
     while (held > 0)
         PyBuffer_Release(&views[--held]);
+    Py_XDECREF(counts);
+    Py_XDECREF(own);
+    Py_XDECREF(proven);
     return result;
 }
 

@@ -11,7 +11,4 @@ def attribute(
     pieces: Any,
     control_at: Any,
     control_ids: Any,
-    counts: Any,
-    own: Any,
-    proven: Any,
-) -> bool: ...
+) -> tuple[bytes, bytes, bytes, bool]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from niels_gpt import kernel
 from niels_gpt.errors import UsageError
+from tests import fuzz_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +51,17 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernel_that_this_machine_can_build_is_built() -> None:
     """The installation succeeds without a compiler; where there is one, the kernel must not be missing."""
-    if (
-        sys.platform == "linux"
-        and shutil.which("cc")
-        and subprocess.run(["cc", "--version"], check=False).returncode == 0
-    ):
+    compiles = shutil.which("cc") and subprocess.run(["cc", "--version"], check=False, capture_output=True)
+    if sys.platform == "linux" and compiles and compiles.returncode == 0:
         assert kernel.native() is not None, "install the package again: pip install -e ."
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_hostile_input_under_the_sanitizers(seconds: int) -> None:
+    """No read or write outside of a buffer, no undefined behaviour, and results equal to numpy's."""
+    reason = fuzz_kernel.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    done = fuzz_kernel.run(seconds, random.SystemRandom().randrange(2**40))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) > 20, done.stdout

@@ -76,12 +76,11 @@ def prove(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribution
     kernel = native()
     if kernel is None:
         return attribute(ids, lengths, laid)
-    counts = np.empty(laid.edges.size - 1, np.int64)
-    own = np.empty(laid.pieces.size, np.int64)
-    proven = np.empty(laid.pieces.size, np.bool_)
-    control = laid.control_at, laid.control_ids
-    complete = kernel.attribute(ids, lengths, laid.edges, laid.pieces, *control, counts, own, proven.view(np.uint8))
-    return Attribution(counts, own, proven if complete else np.zeros_like(proven), complete)
+    made = kernel.attribute(ids, lengths, laid.edges, laid.pieces, laid.control_at, laid.control_ids)
+    counts, own, proven, complete = made
+    return Attribution(
+        np.frombuffer(counts, np.int64), np.frombuffer(own, np.int64), np.frombuffer(proven, np.bool_), complete
+    )
 
 
 def _from_kernel(made: tuple[bytes, ...]) -> Layout:
@@ -175,6 +174,6 @@ def attribute(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribu
 
 
 def _keys(at: Positions, ids: npt.NDArray[Any], vocabulary: int) -> Positions:
-    """A byte and an id as one number: byte 3 with id 2 of 10 becomes 32."""
-    keys: Positions = at * np.int64(vocabulary) + ids
+    """A byte and an id as one number: byte 3 with id 2 of 10 becomes 32; with an id outside of the vocabulary, -1."""
+    keys: Positions = np.where((ids >= 0) & (ids < vocabulary), at * np.int64(vocabulary) + ids, -1)
     return keys
