@@ -1,221 +1,254 @@
-"""Conversations -> ids and masks: by grammar, by template, and as others do it; and where our time goes. One core.
+"""Conversations -> ids and masks: ours, and as others do it, beside bare gigatoken on the same texts. One core.
 
-The corpus has the shape that DESIGN 6 names: about 700 tokens, 1 to 8 turns, a fifth with tools. Qwen3's own tokenizer
-and template are needed (`tests/assets.py` says where they are looked for); without them there is nothing to compare.
+The corpus is real text (`corpus.py`); every way has a renderer and a tokenizer of its own, and meets all texts as
+*fresh* and *again* (`fresh.py`). Qwen3's own tokenizer and template are needed (`tests/assets.py` says where they are
+looked for). TRL and tml-renderers take part where they can be imported; neither is a dependency.
 
-`python -m benchmarks.renderers` tells how the rates of our own ways are spread over many rounds, for machines whose
-speed changes while they run.
+`python -m benchmarks.renderers` prints the tables of README.md, with the spread over the blocks.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import time
+import json
+import tempfile
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import quantiles
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.pairs import Result, measure
-from niels_gpt.messages import normalise
-from niels_gpt.renderers.loss import LossOn, batch_weights
+from benchmarks.corpus import Corpus
+from benchmarks.fresh import Block, Times, Way, only, ratios, results, take_turns
+from benchmarks.pairs import Result
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.template import TemplateRenderer
 from tests.assets import ASSETS
 
 MODEL = ASSETS / "qwen3-8b"
-CONVERSATIONS = 2000
-ROUNDS = 40  # of what takes a tenth of a second
-LONG_ROUNDS = 3  # of what takes many seconds
-SPREAD_ROUNDS = 150
-AIMS = (30_000, 30_000, 10_000, 0)  # of `_ours`, in conversations a second
-TEXT = (
-    "the quick brown fox jumps over lazy dog while model answers carefully about data loaders and exact masks for "
-    "training runs in Berlin weather temperature function return value list of numbers"
-)
-CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}
-TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "Get the weather for a city", "parameters": CITY}}
-    for name in ("get_weather", "search")
-]
-Chats = list[tuple[list[dict[str, Any]], Any]]
-
-
-def corpus(n: int, seed: int = 0, *, tools: float = 0.2, call_id: str = "c") -> Chats:
-    """Conversations with their tools, which so many of them have."""
-    rng = random.Random(seed)
-
-    words = TEXT.split()
-
-    def text(mean: float) -> str:
-        return " ".join(rng.choices(words, k=max(1, int(rng.expovariate(1 / mean)))))
-
-    def turns(calls: bool) -> list[dict[str, Any]]:
-        made = [{"role": "user", "content": text(43)}]
-        if calls and rng.random() < 0.5:
-            call = {"name": "get_weather", "arguments": {"city": text(2), "days": 3}}
-            made.append({"role": "assistant", "content": "", "tool_calls": [{"id": call_id, "function": call}]})
-            made.append({"role": "tool", "tool_call_id": call_id, "content": text(30)})
-        return [*made, {"role": "assistant", "content": text(86)}]
-
-    chats: Chats = []
-    for _ in range(n):
-        chat = [{"role": "system", "content": text(20)}] if rng.random() < 0.5 else []
-        own = TOOLS if rng.random() < tools else None
-        for _ in range(rng.randint(1, 8)):
-            chat += turns(own is not None)
-        chats.append((chat, own))
-    return chats
+SIZE = 250  # conversations of a block
+BLOCKS = 16
+FIRST = 1000  # conversations, of a new renderer
+PLAIN_BLOCKS = 4  # of conversations without tools
+BARE = "bare gigatoken"
+BATCH = "render_many: ids and mask"
+ONE = "render, one by one"
+Taken = Mapping[str, Times]
 
 
 def run(folder: Path) -> list[Result]:
-    """Both renderers in batches and one by one, beside Transformers; then the parts."""
+    """Fresh text and the same again; the first conversations of a new renderer; conversations without tools."""
     del folder
     if not MODEL.is_dir():
         print(f"renderers: no tokenizer in {MODEL} (set NGPT_ASSETS); left out")
         return []
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        return _whole(MODEL) + _parts(MODEL)
-    finally:
-        os.sched_setaffinity(0, cores)
+    taken, plain = _measured()
+    made = results("renderers", "fresh text", {way: times.fresh for way, times in taken.items()}, SIZE)
+    made += results("renderers", "the same again", {way: times.again for way, times in taken.items()}, SIZE)
+    for case, numbers in _halves().items():
+        every = {way: only(taken[way].fresh, numbers) for way in _new_ones(taken)}
+        made += results("renderers", case, every, SIZE)
+    made += results("renderers", "no tools, fresh", {way: times.fresh for way, times in plain.items()}, SIZE)
+    return made + results("renderers", "no tools, again", {way: times.again for way, times in plain.items()}, SIZE)
 
 
-def _each(render: Callable[..., Any], data: Chats) -> None:
-    for chat, own in data:
-        render(chat, tools=own)
+def _measured() -> tuple[Taken, Taken]:
+    """The times of all ways, and of those that take part where there are no tools."""
+    corpus = Corpus()
+    writer = Qwen3Renderer(MODEL)
+    _warm_up(corpus, writer)
+    taken = take_turns(_ways(MODEL), _blocks(corpus, writer, BLOCKS))
+    plain = take_turns(_plain_ways(MODEL), _blocks(corpus, writer, PLAIN_BLOCKS, tools=0))
+    _tell_laps(corpus)
+    return taken, plain
 
 
-def _ours(grammar: Qwen3Renderer, data: Chats) -> dict[str, Callable[[], Any]]:
-    """What a grammar does that has met all kinds, and bare gigatoken."""
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    for _ in range(2):  # a kind of conversation is written once when it comes the second time
-        grammar.render_many(chats, tools=tools)
-    return {
-        "qwen3, render_many: ids and mask": lambda: grammar.render_many(chats, tools=tools).sampled,
-        "qwen3, render_many and weights": partial(_masked, grammar, data),
-        "qwen3, render one by one": partial(_each, grammar.render, data),
-        "bare gigatoken on the joined texts": _bare_gigatoken(grammar, data),
+def _warm_up(corpus: Corpus, writer: Qwen3Renderer) -> None:
+    """Load what every way loads at its first call, with other renderers than those that are measured."""
+    for ways in (_ways(MODEL), _plain_ways(MODEL)):
+        block = next(_blocks(corpus, writer, 1, size=8, tools=0))
+        for way in ways.values():
+            way.run(way.ready(block))
+
+
+def _tell_laps(corpus: Corpus) -> None:
+    again = [name for name, laps in corpus.laps.items() if laps]
+    if again:
+        print(f"renderers: this machine has too little text; {', '.join(again)} came more than once")
+
+
+def _halves() -> dict[str, range]:
+    first = FIRST // SIZE
+    return {f"the first {FIRST:,} of a new renderer": range(first), "those after them": range(first, BLOCKS)}
+
+
+def _new_ones(taken: Taken) -> list[str]:
+    """The ways that met all blocks, so that their first 1 000 are the first that they met."""
+    return [way for way, times in taken.items() if len(times.fresh) == BLOCKS]
+
+
+def _blocks(corpus: Corpus, writer: Any, n: int, *, size: int = SIZE, tools: float = 0.2) -> Iterator[Block]:
+    for _ in range(n):
+        data = corpus.take(size, tools=tools)
+        yield Block(data, [writer.text(chat, tools=own).encode() for chat, own in data])
+
+
+# ---- the ways
+
+
+def _ways(model: Path) -> dict[str, Way]:
+    def batch(renderer: Qwen3Renderer) -> Callable[[Block], Any]:
+        return lambda block: renderer.render_many(block.chats, tools=block.tools).sampled
+
+    ways = {
+        BARE: bare(Qwen3Renderer(model)),
+        BATCH: Way(batch(Qwen3Renderer(model))),
+        f"{BATCH}, no kernel": Way(batch(Qwen3Renderer(model)), kernel=False),
+        ONE: Way(_each(Qwen3Renderer(model).render)),
+        f"{ONE}, no kernel": Way(_each(Qwen3Renderer(model).render), kernel=False),
+        f"{ONE}, with lists": Way(_each(Qwen3Renderer(model).render, _lists)),
+        "bare Jinja and gigatoken, one by one": Way(_bare_jinja(TemplateRenderer(model)), every=2),
+        "render by template, one by one": Way(_each(TemplateRenderer(model).render), every=2),
+        "transformers, apply_chat_template with mask": Way(_official(model), every=4),
     }
+    return ways | _trl_ways(model)
 
 
-def _masked(renderer: Any, data: Chats) -> None:
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    batch_weights(renderer.render_many(chats, tools=tools), LossOn())
+def _plain_ways(model: Path) -> dict[str, Way]:
+    """What tml-renderers can do too, whose messages have no place for declarations of tools."""
+    renderer = Qwen3Renderer(model)
+    ours = {BARE: bare(Qwen3Renderer(model)), BATCH: Way(lambda block: renderer.render_many(block.chats).sampled)}
+    return ours | _tml_ways()
 
 
-def _whole(model: Path) -> list[Result]:
-    data = corpus(CONVERSATIONS)
-    grammar, template, theirs = Qwen3Renderer(model), TemplateRenderer(model), _official(model)
-    ours = _ours(grammar, data)
-    ours["a renderer that is new, and weights"] = lambda: _masked(Qwen3Renderer(grammar.encoder), data)
-    tokens = grammar.render_many([chat for chat, _ in data], tools=[own for _, own in data]).ids.size
-    options = {"return_dict": True, "return_assistant_tokens_mask": True}
-    case = f"{CONVERSATIONS:,} conversations of {tokens / CONVERSATIONS:.0f} tokens"
-    amounts = {"conversations": CONVERSATIONS}
-    return measure("renderers", case, ours, amounts=amounts, rounds=ROUNDS) + measure(
-        "renderers",
-        "the same, beside others",
-        {
-            "qwen3, render_many and weights": partial(_masked, grammar, data),
-            "qwen3, render one by one": partial(_each, grammar.render, data),
-            "template, render_many and weights": partial(_masked, template, data),
-            "template, render one by one": partial(_each, template.render, data),
-            "apply_chat_template with mask": partial(_each, partial(theirs.apply_chat_template, **options), data),
-            "render each prefix (document 004)": partial(_each, partial(by_prefixes, theirs), data),
-        },
-        amounts=amounts,
-        rounds=LONG_ROUNDS,
-    )
-
-
-def _bare_gigatoken(grammar: Qwen3Renderer, data: Chats) -> Callable[[], Any]:
+def bare(renderer: Any) -> Way:
     """What encodes the whole texts and does nothing else."""
     import gigatoken
 
-    engine = gigatoken.Tokenizer.from_json(grammar.encoder.parts.json_bytes)  # type: ignore[attr-defined]
-    texts = [grammar.text(chat, tools=own).encode() for chat, own in data]
-    return lambda: engine.encode_batch(texts, parallel=False)
+    engine = gigatoken.Tokenizer.from_json(renderer.encoder.parts.json_bytes)
+    return Way(lambda texts: engine.encode_batch(texts, parallel=False), ready=lambda block: block.texts)
 
 
-def by_prefixes(tokenizer: Any, chat: list[dict[str, Any]], tools: Any = None) -> list[int]:
-    """Labels as document 004 makes them: every prefix is rendered and encoded to find where its last turn ends."""
-    text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False)
-    labels = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    start = 0
-    for index, message in enumerate(chat):
-        prefix = tokenizer.apply_chat_template(chat[: index + 1], tools=tools, tokenize=False)
-        end = len(tokenizer(prefix, add_special_tokens=False)["input_ids"])
-        if message["role"] != "assistant":
-            labels[start:end] = [-100] * (end - start)
-        start = end
-    return labels
+def _each(render: Callable[..., Any], read: Callable[[Any], Any] = lambda made: made) -> Callable[[Block], None]:
+    def run(block: Block) -> None:
+        for chat, own in block.data:
+            read(render(chat, tools=own))
+
+    return run
 
 
-def _parts(model: Path) -> list[Result]:
-    """What the time goes into, by grammar and by template, beside bare Jinja and bare gigatoken."""
+def _lists(made: Any) -> tuple[list[int], list[bool]]:
+    return list(made.token_ids), list(made.sampled_mask)
+
+
+def _bare_jinja(renderer: TemplateRenderer) -> Callable[[Block], Any]:
+    import gigatoken
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    data = corpus(CONVERSATIONS)
-    grammar, template = Qwen3Renderer(model), TemplateRenderer(model)
-    bare = _compile_jinja_template(template.source)
-    normal = [(normalise(chat), own) for chat, own in data]
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    for _ in range(2):
-        grammar.render_many(chats, tools=tools)
-    scripts = [grammar._script(chat, own)[0] for chat, own in normal]
-    pieces = [(out.texts, out.scaffold) for out in scripts]
-    return measure(
-        "renderers",
-        "where the time goes",
-        {
-            "grammar: kinds and values": lambda: grammar._shapes.of(chats, tools),
-            "grammar: normalise": lambda: [normalise(chat) for chat, _ in data],
-            "grammar: pieces": lambda: [grammar._script(chat, own) for chat, own in normal],
-            "encode and attribute": lambda: grammar.encoder.encode_many(pieces),
-            "bare gigatoken on the joined texts": _bare_gigatoken(grammar, data),
-            "template: pieces": lambda: [template._written(chat, own) for chat, own in normal],
-            "bare Jinja": lambda: [bare.render(messages=chat, tools=own) for chat, own in data],
-        },
-        amounts={"conversations": CONVERSATIONS},
-        rounds=LONG_ROUNDS,
-    )
+    template = _compile_jinja_template(renderer.source)
+    encode = gigatoken.Tokenizer.from_json(renderer.encoder.parts.json_bytes).backend.encode  # type: ignore[attr-defined]
+    return lambda block: [encode(template.render(messages=chat, tools=own).encode()) for chat, own in block.data]
 
 
-def _official(model: Path) -> Any:
+def _official(model: Path) -> Callable[[Block], None]:
+    """Ids and mask as transformers makes them, from a template in which what the assistant says is marked."""
     from transformers import AutoTokenizer
 
     warnings.simplefilter("ignore")
     tokenizer = AutoTokenizer.from_pretrained(model)
-    # What its users do to get a mask at all: mark what the assistant generates.
     said = "+ '\\n' + content }}"
     assert said in tokenizer.chat_template
     marked = "+ '\\n' }}{%- generation %}{{- content }}{%- endgeneration %}"
     tokenizer.chat_template = tokenizer.chat_template.replace(said, marked)
-    return tokenizer
+
+    def render(chat: Any, tools: Any) -> Any:
+        return tokenizer.apply_chat_template(chat, tools=tools, return_dict=True, return_assistant_tokens_mask=True)
+
+    return _each(render)
+
+
+def _trl_ways(model: Path) -> dict[str, Way]:
+    """What SFTTrainer does with conversational rows and `assistant_only_loss`, by its own code: ids and labels."""
+    if find_spec("trl") is None:
+        print("renderers: trl is not installed; left out")
+        return {}
+    import datasets
+    from transformers import AutoTokenizer
+    from trl import SFTConfig, SFTTrainer
+    from trl.chat_template_utils import get_training_chat_template
+
+    datasets.disable_progress_bars()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    trainer: Any = SimpleNamespace(
+        _tokenizer=tokenizer,
+        chat_template=get_training_chat_template(processing_class=tokenizer),
+        completion_only_loss=False,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        args = SFTConfig(folder, assistant_only_loss=True, max_length=None, use_cpu=True, bf16=False, report_to="none")
+
+    def ready(block: Block) -> Any:
+        rows = [{"messages": chat, "tools": json.dumps(own) if own else None} for chat, own in block.data]
+        return datasets.Dataset.from_list(rows)
+
+    def run(rows: Any) -> None:
+        made = SFTTrainer._prepare_dataset(trainer, rows, tokenizer, args, False, None, "train")
+        assert len(made) == len(rows)
+        assert {"input_ids", "labels"} <= set(made.column_names)
+
+    return {"TRL, SFTTrainer's dataset of ids and labels": Way(run, ready, every=4)}
+
+
+def _tml_ways() -> dict[str, Way]:
+    if find_spec("tml_renderers") is None:
+        print("renderers: tml-renderers is not installed; left out")
+        return {}
+    from tml_renderers import chat, renderers
+
+    renderer = renderers.Qwen3()
+    convert = chat.OpenAIMessage.from_oss_messages
+    return {
+        "tml-renderers, conversion and render_for_sft": Way(
+            lambda block: [renderer.render_for_sft(convert(messages)) for messages in block.chats]
+        )
+    }
+
+
+# ---- tables for README.md
 
 
 def main() -> None:
-    """Print the quartiles of conversations a second, and the share of the rounds that reach the aim."""
+    """Print the tables."""
     if not MODEL.is_dir():
         raise SystemExit(f"no tokenizer in {MODEL}; set NGPT_ASSETS")
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    ways = _ours(Qwen3Renderer(MODEL), corpus(CONVERSATIONS))
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(SPREAD_ROUNDS):
-        for way, call in ways.items():
-            started = time.perf_counter()
-            call()
-            rates[way].append(CONVERSATIONS / (time.perf_counter() - started))
-    print("| way | lower quarter | median | upper quarter | best | rounds at the aim |\n|---|---:|---:|---:|---:|---:|")
-    for way, aim in zip(ways, AIMS, strict=True):
-        low, middle, high = quantiles(rates[way], n=4)
-        told = " | ".join(f"{rate:,.0f}" for rate in (low, middle, high, max(rates[way])))
-        print(f"| {way} | {told} | {sum(rate >= aim for rate in rates[way]) / SPREAD_ROUNDS:.0%} |")
+    taken, plain = _measured()
+    print(f"\n{BLOCKS * SIZE:,} conversations, {SIZE} in a block; bare gigatoken = 1\n")
+    _print_turns(taken)
+    print(f"\nThe first {FIRST:,} conversations of a new renderer beside those after them\n")
+    print("| way | first | later | first / later | first / bare | later / bare |\n|---|---:|---:|---:|---:|---:|")
+    first, later = _halves().values()
+    for way in _new_ones(taken):
+        parts = [only(taken[way].fresh, numbers) for numbers in (first, later)]
+        bases = [only(taken[BARE].fresh, numbers) for numbers in (first, later)]
+        a, b = (sum(part.values()) / len(part) / SIZE * 1e6 for part in parts)
+        beside = [ratios(part, base)[0] for part, base in zip(parts, bases, strict=True)]
+        print(f"| {way} | {a:.1f} µs | {b:.1f} µs | {a / b:.2f} | {beside[0]:.2f} | {beside[1]:.2f} |")
+    print(f"\n{PLAIN_BLOCKS * SIZE:,} conversations without tools\n")
+    _print_turns(plain)
+
+
+def _print_turns(taken: Taken) -> None:
+    print("| way | conversations | fresh | again | fresh, µs | again, µs | fresh, least and most of a block |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for way, times in taken.items():
+        n = len(times.fresh) * SIZE
+        (fresh, least, most), (again, _, _) = (
+            ratios(times.fresh, taken[BARE].fresh),
+            ratios(times.again, taken[BARE].again),
+        )
+        costs = [sum(seconds.values()) / n * 1e6 for seconds in (times.fresh, times.again)]
+        spread = f"{least:.3g} to {most:.3g}"
+        print(f"| {way} | {n:,} | {fresh:.3g} | {again:.3g} | {costs[0]:.3g} | {costs[1]:.3g} | {spread} |")
 
 
 if __name__ == "__main__":
