@@ -242,9 +242,9 @@ def test_verify_is_content_with_what_was_written(niels: Niels) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("chats", "--", "-1"), ("examples 0 to 89", "no -1")),
-        (("notes", "--", "-1"), ("counted from 0", "no -1")),
-        (("chats", "-1"), ("examples 0 to 89", "no -1")),
+        (("chats", "--", "-1"), ("NUMBER is -1", "expected 0 or more")),
+        (("notes", "--", "-1"), ("NUMBER is -1", "expected 0 or more")),
+        (("chats", "-1"), ("NUMBER is -1", "expected 0 or more")),
         (("chats", 90), ("examples 0 to 89", "no 90")),
         (("notes", 999), ("fewer than 1,000 runs of 64 tokens",)),
         (("chats", 0, "--T", 0), ("T is 0", "at least 1")),

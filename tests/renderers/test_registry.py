@@ -129,12 +129,14 @@ def test_models_with_images_are_refused(key: str, tmp_path: Path) -> None:
 
 
 def test_models_without_images(tmp_path: Path) -> None:
-    for name, config in {"none": None, "null": {"vision_config": None}, "empty": {}, "a list": []}.items():
+    for name, config in {"none": None, "null": {"vision_config": None}, "empty": {}}.items():
         folder = model(tmp_path / name, config)
         assert not takes_images(str(folder))
         assert type(create_renderer(folder)) is DefaultRenderer
-    with pytest.raises(TokenizerError, match=r"config.json: not JSON .*; download the file again"):
+    with pytest.raises(TokenizerError, match=r"config.json: not JSON .*ownload the file again"):
         create_renderer(model(tmp_path / "broken", "{"))
+    with pytest.raises(TokenizerError, match=r"config.json: found a JSON list; expected an object"):
+        create_renderer(model(tmp_path / "a list", []))
 
 
 # ---- names and options
