@@ -90,7 +90,7 @@ def _machine() -> dict[str, str]:
 
 def _table(name: str, results: list[Result], seconds: float) -> Table:
     table = Table(title=f"{name} ({seconds:.0f} s)", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("case", "way", "median", "rate", "ours = 1"):
+    for column in ("case", "way", "time", "rate", "first = 1"):
         table.add_column(column, justify="left" if column in ("case", "way") else "right", no_wrap=True)
     case = ""
     for result in results:

@@ -1,22 +1,20 @@
-"""Every family beside its encoder alone: ids and facts of a batch against ids of the same texts. One core.
+"""Every family beside its encoder alone, on the same real texts, fresh and again. Processor time on one core.
 
 Real tokenizers where they are at hand (`tests/assets.py` says where they are looked for), else the tiny ones of the
-tests. A ratio of 0.2 says that rendering takes five times as long as the encoder alone, which none should exceed on
-chats without tools. `python -m benchmarks.families` tells the same in processor time, for machines that others use too.
+tests. None should take more than five times the encoder alone on fresh chats without tools.
+`python -m benchmarks.families` prints the table of README.md.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pairs import Result, measure
-from benchmarks.renderers import Chats, corpus
+from benchmarks.corpus import Corpus
+from benchmarks.fresh import Block, Times, Way, ratios, results, take_turns
+from benchmarks.pairs import Result
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -24,28 +22,43 @@ from niels_gpt.tokenizer.encoder import Encoder
 from tests.assets import FOLDERS
 from tests.renderers.tiny_families import folder_of
 
-CONVERSATIONS = 300
-ROUNDS = 7
+SIZE = 100  # conversations of a block
+BLOCKS = 3
+ALONE, OURS = "the encoder alone", "render_many"
 
 
 def run(folder: Path) -> list[Result]:
     """All families, chats without tools and chats in which all have some."""
     del folder
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(cores)})
-    try:
-        return [result for name in FAMILIES for result in _family(name)]
-    finally:
-        os.sched_setaffinity(0, cores)
+    corpus = Corpus()
+    made: list[Result] = []
+    for name in FAMILIES:
+        _, cases = _measured(name, corpus)
+        for what, times in cases.items():
+            made += results("families", f"{name}, {what}, fresh", {way: t.fresh for way, t in times.items()}, SIZE)
+            made += results("families", f"{name}, {what}, again", {way: t.again for way, t in times.items()}, SIZE)
+    return made
 
 
-def _family(name: str) -> list[Result]:
+def _measured(name: str, corpus: Corpus) -> tuple[str, dict[str, dict[str, Times]]]:
+    """What tokenizer a family has, and the times of both ways on texts and, if it has calls, with tools."""
     model, kind = _model(name)
     renderer = FAMILIES[name](model)
-    results = _measured(renderer, kind, "texts", corpus(CONVERSATIONS, tools=0))
-    if renderer.calls is not None:
-        results += _measured(renderer, kind, "tools", corpus(CONVERSATIONS, tools=1, call_id="weather01"))
-    return results
+    cases = {"texts": 0.0} | ({"tools": 1.0} if renderer.calls is not None else {})
+    made = {}
+    for what, share in cases.items():
+        ways = {ALONE: _alone(renderer), OURS: Way(lambda block: renderer.render_many(block.chats, tools=block.tools))}
+        for way in ways.values():
+            way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
+        made[what] = take_turns(ways, _blocks(renderer, corpus, BLOCKS, share))
+    return kind, made
+
+
+def _blocks(renderer: Family, corpus: Corpus, n: int, tools: float, *, size: int = SIZE) -> Iterator[Block]:
+    """Conversations that every family can write: no reasoning, one call at a time, arguments as objects."""
+    for _ in range(n):
+        data = corpus.take(size, tools=tools, reasoning=0, parallel=0, as_text=False)
+        yield Block(data, [renderer.text(chat, tools=own).encode() for chat, own in data])
 
 
 def _model(name: str) -> tuple[Path, str]:
@@ -58,67 +71,42 @@ def _model(name: str) -> tuple[Path, str]:
     return folder_of(name), "tiny"
 
 
-def _measured(renderer: Family, kind: str, what: str, data: Chats) -> list[Result]:
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    texts = [renderer.text(chat, tools=own) for chat, own in data]
-    tokens = renderer.render_many(chats, tools=tools).ids.size
-    return measure(
-        "families",
-        f"{renderer.name}, {what}",
-        {
-            f"render_many, {kind} tokenizer": partial(renderer.render_many, chats, tools=tools),
-            f"{renderer.encoder.engine} alone": _alone(renderer, texts),
-        },
-        amounts={"conversations": len(chats), "tokens": float(tokens)},
-        rounds=ROUNDS,
-    )
-
-
-def _alone(renderer: Family, texts: list[str]) -> Callable[[], Any]:
+def _alone(renderer: Family) -> Way:
     """The engine that the family's encoder uses, on whole texts and without anything of ours."""
     encoder = renderer.encoder
     if not isinstance(encoder, Encoder):
         bare = SentencePieceTokenizer(Path(encoder.name))
-        return lambda: [bare.encode(text) for text in texts]
+        return Way(lambda texts: [bare.encode(text) for text in texts], ready=_as_strings)
     if encoder.engine == "gigatoken":
         import gigatoken
 
         engine = gigatoken.Tokenizer.from_json(encoder.parts.json_bytes)
-        runs = [text.encode() for text in texts]
-        return lambda: engine.encode_batch(runs, parallel=False)
+        return Way(lambda texts: engine.encode_batch(texts, parallel=False), ready=lambda block: block.texts)
     from tokenizers import Tokenizer
 
     reference = Tokenizer.from_str(encoder.parts.json_bytes.decode())
-    return lambda: reference.encode_batch_fast(texts, add_special_tokens=False)
+    return Way(lambda texts: reference.encode_batch_fast(texts, add_special_tokens=False), ready=_as_strings)
+
+
+def _as_strings(block: Block) -> list[Any]:
+    return [text.decode() for text in block.texts]
 
 
 def main() -> None:
-    """Print how many times the encoder's processor time rendering takes, the least of several runs each."""
-    print("| family | tokenizer | texts | with tools |\n|---|---|---:|---:|")
+    """Print how many times the encoder's processor time rendering takes, and microseconds a conversation."""
+    print("| family | tokenizer | texts, fresh | again | tools, fresh | again |")
+    print("|---|---|---:|---:|---:|---:|")
+    corpus = Corpus()
     for name in FAMILIES:
-        model, kind = _model(name)
-        renderer = FAMILIES[name](model)
-        told = [_times(renderer, corpus(CONVERSATIONS, tools=0))]
-        if renderer.calls is not None:
-            told.append(_times(renderer, corpus(CONVERSATIONS, tools=1, call_id="weather01")))
-        shown = (f"{ours / alone:.1f} ({ours / CONVERSATIONS * 1e6:.0f} µs)" for ours, alone in told)
-        print(f"| {name} | {kind} | {' | '.join(shown)}{' | ' * (2 - len(told))} |", flush=True)
-
-
-def _times(renderer: Family, data: Chats) -> tuple[float, float]:
-    """Seconds of rendering and of the encoder alone."""
-    chats, tools = [chat for chat, _ in data], [own for _, own in data]
-    alone = _alone(renderer, [renderer.text(chat, tools=own) for chat, own in data])
-    return _least(partial(renderer.render_many, chats, tools=tools)), _least(alone)
-
-
-def _least(run: Callable[[], Any]) -> float:
-    taken = []
-    for _ in range(ROUNDS):
-        started = time.process_time()
-        run()
-        taken.append(time.process_time() - started)
-    return min(taken)
+        kind, cases = _measured(name, corpus)
+        shown = []
+        for what in ("texts", "tools"):
+            times = cases.get(what)
+            for part in ("fresh", "again"):
+                ours, alone = ({} if times is None else getattr(times[way], part) for way in (OURS, ALONE))
+                cost = sum(ours.values()) / (BLOCKS * SIZE) * 1e6
+                shown.append(f"{ratios(ours, alone)[0]:.1f} ({cost:.0f} µs)" if ours else "")
+        print(f"| {name} | {kind} | {' | '.join(shown)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def take_turns(ways: Mapping[str, Way], blocks: Iterable[Block]) -> dict[str, Ti
     with one_core():
         for number, block in enumerate(blocks):
             for name in order[number % len(order) :] + order[: number % len(order)]:
-                if number % ways[name].every == 0:
+                if number % ways[name].every == ways[name].every // 2:
                     taken = _twice(ways[name], block)
                     times[name].fresh[number], times[name].again[number] = taken
     return times

@@ -24,10 +24,10 @@ class Result:
     """One way of doing one thing.
 
     Attributes:
-        case: what was done; `way`: how. The first way of a case is ours.
-        value: the median of one call in `unit`, "s" or "MiB".
+        case: what was done; `way`: how. The first way of a case is ours, or what ours is measured by.
+        value: the median of one call, or the time of one conversation, in `unit`, "s" or "MiB".
         rates: amounts per second by their name, empty where only the value is of interest.
-        ratio: median over the rounds of (this way / ours), 1 for ours; above 1, ours takes less.
+        ratio: this way's value / the first way's (`measure`: median over the rounds), 1 for the first way.
     """
 
     bench: str

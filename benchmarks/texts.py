@@ -23,6 +23,11 @@ MOST = {"prose": 30_000_000, "foreign": 3_000_000, "code": 6_000_000}  # charact
 MOST_OF_A_FILE = 300_000  # bytes: no file becomes a large part of a pool
 MOST_OF_A_NAME = 100  # manual pages whose names begin alike, of which some programs have thousands
 
+# Languages that are translated to and that many people write. All of them would be mostly languages of few speakers.
+LANGUAGES = re.compile(
+    "ar|bn|cs|da|de|el|es|fa|fi|fr|he|hi|hu|id|it|ja|ko|nl|nb|pl|pt|pt_BR|ro|ru|sv|th|tr|uk|vi|zh_CN|zh_TW"
+)
+
 Found = Iterator[tuple[str, str]]  # a pool's name and a span of text
 
 _BREAKS = {"PP", "P", "LP", "TP", "IP", "SH", "SS", "Sh", "Ss", "Pp", "It", "sp", "br"}
@@ -67,11 +72,12 @@ def _files() -> Iterator[tuple[Callable[[Path], Found], list[Path]]]:
         if seen[name] <= MOST_OF_A_NAME:
             pages.append(path)
     yield _page, pages
-    yield _translated_page, [path for path in sorted(SHARE.glob("man/*/man[1-8]/*")) if path.parts[-3][:2] != "en"]
+    translated = sorted(SHARE.glob("man/*/man[1-8]/*"))
+    yield _translated_page, [path for path in translated if LANGUAGES.fullmatch(path.parts[-3])]
     yield _document, [path for path in sorted((SHARE / "doc").rglob("*")) if _DOCUMENT.fullmatch(path.name)]
     places = (SHARE / "locale", *sorted(folders))
     catalogues = chain.from_iterable(sorted(place.rglob("LC_MESSAGES/*.mo")) for place in places)
-    yield _catalogue, [path for path in catalogues if path.parts[-3][:2] != "en"]
+    yield _catalogue, [path for path in catalogues if LANGUAGES.fullmatch(path.parts[-3])]
 
 
 def _source(path: Path) -> Found:
