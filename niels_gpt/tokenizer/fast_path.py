@@ -19,7 +19,7 @@ import numpy.typing as npt
 from niels_gpt.forks import new_lock
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import Gigatoken
-from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, Attribution, Layout, lay_out, prove
+from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, Layout, lay_out, prove
 from niels_gpt.tokenizer.pieces import ControlFinder, Encoded, Ids, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
@@ -67,6 +67,10 @@ class FastPath:
         if self._frames.characters > _CACHED_CHARACTERS:
             self._frames = Frames(self._finder)
         laid = lay_out(list(texts), list(facts), self._frames)
+        changed = self._changed_by_the_tokenizer(laid)
+        if changed:  # they take part as strings without text: their bytes are not those that the ids stand for
+            blank = [[""] * len(own) if at in changed else own for at, own in enumerate(texts)]
+            laid = lay_out(blank, list(facts), self._frames)
         with self._one_at_a_time:
             ids = self._ids(laid)
         found = prove(ids, self._lengths, laid)
@@ -77,27 +81,21 @@ class FastPath:
             parts = (slice(None, half), slice(half, None))
             return joined([self.encode(texts[part], facts[part], general) for part in parts])
         made = Encoded(ids, found.counts, found.lengths, laid.facts, laid.pieces)
-        unproven = self._unproven(laid, found)
-        if not unproven:
+        if found.proven.all() and not changed:
             return made
-        return replaced(made, unproven, general([texts[at] for at in unproven], [facts[at] for at in unproven]))
+        others = sorted(changed.union(np.flatnonzero(~found.proven).tolist()))
+        return replaced(made, others, general([texts[at] for at in others], [facts[at] for at in others]))
 
-    def _unproven(self, laid: Layout, found: Attribution) -> list[int]:
-        """The strings whose ids are not proven, or whose text the tokenizer would have normalised first."""
-        doubtful = ~found.proven
-        if self._form is not None:
-            doubtful |= laid.kinds >= (MAY_CHANGE if self._form == "NFC" else ASCII_ONLY + 1)
+    def _changed_by_the_tokenizer(self, laid: Layout) -> set[int]:
+        """The strings that the tokenizer brings into its Unicode form before it encodes them."""
+        if self._form is None:
+            return set()
+        doubtful = laid.kinds >= (MAY_CHANGE if self._form == "NFC" else ASCII_ONLY + 1)
         if not doubtful.any():
-            return []
+            return set()
         borders = laid.edges[edges_of(laid.pieces)].tolist()
-        return [
-            at
-            for at in np.flatnonzero(doubtful).tolist()
-            if not (found.proven[at] and self._is_normal(laid.data[borders[at] : borders[at + 1]]))
-        ]
-
-    def _is_normal(self, text: bytes) -> bool:
-        return self._form is None or unicodedata.is_normalized(self._form, text.decode())
+        strings = ((at, laid.data[borders[at] : borders[at + 1]]) for at in np.flatnonzero(doubtful).tolist())
+        return {at for at, text in strings if not unicodedata.is_normalized(self._form, text.decode())}
 
     def _ids(self, laid: Layout) -> Ids:
         """The ids of all strings.
@@ -115,7 +113,8 @@ class FastPath:
             alone: Ids = backend.encode(laid.data).view(np.int32)
             return alone
         borders, at = laid.edges[edges_of(laid.pieces)], laid.control_at
-        if at.size and (at.take(at.searchsorted(borders[:-1]), mode="clip") == borders[:-1]).all():
+        begins = borders[:-1][borders[:-1] < borders[1:]]  # of strings that have any text
+        if at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all():
             whole: Ids = backend.encode(laid.data).view(np.int32)
             return whole
         parts = [backend.encode(laid.data[a:b]).view(np.int32) for a, b in pairwise(borders.tolist())]
