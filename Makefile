@@ -9,6 +9,8 @@ READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
 ENCODING := tests/renderers/test_one_path.py tests/tokenizer/test_encoder.py
 
+PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
+
 .PHONY: help demo test check bench format clean
 
 help:  ## this list
@@ -17,8 +19,11 @@ help:  ## this list
 demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
 	$(BIN)/niels-gpt demo
 
-test: .venv/installed  ## all tests, file by file in two processes (at most 3 GB each); encoding once more without kernel
-	NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
+# One part after another, each in new processes: what libraries keep in memory adds up from file to file.
+test: .venv/installed  ## all tests, in two processes (at most 3 GB each); encoding once more without the native kernel
+	$(PYTEST) tests/renderers
+	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer
+	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer)
 	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(ENCODING)
 
 check: .venv/installed  ## style, types, and which floor may import which

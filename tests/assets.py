@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ TEMPLATES = sorted((ASSETS / "templates").glob("*.jinja"))
 needs_assets = pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
 
 
-@shared
+@partial(shared, most=2)
 def encoder_at(folder: Path) -> Any:
     """The encoder of a folder, loaded once for all tests: loading takes seconds and a hundred megabytes."""
     from niels_gpt.tokenizer.opening import open_encoder
@@ -26,7 +27,7 @@ def encoder_at(folder: Path) -> Any:
     return open_encoder(folder)
 
 
-@shared
+@partial(shared, most=2)
 def family_encoder(folder: Path, family: str) -> Any:
     """The encoder with a family's control tokens, which for some is another: set up once, for that takes seconds."""
     from niels_gpt.renderers.registry import FAMILIES

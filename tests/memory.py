@@ -13,7 +13,7 @@ import resource
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +28,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SHARED: list[Any] = []
 
 
-def shared(function: F) -> F:
-    """`functools.cache` whose objects are dropped when the worker has become large."""
-    made: Any = cache(function)
+def shared(function: F, most: int | None = None) -> F:
+    """`functools.cache` whose objects are dropped when the worker has become large; it holds at most `most`."""
+    made: Any = lru_cache(most)(function)
     _SHARED.append(made)
     return made
 
