@@ -15,8 +15,8 @@ from tests.export.sources import episodes, random_rows  # noqa: E402
 from tests.trainers.test_accumulation import gradient, model, open_with, token_losses  # noqa: E402
 
 # Everything that holds the process group lives in `train`, and both ranks are done with it before either gives it up:
-# a reducer that is still alive when the interpreter ends, or a store whose server has gone, aborts the process ("terminate
-# called without an active exception"), most often with PyTorch's CUDA build.
+# a reducer that is still alive when the interpreter ends, or a store whose server has gone, aborts the process
+# ("terminate called without an active exception"), most often with the CUDA build of PyTorch.
 RANK = """
 import sys
 from pathlib import Path
