@@ -20,7 +20,7 @@ demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches
 	$(BIN)/niels-gpt demo
 
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file.
-test: .venv/installed  ## all tests, in two processes (at most 3 GB each); encoding once more without the native kernel
+test: .venv/installed  ## all tests, in two processes; encoding once more without the native kernel
 	$(PYTEST) tests/renderers
 	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer
 	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer)

@@ -12,6 +12,7 @@ from typing import Any
 from niels_gpt.renderers.template import TemplateRenderer
 from niels_gpt.tokenizer.opening import open_encoder
 from tests.assets import ASSETS, FOLDERS
+from tests.memory import shared
 from tests.renderers.tiny_families import Tokens, byte_level
 
 SOURCES = {f"{path.parent.name}/{path.stem}": path for path in sorted(ASSETS.glob("templates*/*.jinja"))}
@@ -45,7 +46,7 @@ def controls() -> tuple[str, ...]:
     return ("<|im_end|>", *sorted({*found, *_MORE} - {"<|im_end|>"}))
 
 
-@cache
+@shared
 def encoder() -> Any:
     folder = Path(tempfile.mkdtemp(prefix="tiny-every-"))
     byte_level(Tokens(controls=controls(), added=("<think>", "</think>"))).save(str(folder / "tokenizer.json"))
@@ -53,7 +54,7 @@ def encoder() -> Any:
     return open_encoder(folder)
 
 
-@cache
+@shared
 def renderer_of(name: str) -> TemplateRenderer:
     return TemplateRenderer(
         encoder(), template=source_of(name), clock=lambda form: "2026-01-01", bos_token="<s>", eos_token="<|im_end|>"
