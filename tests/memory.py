@@ -76,7 +76,13 @@ def resident() -> int:
 
 
 def peak() -> int:
-    """The most bytes that this process ever held in memory."""
+    """The most bytes that this program ever held in memory.
+
+    On Linux `ru_maxrss` would count what the process that started it held, too.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

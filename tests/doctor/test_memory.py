@@ -13,19 +13,21 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
+from tests.conftest import REPOSITORY
 from tests.doctor.made import as_rows, chats, rows, samples
 from tests.doctor.planted_documents import built, texts
 from tests.renderers.tiny_families import folder_of
 
 DIAGNOSE = """
-import resource, sys
+import sys
 from niels_gpt.doctor import diagnose
+from tests.memory import peak
 file, tokenizer, rows = sys.argv[1:]
 options = {"tokenizer": tokenizer, "renderer": "chatml"} if tokenizer else {}
 report = diagnose(file, **options)
 assert report.rows == int(rows), report.rows
 assert set(report.rules("warning")) <= {"duplicate-row"}, report.rules()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(peak() / 2**20)
 """
 BLOCK = 256  # rows that are written again and again
 ROOM = 10.0  # MiB: allocators' ways, and 16 bytes a row (with the sort, 48)
@@ -61,7 +63,7 @@ def as_cache(copies: int, folder: Path) -> tuple[Path, int]:
 def peak_mib(file: Path, rows: int, tokenizer: str) -> float:
     """The peak resident memory of a process that diagnoses a file, in MiB."""
     command = [sys.executable, "-c", DIAGNOSE, str(file), tokenizer, str(rows)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return float(done.stdout)
 

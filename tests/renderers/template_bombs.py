@@ -13,8 +13,9 @@ import resource
 import sys
 import time
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from tests.memory import peak
 
 E = "{% endfor %}"
 NS = "{% set ns = namespace(x='x', l=[1], d={}, n=3, t=(1,)) %}"
@@ -533,14 +534,6 @@ def run(name: str, messages: list[dict[str, Any]]) -> tuple[str, float]:
     return ended, time.process_time() - start
 
 
-def _peak() -> int:
-    """The most memory that this process has had, in MiB; `getrusage` would count that of the one which started it."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) // 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
 def main(names: list[str], memory: int) -> None:
     """Run bombs in this process and write a line of JSON for each."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -548,7 +541,7 @@ def main(names: list[str], memory: int) -> None:
     for name in names:
         print(json.dumps({"bomb": name}), flush=True)
         ended, seconds = run(name, messages)
-        print(json.dumps({"bomb": name, "ended": ended, "seconds": seconds, "peak": _peak()}), flush=True)
+        print(json.dumps({"bomb": name, "ended": ended, "seconds": seconds, "peak": peak() >> 20}), flush=True)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,17 @@ from tests.scale.builds import write_chats, write_texts
 
 OPTIONS = {"pretrain": {"shard_bytes": 1 << 26}, "episodes": {}}
 BUILD = """
-import resource, sys
+import sys
 from pathlib import Path
 from niels_gpt.tokenizer import load_tokenizer
+from tests.memory import peak
 from tests.scale.builds import build, source_of, units
 
 if __name__ == "__main__":
     kind, file, out, tokenizer, workers = sys.argv[1:]
     source = source_of(kind, Path(file))
     build(kind, source, Path(out), load_tokenizer(tokenizer), units(1 << 20, int(workers)), **OPTIONS)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak() / 2**20)
 """
 
 

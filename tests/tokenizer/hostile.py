@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from niels_gpt.errors import NielsError
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer.opening import open_encoder
 from niels_gpt.tokenizer.training import train_tokenizer
+from tests.memory import peak
 from tests.tokenizer import tiny
 
 Place = list[Any]
@@ -213,15 +213,15 @@ def main(first: int, count: int) -> None:
             change_file(
                 rng.choice([*files, folder / files[0].name if base.name == "spm" else folder / "tokenizer.json"]), rng
             )
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            before = peak()
             became = judged(folder)
-            grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+            grown = (peak() - before) >> 20
             if became.startswith("fault") or grown > 600:
                 print(f"seed {seed}, {grown} MiB more: {became}", flush=True)
                 became = "fault"
             found[became] += 1
             shutil.rmtree(folder)
-    print(json.dumps(found), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, flush=True)
+    print(json.dumps(found), peak() >> 20, flush=True)
 
 
 if __name__ == "__main__":
