@@ -14,7 +14,7 @@ from niels_gpt.doctor.cli import doctor
 from niels_gpt.episodes.cli import app as episodes_app
 from niels_gpt.exchange_cli import export_command, import_command
 from niels_gpt.interrupts import interruptible
-from niels_gpt.renderers.options import Date, LossPreset, RendererName, Rendering, Template, ToolBodies
+from niels_gpt.renderers.options import Date, Isolate, LossPreset, RendererName, Rendering, Template, ToolBodies
 from niels_gpt.scale.cli import fetch, publish
 from niels_gpt.terminal import ShownProgress, out, print_json, run
 
@@ -112,6 +112,7 @@ def render(
     renderer: RendererName = None,
     template: Template = None,
     date: Date = None,
+    isolate: Isolate = False,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
     table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
@@ -125,7 +126,7 @@ def render(
     from niels_gpt.explorer.show import print_view, show_view
     from niels_gpt.sources.chat_file import nth_conversation
 
-    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()), isolate)
     view = view_rendered(rendering.renderer(tokenizer), nth_conversation(file, number), rendering.loss_on)
     if as_json:
         print_view(view)

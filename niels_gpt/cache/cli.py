@@ -32,6 +32,7 @@ from niels_gpt.manifests import SEAL, UNSEALED
 from niels_gpt.renderers.options import (
     AllowPartial,
     Date,
+    Isolate,
     LossPreset,
     RendererName,
     Rendering,
@@ -100,6 +101,7 @@ def build_sft(
     renderer: RendererName = None,
     template: Template = None,
     date: Date = None,
+    isolate: Isolate = False,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
     allow_partial: AllowPartial = False,
@@ -141,7 +143,7 @@ def build_sft(
 
     source = chat_files(files, form)
     chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
-    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()), isolate)
     encoder = rendering.renderer(tokenizer) if rendering.wanted(tokenizer) else load_tokenizer(tokenizer)
     with ShownProgress() as progress:
         config = source.config()

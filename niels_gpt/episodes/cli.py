@@ -23,6 +23,7 @@ from niels_gpt.manifests import SEAL, UNSEALED
 from niels_gpt.renderers.options import (
     AllowPartial,
     Date,
+    Isolate,
     LossPreset,
     RendererName,
     Rendering,
@@ -67,6 +68,7 @@ def build(
     renderer: RendererName = None,
     template: Template = None,
     date: Date = None,
+    isolate: Isolate = False,
     loss_on: LossPreset = None,
     tool_bodies: ToolBodies = None,
     allow_partial: AllowPartial = False,
@@ -117,7 +119,7 @@ def build(
 
     source = chat_files(files, form)
     chosen = open_engine(engine, workers, unit_bytes, unit_timeout, ray_address)
-    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()))
+    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()), isolate)
     with ShownProgress() as progress:
         config = source.config()
         progress.note(read_as(source, config))

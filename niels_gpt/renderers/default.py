@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from niels_gpt.renderers.configs import DefaultRendererConfig, with_options
+from niels_gpt.renderers.isolation import Isolation
 from niels_gpt.renderers.template import TemplateRenderer, no_clock
 
 
@@ -26,6 +27,7 @@ class DefaultRenderer(TemplateRenderer):
         *,
         template: str | None = None,
         clock: Callable[[str], str] = no_clock,
+        isolate: Isolation | None = None,
         **options: Any,
     ) -> None:
         given = DefaultRendererConfig() if config is None else config
@@ -34,6 +36,7 @@ class DefaultRenderer(TemplateRenderer):
             tokenizer,
             template=template,
             clock=clock,
+            isolate=isolate,
             tool_parser=self.config.tool_parser,
             reasoning_parser=self.config.reasoning_parser,
             **self.config.variables,

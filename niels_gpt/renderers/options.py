@@ -26,6 +26,14 @@ RendererName = Annotated[
 ]
 Template = Annotated[Path | None, typer.Option(help="Another chat template than the tokenizer's.")]
 Date = Annotated[str | None, typer.Option(help="The day, 2026-01-31, for formats that tell it.")]
+Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate",
+        help="Run the chat template in a process of its own, with 2 GiB and 10 seconds for a conversation: for a "
+        "template from a stranger.",
+    ),
+]
 LossPreset = Annotated[
     str | None,
     typer.Option(
@@ -63,6 +71,7 @@ class Rendering:
     date: str | None = None
     preset: str | None = None
     tool_bodies: tuple[str, ...] = ()
+    isolate: bool = False
 
     def wanted(self, tokenizer: Path) -> bool:
         """A renderer is asked for, or is all that this tokenizer can be used with.
@@ -71,7 +80,7 @@ class Rendering:
             UsageError: a choice of tokens for our own sentinels, which train every assistant turn.
         """
         hugging_face = (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json"
-        if self.name or self.template or hugging_face:
+        if self.name or self.template or self.isolate or hugging_face:
             return True
         if self.loss_on is not None:
             raise UsageError(
@@ -84,7 +93,9 @@ class Rendering:
         """See `open_renderer`."""
         from niels_gpt.renderers.opening import open_renderer
 
-        return open_renderer(tokenizer, self.name or "auto", template=self.template, date=self.date)
+        return open_renderer(
+            tokenizer, self.name or "auto", template=self.template, date=self.date, isolate=self.isolate
+        )
 
     @property
     def loss_on(self) -> LossOn | None:

@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.inputs import read_text
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
@@ -17,6 +19,7 @@ from niels_gpt.renderers.completion import Completion, shown
 from niels_gpt.renderers.control_text import KNOWN_ROLES, UNKNOWN_ROLE, check_controls
 from niels_gpt.renderers.encode import encode, render_conversations
 from niels_gpt.renderers.images import refuse_images
+from niels_gpt.renderers.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.jinja import Chunk
 from niels_gpt.renderers.ownership import disowned, invented_turn, owned, run_of_none, turns, untraced
 from niels_gpt.renderers.parsers import get_reasoning_parser, get_tool_parser
@@ -62,6 +65,8 @@ class TemplateRenderer:
         stops: spellings that end a turn beside the tokenizer's eos, for formats whose stop is ordinary text.
         tool_parser, reasoning_parser: names of `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
         roles: more roles that the template may write into its control tokens, beside those of `KNOWN_ROLES`.
+        isolate: run the template in a process of its own, which the system stops at these limits; for a template from
+            a stranger.
         variables: more variables of the template, such as `enable_thinking=False`. Those named `..._token` are
             control tokens where the template writes them, as the tokenizer's own (`bos_token`) are; texts of others
             are not.
@@ -80,6 +85,7 @@ class TemplateRenderer:
         tool_parser: str | None = None,
         reasoning_parser: str | None = None,
         roles: Sequence[str] = (),
+        isolate: Isolation | None = None,
         **variables: Any,
     ) -> None:
         self.encoder = open_encoder(tokenizer)
@@ -93,8 +99,13 @@ class TemplateRenderer:
         self._variables = {**self.encoder.special_tokens, **variables}
         self._seen = {name: _variable(name, value) for name, value in self._variables.items()}
         self._roles = {role: wholly(role, NOWHERE) for role in KNOWN_ROLES.union(roles)}
-        self._template = compile_template(source, clock)
-        self._fixed_prompt = fixed_prompt(source, clock, self._seen)
+        self._isolate = isolate
+        self._compiled = self._compile()
+        self._fixed_prompt = (
+            self._compiled.fixed_prompt(self._seen)
+            if isinstance(self._compiled, TemplateProcess)
+            else fixed_prompt(source, clock, self._seen)
+        )
         told = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         self._stop_ids = list(dict.fromkeys([*told, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
@@ -228,7 +239,16 @@ class TemplateRenderer:
         seen = [self._as_seen(message, index) for index, message in enumerate(messages)]
         offered = trace(tools, LABEL)
         variables = {"messages": seen, "tools": offered, "documents": None, "add_generation_prompt": gen}
-        return run_template(self._template, variables | self._seen)
+        given = variables | self._seen
+        if isinstance(self._compiled, TemplateProcess):
+            return self._compiled.run(given)
+        return run_template(self._compiled, given)
+
+    def _compile(self) -> jinja2.Template | TemplateProcess:
+        """The template, here or in a process of its own."""
+        if self._isolate is not None:
+            return TemplateProcess(self.source, self._clock, self._isolate)
+        return compile_template(self.source, self._clock)
 
     def _as_seen(self, message: Message, index: int) -> MessageDict:
         """A message as Transformers hands it to templates, its body traced; nothing but known roles is trusted."""
@@ -302,11 +322,11 @@ class TemplateRenderer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Templates are compiled again where they arrive."""
-        return {key: value for key, value in self.__dict__.items() if key != "_template"}
+        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        self._template = compile_template(self.source, self._clock)
+        self._compiled = self._compile()
 
 
 def load_template(path: str | Path) -> str:

@@ -221,7 +221,7 @@ class BoundedContext(Context):
     def looped(self, value: Any) -> Any:
         """What a loop goes through: the characters of a text are texts of their own."""
         if isinstance(value, str):
-            self.budget.spend(len(value) * (TRACED_ELEMENT + 8 * runs_in(value)))
+            self.budget.spend(len(value) * TRACED_ELEMENT)
         return value
 
     def charge(self, units: int) -> bool:

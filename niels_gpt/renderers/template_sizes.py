@@ -21,7 +21,6 @@ from niels_gpt.renderers.template_budget import (
     TRACED_ELEMENT,
     Budget,
     is_sequence,
-    runs_in,
     size_of,
     text_size,
 )
@@ -70,7 +69,7 @@ def _number(digits: str) -> int:
 
 
 def _element(text: Any) -> int:
-    return ELEMENT if type(text) in (str, bytes) else TRACED_ELEMENT + runs_in(text)
+    return ELEMENT if type(text) in (str, bytes) else TRACED_ELEMENT
 
 
 def _read(budget: Budget, values: tuple[Any, ...], named: Mapping[str, Any]) -> int:

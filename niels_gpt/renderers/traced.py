@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Final, SupportsIndex
 
 NOWHERE: Final = -1
@@ -55,6 +56,21 @@ class Traced(str):
             at += length
         return type(self)(str.__getitem__(self, slice(start, stop)), tuple(runs))
 
+    def cuts(self, spans: Iterable[tuple[int, int]]) -> Iterator[Traced]:
+        """`cut` of many spans whose starts ascend, going through the runs once."""
+        runs, first, base = self.runs, 0, 0
+        for start, stop in spans:
+            while first < len(runs) and base + runs[first][0] <= start:
+                base += runs[first][0]
+                first += 1
+            kept, number, at = [], first, base
+            while number < len(runs) and at < stop:
+                end = at + runs[number][0]
+                if end > start and end > at:
+                    kept.append((min(stop, end) - max(start, at), runs[number][1]))
+                number, at = number + 1, end
+            yield type(self)(str.__getitem__(self, slice(start, stop)), tuple(kept))
+
     # ---- joining
 
     def __add__(self, other: str) -> Traced:
@@ -87,12 +103,24 @@ class Traced(str):
             start, stop, step = key.indices(len(self))
             if step == 1:
                 return self.cut(start, max(start, stop))
-            return joined(self.cut(at, at + 1) for at in range(start, stop, step))
+            return Traced(str.__getitem__(self, key), self._stepped(range(start, stop, step)))
         at = range(len(self))[operator.index(key)]  # raises TypeError and IndexError as a string does
         return self.cut(at, at + 1)
 
     def __iter__(self) -> Any:
-        return (self.cut(at, at + 1) for at in range(len(self)))
+        return self.cuts((at, at + 1) for at in range(len(self)))
+
+    def _stepped(self, places: range) -> tuple[Run, ...]:
+        """The runs of the characters at these places; runs 3 5 at 1 3 5 7 leave 1 3."""
+        rising = places if places.step > 0 else places[::-1]
+        runs, before, end = [], 0, 0
+        for length, origin in self.runs:
+            end += length
+            until = len(range(rising.start, min(end, rising.stop), rising.step))  # places before the run's end
+            if until > before:
+                runs.append((until - before, origin))
+            before = until
+        return tuple(runs if places.step > 0 else reversed(runs))
 
     def strip(self, characters: str | None = None) -> Traced:
         """As `str.strip`."""
@@ -125,12 +153,9 @@ class Traced(str):
     def splitlines(self, keepends: bool = False) -> list[str]:
         """As `str.splitlines`."""
         kept = str.splitlines(self, True)
-        plain = str.splitlines(self, keepends)
-        lines, at = [], 0
-        for whole, line in zip(kept, plain, strict=True):
-            lines.append(self.cut(at, at + len(line)))
-            at += len(whole)
-        return list(lines)
+        shown = str.splitlines(self, keepends)
+        starts = accumulate(map(len, kept), initial=0)
+        return list(self.cuts((at, at + len(line)) for at, line in zip(starts, shown, strict=False)))
 
     def partition(self, sep: str) -> tuple[str, str, str]:
         """As `str.partition`."""
@@ -152,13 +177,13 @@ class Traced(str):
 
             "xyxyx" split at "xyx"    parts "" "yx"    at 0 and 3 (not 1, where "yx" stands as well)
         """
-        found: list[str] = []
+        spans: list[tuple[int, int]] = []
         at = 0
         for part in parts:
             at = str.index(self, part, at) if sep is None else at
-            found.append(self.cut(at, at + len(part)))
+            spans.append((at, at + len(part)))
             at += len(part) + len(sep or "")
-        return found
+        return list(self.cuts(spans))
 
     # ---- changing
 
@@ -167,23 +192,23 @@ class Traced(str):
         left = count.__index__()
         if left == 0 or old not in self:
             return self
-        parts: list[str] = []
+        spans: list[tuple[int, int]] = []  # what stays
         at = skipped = 0
         while left != 0 and (found := str.find(self, old, at + skipped)) >= 0:
-            parts += [self.cut(at, found), new]
+            spans.append((at, found))
             at = found + len(old)
             skipped = not old  # nothing is found before every character, and once at the end
             left -= 1
-        return joined([*parts, self.cut(at, len(self))])
+        return joined(self.cuts([*spans, (at, len(self))]), new)
 
     def _changed(self, change: Callable[[str], str]) -> Traced:
         """A change that keeps characters in place; where it does not, each run is changed on its own."""
         changed = change(plain(self))
         if len(changed) == len(self):
             return type(self)(changed, self.runs)
-        parts, at = [], 0
+        text, parts, at = plain(self), [], 0
         for length, origin in self.runs:
-            part = change(plain(self)[at : at + length])
+            part = change(text[at : at + length])
             parts.append(Traced(part, ((len(part), origin),)))
             at += length
         whole = joined(parts)
