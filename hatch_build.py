@@ -1,4 +1,4 @@
-"""Builds the native kernel (`niels_gpt/_kernel.c`) when the package is installed, if there is a C compiler.
+"""Builds the native kernel (`niels_gpt/_kernel*.c`) when the package is installed, if there is a C compiler.
 
 The kernel is optional: without a compiler the installation succeeds, says so, and the package uses numpy. It uses the
 limited API of Python 3.11, so one wheel serves 3.11 and every later version.
@@ -15,7 +15,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "niels_gpt/_kernel.c"
+SOURCES = "niels_gpt/_kernel*.c"
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -30,7 +30,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         built = root / "niels_gpt" / f"_kernel{_suffix()}"
         try:
-            _compile(root / SOURCE, built)
+            _compile(sorted(root.glob(SOURCES)), built)
         except Exception as error:  # setuptools raises many kinds where there is no compiler
             if os.environ.get("NIELS_GPT_KERNEL") == "require":
                 raise
@@ -47,13 +47,13 @@ def _suffix() -> str:
     return ".pyd" if sys.platform == "win32" else ".abi3.so"
 
 
-def _compile(source: Path, built: Path) -> None:
-    """Compile one C file into an extension module, whole or not at all."""
+def _compile(sources: list[Path], built: Path) -> None:
+    """Compile C files into one extension module, whole or not at all."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    flags = [] if sys.platform == "win32" else ["-O2", "-std=c11"]
-    extension = Extension("niels_gpt._kernel", [str(source)], extra_compile_args=flags, py_limited_api=True)
+    flags = [] if sys.platform == "win32" else ["-O2", "-std=c11", "-fvisibility=hidden"]
+    extension = Extension("niels_gpt._kernel", list(map(str, sources)), extra_compile_args=flags, py_limited_api=True)
     command = build_ext(Distribution({"ext_modules": [extension]}))
     with tempfile.TemporaryDirectory(dir=built.parent.parent, prefix=".kernel-") as folder:
         command.build_temp = command.build_lib = folder

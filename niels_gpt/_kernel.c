@@ -8,15 +8,13 @@
  * `niels_gpt/kernel.py` chooses between these and the numpy functions of the same names in
  * `niels_gpt/tokenizer/layout.py`, which are the reference in the tests.
  *
- * Only the limited API of Python 3.11 is used, so one build serves 3.11 and later. Nothing is kept between calls.
+ * `_kernel_messages.c` holds what reads messages. Nothing is kept between calls.
  * Every length is checked before a loop relies on it; callers cannot make these functions read outside of a buffer.
  * Results are new bytes objects, so nothing that a caller holds is ever written to. tests/fuzz_kernel.py runs both
  * functions on hostile input under the sanitizers.
  */
 
-#define Py_LIMITED_API 0x030B0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_kernel.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -30,17 +28,26 @@ enum { ASCII_ONLY = 0, SAFE_IN_NFC = 1, MAY_CHANGE = 2 };
 /* Ranges in which no character changes under NFC, combines with the one before it, or is reordered. Checked character
  * by character against `unicodedata` in tests/tokenizer/test_layout.py. */
 static const uint32_t SAFE[][2] = {
-    {0x0000, 0x02FF}, {0x0400, 0x0482}, {0x048A, 0x052F}, {0x05D0, 0x05EA}, {0x2010, 0x2027}, {0x2030, 0x205E},
-    {0x20A0, 0x20C0}, {0x2190, 0x21FF}, {0x2500, 0x27BF}, {0x3001, 0x3029}, {0x3041, 0x3096}, {0x30A1, 0x30FA},
-    {0x30FC, 0x30FF}, {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0xFF01, 0xFFBE}, {0x1F300, 0x1F5FF}, {0x1F600, 0x1F64F},
-    {0x1F680, 0x1F6D7}, {0x1F900, 0x1F9FF},
+    {0x0000, 0x02FF},   {0x038E, 0x03A1},   {0x03A3, 0x0482},   {0x048A, 0x052F},   {0x0531, 0x0556},
+    {0x05D0, 0x05EA},   {0x0620, 0x064A},   {0x0660, 0x066F},   {0x0671, 0x06D5},   {0x06EE, 0x06FF},
+    {0x0904, 0x093B},   {0x093D, 0x094C},   {0x0960, 0x097F},   {0x10D0, 0x10FF},   {0x1E00, 0x1F15},
+    {0x2002, 0x2064},   {0x2074, 0x208E},   {0x20A0, 0x20C0},   {0x2100, 0x2125},   {0x212C, 0x218B},
+    {0x2190, 0x2328},   {0x232B, 0x2426},   {0x2460, 0x2ADB},   {0x2ADD, 0x2B73},   {0x3000, 0x3029},
+    {0x3041, 0x3096},   {0x309B, 0x30FF},   {0x4E00, 0x9FFF},   {0xAC00, 0xD7A3},   {0xFE00, 0xFE0F},
+    {0xFF01, 0xFFBE},   {0x1F1E6, 0x1F1FF}, {0x1F300, 0x1F64F}, {0x1F680, 0x1F6D7}, {0x1F900, 0x1F9FF},
 };
 
 static int is_safe(uint32_t point)
 {
-    for (size_t at = 0; at < sizeof(SAFE) / sizeof(SAFE[0]); at++) {
-        if (point <= SAFE[at][1])
-            return point >= SAFE[at][0];
+    size_t low = 0, high = sizeof(SAFE) / sizeof(SAFE[0]); /* the range that may hold it is low, or before high */
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        if (point > SAFE[middle][1])
+            low = middle + 1;
+        else if (point >= SAFE[middle][0])
+            return 1;
+        else
+            high = middle;
     }
     return 0;
 }
@@ -207,17 +214,12 @@ static PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
     return PyBytes_FromStringAndSize(NULL, count * width);
 }
 
-PyDoc_STRVAR(layout_doc,
-             "layout(texts, facts, frames)\n--\n\n"
-             "Lay the pieces of many strings end to end.\n\n"
-             "See `niels_gpt.tokenizer.layout.layout`, which returns the same as arrays.");
-
-static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
+/* What `layout` returns. `worst` becomes the worst kind of a string, `led` whether every string that is not empty begins
+ * with a control token. */
+static PyObject *laid_out(PyObject *texts, PyObject *facts, PyObject *frames, int *worst, int *led)
 {
-    PyObject *texts, *facts, *frames, *result = NULL;
     PyObject *data = NULL, *edges = NULL, *bits = NULL, *counts = NULL, *at = NULL, *ids = NULL, *kinds = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O:layout", &PyList_Type, &texts, &PyList_Type, &facts, &frames))
-        return NULL;
+    PyObject *result = NULL;
     Py_ssize_t strings = PyList_Size(texts), count = 0;
     if (PyList_Size(facts) != strings) {
         PyErr_SetString(PyExc_ValueError, "as many lists of facts as of texts are needed");
@@ -259,8 +261,11 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
     int32_t *fact = (int32_t *)PyBytes_AsString(bits), *id = (int32_t *)PyBytes_AsString(ids);
     char *kind = PyBytes_AsString(kinds);
     Py_ssize_t k = 0, byte = 0;
+    *worst = ASCII_ONLY;
+    *led = 1;
     for (Py_ssize_t string = 0; string < strings; string++) {
-        Py_ssize_t start = byte;
+        const Py_ssize_t start = byte;
+        const int64_t *const first = position; /* its first control token, if it has one */
         for (Py_ssize_t stop = k + (Py_ssize_t)counted[string]; k < stop; k++) {
             edge[k] = byte;
             fact[k] = pieces[k].fact;
@@ -276,7 +281,10 @@ static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
             }
             byte += pieces[k].size;
         }
-        kind[string] = (char)kind_of((const unsigned char *)out + start, byte - start);
+        const int found = kind_of((const unsigned char *)out + start, byte - start);
+        kind[string] = (char)found;
+        *worst = found > *worst ? found : *worst;
+        *led = *led && (byte == start || (position > first && *first == start));
     }
     edge[count] = byte;
     result = PyTuple_Pack(7, data, edges, bits, counts, at, ids, kinds);
@@ -292,19 +300,35 @@ done:
     return result;
 }
 
+PyDoc_STRVAR(layout_doc,
+             "layout(texts, facts, frames)\n--\n\n"
+             "Lay the pieces of many strings end to end.\n\n"
+             "See `niels_gpt.tokenizer.layout.layout`, which returns the same as arrays.");
+
+static PyObject *layout(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *texts, *facts, *frames;
+    int worst, led;
+    if (!PyArg_ParseTuple(args, "O!O!O:layout", &PyList_Type, &texts, &PyList_Type, &facts, &frames))
+        return NULL;
+    return laid_out(texts, facts, frames, &worst, &led);
+}
+
 /* ------------------------------------------------------------------ attribute */
 
-/* A contiguous array of one axis, of signed integers of `width` bytes in the machine's own order. */
+/* A contiguous array of one axis, of integers of `width` bytes in the machine's own order, or the bytes of one. Ids may
+ * be unsigned; one above INT32_MAX is then read as a negative number, which is outside of every vocabulary. */
 static int buffer(PyObject *given, Py_buffer *view, Py_ssize_t width, const char *name)
 {
     if (PyObject_GetBuffer(given, view, PyBUF_ND | PyBUF_FORMAT) < 0)
         return -1;
-    const char *format = view->format; /* NULL stands for unsigned bytes */
-    if (view->ndim != 1 || view->itemsize != width || format == NULL || format[0] == 0 || format[1] != 0 ||
-        strchr("ilq", format[0]) == NULL || (uintptr_t)view->buf % (uintptr_t)width != 0) {
+    const char *const format = view->format ? view->format : "B";
+    const int whole = PyBytes_CheckExact(given) && view->len % width == 0;
+    const int integers = view->itemsize == width && format[0] && !format[1] && strchr("ilqILQ", format[0]) != NULL;
+    if (view->ndim != 1 || !(whole || integers) || (uintptr_t)view->buf % (uintptr_t)width != 0) {
         PyErr_Format(PyExc_TypeError,
                      "%s must be an aligned array of one axis of int%zd; found %d axes of items of %zd bytes, format %.20s",
-                     name, 8 * width, view->ndim, view->itemsize, format ? format : "B");
+                     name, 8 * width, view->ndim, view->itemsize, format);
         PyBuffer_Release(view);
         return -1;
     }
@@ -402,17 +426,17 @@ PyDoc_STRVAR(attribute_doc,
              "Prove the ids of many strings and count the tokens of each piece.\n\n"
              "See `niels_gpt.tokenizer.layout.attribute`, which returns the same as arrays.");
 
-static PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
+enum { IDS, LENGTHS, EDGES, PIECES, AT, CONTROLS, ARRAYS };
+
+/* What `attribute` returns for its six arguments. */
+static PyObject *attributed(PyObject *const *given)
 {
-    enum { IDS, LENGTHS, EDGES, PIECES, AT, CONTROLS, ARRAYS };
     static const char *const names[ARRAYS] = {"ids", "lengths", "edges", "pieces", "control_at", "control_ids"};
     static const Py_ssize_t widths[ARRAYS] = {4, 4, 8, 8, 8, 4};
-    PyObject *given[ARRAYS], *counts = NULL, *own = NULL, *proven = NULL, *result = NULL;
+    PyObject *counts = NULL, *own = NULL, *proven = NULL, *result = NULL;
     Py_buffer views[ARRAYS];
     Py_ssize_t items[ARRAYS];
     int held = 0;
-    if (!PyArg_ParseTuple(args, "OOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
-        return NULL;
     for (; held < ARRAYS; held++) {
         if (buffer(given[held], &views[held], widths[held], names[held]) < 0)
             goto done;
@@ -443,7 +467,8 @@ static PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
     const int complete = walk(&w);
     if (!complete)
         memset(w.proven, 0, w.strings);
-    result = PyTuple_Pack(4, counts, own, proven, complete ? Py_True : Py_False);
+    const int all = complete && memchr(w.proven, 0, w.strings) == NULL;
+    result = PyTuple_Pack(5, counts, own, proven, complete ? Py_True : Py_False, all ? Py_True : Py_False);
 done:
     while (held > 0)
         PyBuffer_Release(&views[--held]);
@@ -453,11 +478,63 @@ done:
     return result;
 }
 
+static PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *given[ARRAYS];
+    if (!PyArg_ParseTuple(args, "OOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
+        return NULL;
+    return attributed(given);
+}
+
+/* ------------------------------------------------------------------ encode */
+
+PyDoc_STRVAR(encode_doc,
+             "encode(texts, facts, frames, lengths, backend, doubtful)\n--\n\n"
+             "`layout`, the ids that `backend` gives for all the bytes, and `attribute`.\n\n"
+             "Returns `(laid, ids, found)`. Where a string's kind is `doubtful` or worse, or one of several strings does\n"
+             "not begin with a control token, nothing is encoded: `(laid, None, None)`.");
+
+static PyObject *encode(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *texts, *facts, *frames, *lengths, *backend, *found = NULL, *result = NULL;
+    int doubtful, worst, led;
+    if (!PyArg_ParseTuple(args, "O!O!OOOi:encode", &PyList_Type, &texts, &PyList_Type, &facts, &frames, &lengths,
+                          &backend, &doubtful))
+        return NULL;
+    PyObject *laid = laid_out(texts, facts, frames, &worst, &led);
+    if (laid == NULL)
+        return NULL;
+    PyObject *const counts = PyTuple_GetItem(laid, 3);
+    if (worst >= doubtful || !(led || PyBytes_Size(counts) == sizeof(int64_t))) {
+        result = PyTuple_Pack(3, laid, Py_None, Py_None);
+        Py_DECREF(laid);
+        return result;
+    }
+    PyObject *ids = PyObject_CallFunctionObjArgs(backend, PyTuple_GetItem(laid, 0), NULL);
+    if (ids != NULL) {
+        PyObject *const given[ARRAYS] = {
+            ids, lengths, PyTuple_GetItem(laid, 1), counts, PyTuple_GetItem(laid, 4), PyTuple_GetItem(laid, 5),
+        };
+        found = attributed(given);
+    }
+    if (found != NULL)
+        result = PyTuple_Pack(3, laid, ids, found);
+    Py_DECREF(laid);
+    Py_XDECREF(ids);
+    Py_XDECREF(found);
+    return result;
+}
+
 /* ------------------------------------------------------------------ module */
 
 static PyMethodDef methods[] = {
     {"layout", layout, METH_VARARGS, layout_doc},
     {"attribute", attribute, METH_VARARGS, attribute_doc},
+    {"encode", encode, METH_VARARGS, encode_doc},
+    {"copied", copied, METH_O, copied_doc},
+    {"roles_of", roles_of, METH_VARARGS, roles_of_doc},
+    {"json_text", json_text, METH_O, json_text_doc},
+    {"is_json", is_json, METH_O, is_json_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""What `_kernel.c` offers; see `niels_gpt.tokenizer.layout`."""
+"""What `_kernel.c` offers; see `niels_gpt.tokenizer.layout`, `niels_gpt.messages` and `niels_gpt.renderers.chat`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,4 +11,16 @@ def attribute(
     pieces: Any,
     control_at: Any,
     control_ids: Any,
-) -> tuple[bytes, bytes, bytes, bool]: ...
+) -> tuple[bytes, bytes, bytes, bool, bool]: ...
+def encode(
+    texts: list[list[str]],
+    facts: list[list[int]],
+    frames: Mapping[str, bytes],
+    lengths: Any,
+    backend: Any,
+    doubtful: int,
+) -> tuple[Any, Any, Any]: ...
+def copied(messages: list[Any]) -> list[Any]: ...
+def roles_of(messages: list[Any], allowed: tuple[str, ...]) -> list[str] | None: ...
+def json_text(value: Any) -> str | None: ...
+def is_json(text: Any) -> bool: ...

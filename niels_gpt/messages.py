@@ -15,6 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from niels_gpt.errors import MessageError
+from niels_gpt.kernel import native
 
 # Unknown keys stay: a chat template may read any key of a message.
 _KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
@@ -157,7 +158,11 @@ def reasoning_of(message: Message) -> str | None:
     """The reasoning that a message keeps apart, under any of the names in use; `None` if it has none."""
     if len(message) == 2:  # a role and a content: most messages
         return None
-    return next((held for name in REASONING_FIELDS if isinstance(held := message.get(name), str)), None)
+    for name in REASONING_FIELDS:
+        held = message.get(name)
+        if isinstance(held, str):
+            return held
+    return None
 
 
 def with_reasoning_apart(message: Message, index: int) -> Message:
@@ -252,28 +257,24 @@ def normalise(messages: object) -> list[Message]:
         MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
             `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`, `nested_too_deeply`.
     """
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+    if type(messages) is not list and (not isinstance(messages, Sequence) or isinstance(messages, str | bytes)):
         found = _shown(messages)
         raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
     if not messages:
         raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
-    made: list[Message] = []
-    for index, message in enumerate(messages):
-        if type(message) is dict and len(message) == 2:  # a role and a text, as most messages are: nearly for nothing
-            role: Any = message.get("role")
-            content: Any = message.get("content")
-            texts = type(role) is str and type(content) is str
-            if texts and role.isascii() and _is_text(content):
-                made.append({"role": role, "content": content})
-                continue
-        made.append(_normal(message, index))
-    return made
+    kernel = native()
+    copies: list[Any]
+    if kernel is None:
+        copies = list(map(_copied, messages))
+    else:
+        copies = kernel.copied(messages if type(messages) is list else list(messages))
+    if all(copies):
+        return copies
+    pairs = zip(copies, messages, strict=True)
+    return [_normal(message, index) if copy is None else copy for index, (copy, message) in enumerate(pairs)]
 
 
 def _normal(message: Any, index: int) -> Message:
-    made = _quick(message)
-    if made is not None:
-        return made
     tidy = _tidy(message, index)
     try:
         _adapter().validate_python(tidy)
@@ -282,14 +283,17 @@ def _normal(message: Any, index: int) -> Message:
     return cast("Message", tidy)  # not pydantic's copy, which has its own order of keys: `tojson` shows the caller's
 
 
-def _quick(message: Any) -> Message | None:
-    """A copy of a message made of texts and of calls as every API writes them; `None`: look more closely."""
+def _copied(message: Any) -> Message | None:
+    """A copy of a message made of texts and of calls as every API writes them; `None`: look more closely.
+
+    The native kernel does the same for all messages of a conversation.
+    """
     if type(message) is not dict or "role" not in message or "content" not in message:
         return None
     made = message.copy()
     for key, value in message.items():
         if key == "tool_calls" and type(value) is list:
-            made[key] = calls = list(map(_quick_call, value))
+            made[key] = calls = list(map(_copied_call, value))
             if None in calls:
                 return None
         elif key not in _TEXTS or not _is_text(value):
@@ -297,7 +301,7 @@ def _quick(message: Any) -> Message | None:
     return cast("Message", made)
 
 
-def _quick_call(call: Any) -> dict[str, Any] | None:
+def _copied_call(call: Any) -> dict[str, Any] | None:
     if type(call) is not dict or type(call.get("function")) is not dict:
         return None
     made, function = call.copy(), call["function"].copy()

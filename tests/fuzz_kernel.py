@@ -2,7 +2,7 @@
 
     python -m tests.fuzz_kernel --seconds 3600
 
-compiles `niels_gpt/_kernel.c` into a temporary directory with both sanitizers, starts a child process that loads it,
+compiles the kernel (`niels_gpt/_kernel*.c`) with both sanitizers, starts a child process that loads it,
 and compares every result with numpy. A sanitizer's finding ends the child at once with its report; a difference ends
 it with the seed of its input, which `--seed N --inputs 1` runs again. Leaks are looked for in
 `tests/tokenizer/test_layout.py`, by the memory that stays behind.
@@ -11,8 +11,10 @@ it with the seed of its input, which `--seed N --inputs 1` runs again. Leaks are
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.machinery
 import importlib.util
+import json
 import os
 import random
 import shutil
@@ -31,6 +33,7 @@ import numpy as np
 from niels_gpt.tokenizer import layout as by_numpy
 from niels_gpt.tokenizer.layout import Layout
 from niels_gpt.tokenizer.pieces import NO_IDS, SCAFFOLD
+from tests import odd_values
 from tests.tokenizer.layouts import (
     Frames,
     arguments,
@@ -66,7 +69,7 @@ def build(folder: Path) -> Path:
     built = folder / "_kernel.abi3.so"
     include = f"-I{sysconfig.get_path('include')}"
     command = ["gcc", "-shared", "-fPIC", "-std=c11", "-Wall", "-Wextra", "-Werror", *SANITIZERS, include]
-    subprocess.run([*command, str(ROOT / "niels_gpt/_kernel.c"), "-o", str(built)], check=True)
+    subprocess.run([*command, *map(str, sorted(ROOT.glob("niels_gpt/_kernel*.c"))), "-o", str(built)], check=True)
     return built
 
 
@@ -112,7 +115,9 @@ def fuzz(kernel: ModuleType, seconds: float, first: int, inputs: int | None) -> 
     while time.monotonic() < stop and (inputs is None or seed < first + inputs):
         rng = random.Random(seed)
         try:
-            accepted += rng.choice((well_formed, well_formed, hostile_lists, hostile_arrays))(kernel, rng)
+            accepted += rng.choice((well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json))(
+                kernel, rng
+            )
         except AssertionError as error:
             raise SystemExit(f"seed {seed}: {error!r}") from error
         seed += 1
@@ -226,6 +231,25 @@ def hostile_arrays(kernel: ModuleType, rng: random.Random) -> bool:
     return True
 
 
+def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
+    """Messages and values of any kind; what the kernel does not leave to Python must be as Python has it."""
+    given = [odd_values.message(rng) for _ in range(rng.randint(0, 4))]
+    copies = kernel.copied(given)
+    assert repr(copies) == repr(list(map(odd_values.copied, given))), "copies"
+    roles = kernel.roles_of(copies, ("system", "user", "assistant"))
+    assert roles in (None, [message and message["role"] for message in copies]), "roles"
+    value, text = odd_values.value(rng), odd_values.json_like(rng)
+    written = kernel.json_text(value)
+    assert written is None or written == json.dumps(value, ensure_ascii=False), "JSON"
+    if kernel.is_json(text):
+        json.loads(text)
+    for wrong in (value, text, given):
+        for function in (kernel.copied, kernel.json_text, kernel.is_json, lambda one: kernel.roles_of(one, ("user",))):
+            with contextlib.suppress(TypeError):
+                function(wrong)
+    return True
+
+
 def _numbers(rng: random.Random, size: int, width: int) -> Any:
     most = 2 ** (8 * width - 1)
     values = [rng.choice((0, 0, 1, 2, 5, 40, -1, most - 1, -most, rng.randrange(most))) for _ in range(size)]
@@ -260,12 +284,15 @@ def _form(rng: random.Random, array: Any) -> Any:
 
 
 def _compare(kernel: ModuleType, given: list[Any]) -> None:
-    counts, own, proven, complete = kernel.attribute(*given)
-    ids, lengths, edges, pieces, control_at, control_ids = map(np.asarray, given)
+    counts, own, proven, complete, all_proven = kernel.attribute(*given)
+    arrays = zip(given, (4, 4, 8, 8, 8, 4), strict=True)
+    signed = [np.frombuffer(bytes(memoryview(one)), f"i{width}") for one, width in arrays]
+    ids, lengths, edges, pieces, control_at, control_ids = signed
     if not lengths.size or (lengths == -(2**31)).any() or edges[-1] > 2**40:
         return  # numpy's does not take them
     other = by_numpy.attribute(ids, lengths, Layout(b"", edges, NO_IDS, pieces, control_at, control_ids, NO_IDS))
     assert complete is other.complete, "complete"
+    assert all_proven is other.all, "all proven"
     assert np.frombuffer(counts, np.int64).tolist() == other.counts.tolist(), "counts"
     assert np.frombuffer(own, np.int64).tolist() == other.lengths.tolist(), "lengths"
     assert np.frombuffer(proven, np.bool_).tolist() == other.proven.tolist(), "proven"

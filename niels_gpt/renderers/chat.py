@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
+from niels_gpt.kernel import native
 from niels_gpt.messages import Message, check_text, reasoning_of, with_reasoning_apart
 
 if TYPE_CHECKING:
@@ -17,12 +18,21 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 class Call(NamedTuple):
-    """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none)."""
+    """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none).
+
+    It is call `number` of message `msg`.
+    """
 
     name: str
     arguments: str | dict[str, Any]
-    id: str = ""
-    where: str = ""
+    id: str
+    msg: int
+    number: int
+
+    @property
+    def where(self) -> str:
+        """What errors call its function."""
+        return f"message {self.msg}: tool_calls.{self.number}.function"
 
     @property
     def json(self) -> str:
@@ -32,9 +42,12 @@ class Call(NamedTuple):
             MessageError: the text is not JSON (`wrong_arguments`).
         """
         if isinstance(self.arguments, str):
-            self._loaded(self.arguments)
+            kernel = native()
+            if kernel is None or not kernel.is_json(self.arguments):
+                self._loaded(self.arguments)
             return self.arguments
-        return to_json(self.arguments, self.where + ".arguments")
+        kernel = native()
+        return (kernel and kernel.json_text(self.arguments)) or to_json(self.arguments, self.where + ".arguments")
 
     @property
     def items(self) -> Mapping[str, Any]:
@@ -66,6 +79,15 @@ class Call(NamedTuple):
 class Chat:
     """Messages that `normalise` returned, the tools of the turn, and what lies where.
 
+    Args:
+        messages, tools: as the attributes.
+        allowed: the roles that the format has a place for.
+        name: of the format, for errors.
+        after_call: the messages follow an assistant's turn that is not among them and may have called tools.
+
+    Raises:
+        MessageError: a message has no place in the format; as `check_roles`.
+
     Attributes:
         messages: those given; what an assistant's thinking parts hold stands in `reasoning_content`.
         roles: of each message.
@@ -73,16 +95,27 @@ class Chat:
         prompted: the generation prompt follows the last message.
     """
 
-    def __init__(self, messages: Sequence[Message], tools: Tools | None) -> None:
-        self.messages = [
-            message if type(message["content"]) is str else with_reasoning_apart(message, index)
-            for index, message in enumerate(messages)
-        ]
-        self.roles = [message["role"] for message in messages]
-        self.tools = tools
+    def __init__(
+        self,
+        messages: list[Message],
+        tools: Tools | None,
+        allowed: tuple[str, ...],
+        name: str,
+        *,
+        after_call: bool = False,
+    ) -> None:
+        kernel = native()
+        roles: list[str] | None = None if kernel is None else kernel.roles_of(messages, allowed)
+        if roles is None:
+            check_roles(messages, allowed, format_name=name, after_call=after_call)
+            roles = [message["role"] for message in messages]
+            messages = [
+                message if type(message["content"]) is str else with_reasoning_apart(message, index)
+                for index, message in enumerate(messages)
+            ]
+        self.messages, self.roles, self.tools = messages, roles, tools
         self.prompted = False
-        self._last: dict[str, int] = {}
-        self._last_query: int | None = None
+        self._last_query = -1  # not looked for yet
 
     def text(self, index: int) -> str:
         """The content as one text.
@@ -122,38 +155,27 @@ class Chat:
 
     def calls(self, index: int) -> list[Call]:
         """The tool calls of an assistant message."""
-        calls = self.messages[index].get("tool_calls")
-        if not calls:
-            return []
-        unnamed = next((number for number, call in enumerate(calls) if not call["function"]["name"]), None)
-        if unnamed is not None:
-            raise MessageError(
-                "missing_field", f"message {index}: tool_calls.{unnamed}.function.name is empty; name the function"
-            )
-        return [
-            Call(
-                call["function"]["name"],
-                call["function"]["arguments"],
-                call.get("id", ""),
-                f"message {index}: tool_calls.{number}.function",
-            )
-            for number, call in enumerate(calls)
-        ]
+        made: list[Call] = []
+        for number, call in enumerate(self.messages[index].get("tool_calls") or ()):
+            function = call["function"]
+            made.append(Call(function["name"], function["arguments"], call.get("id", ""), index, number))
+            if not function["name"]:
+                raise MessageError("missing_field", f"{made[-1].where}.name is empty; name the function")
+        return made
 
     def calls_before(self, index: int) -> int:
         """How many calls earlier messages make."""
         return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
 
-    def last(self, role: str) -> int:
-        """The index of the last message with a role, -1 if there is none."""
-        if role not in self._last:
-            self._last[role] = max((i for i, found in enumerate(self.roles) if found == role), default=-1)
-        return self._last[role]
+    @cached_property
+    def last_user(self) -> int:
+        """The index of the last message of the user, -1 if there is none."""
+        return len(self.roles) - 1 - self.roles[::-1].index("user") if "user" in self.roles else -1
 
     @property
     def last_query(self) -> int:
         """The last user message that is no tool result in a user's clothes; the last message if there is none."""
-        if self._last_query is None:
+        if self._last_query < 0:
             at = last = len(self.roles) - 1
             while at >= 0 and not (self.roles[at] == "user" and not self._is_result(at)):
                 at -= 1
@@ -198,6 +220,10 @@ def to_json(value: Any, where: str = "a tool") -> str:
     Raises:
         MessageError: naming `where`: not JSON, or a text that no encoding can write.
     """
+    kernel = native()
+    quick: str | None = None if kernel is None else kernel.json_text(value)
+    if quick is not None:
+        return quick
     try:
         text = _write(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.rendered import MultiModalData, PlaceholderRange, RenderedBatch
+from niels_gpt.renderers.rendered import MultiModalData, PlaceholderRange, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.pieces import Ids, Positions
 from niels_gpt.tokenizer.protocol import PieceEncoder
@@ -88,6 +88,16 @@ def encode(
     if any(out.images for out in scripts):
         ids, counts, lengths, media = with_images(scripts, ids, counts, pieces)
     return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media)
+
+
+def encode_one(
+    encoder: PieceEncoder, out: Script, messages: Sequence[Message], attribution: str = "full"
+) -> RenderedTokens:
+    """One script as `encode` gives it."""
+    if out.images:
+        return encode(encoder, [out], [messages], [attribution])[0]
+    made = encoder.encode_strings([out.texts], [out.facts])
+    return RenderedTokens.view(made.ids, made.facts, made.counts, messages, attribution)
 
 
 def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:

@@ -17,10 +17,10 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.bridge import behind, has_nothing_to_bridge, reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.calls import CallForm, calls_in, outside, schemas_of
-from niels_gpt.renderers.chat import Chat, check_roles
+from niels_gpt.renderers.chat import Chat
 from niels_gpt.renderers.completion import Completion
 from niels_gpt.renderers.configs import FamilyConfig, with_options
-from niels_gpt.renderers.encode import encode, render_conversations
+from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.refusals import refuse_controls
 from niels_gpt.renderers.rendered import RenderedBatch, RenderedTokens
@@ -161,7 +161,7 @@ class Family(ABC):
         """The ids alone."""
         out = self.script(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if out.images:
-            return self._rendered(out, normalise(messages)).token_ids
+            return encode_one(self.encoder, out, normalise(messages)).token_ids
         ids: list[int] = self.encoder.encode_pieces(out.texts, out.scaffold)[0].tolist()
         return ids
 
@@ -175,7 +175,7 @@ class Family(ABC):
         """
         given = normalise(messages)
         out = self._written(self._chat(given, tools), add_generation_prompt)
-        return self._rendered(out, given)
+        return encode_one(self.encoder, out, given)
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
@@ -194,8 +194,7 @@ class Family(ABC):
         return self._written(self._chat(messages, tools), False), "full"
 
     def _chat(self, messages: list[Message], tools: Any) -> Chat:
-        check_roles(messages, self.roles, format_name=self.name)
-        return Chat(messages, tools_of(tools))
+        return Chat(messages, tools_of(tools), self.roles, self.name)
 
     def _written(self, chat: Chat, add_generation_prompt: bool) -> Script:
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
@@ -224,9 +223,6 @@ class Family(ABC):
         if self.config.special_tokens_in_content == "error":
             refuse_controls(out, self.encoder.control_ids)
         return out
-
-    def _rendered(self, out: Script, messages: Sequence[Message]) -> RenderedTokens:
-        return encode(self.encoder, [out], [messages], ["full"])[0]
 
     # ---- reading
 
@@ -306,14 +302,13 @@ class Family(ABC):
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
-        check_roles(given, self.roles, format_name=self.name, after_call=True)
-        chat = Chat(given, tools_of(tools))
+        chat = Chat(given, tools_of(tools), self.roles, self.name, after_call=True)
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
         out.pictures = pictures
         out.frame(self.tail)
         self._turns(chat, 0, out)
         self.prompt(chat, out)
-        added = self._rendered(self._checked(out), given)
+        added = encode_one(self.encoder, self._checked(out), given)
         if self.ends_turns or before[-1] == self._cut_end_id:
             return behind(before, added)
         # The next turn's opener was the stop: it is there already, or it opens another turn than the one that comes.

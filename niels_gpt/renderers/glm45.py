@@ -48,7 +48,7 @@ class GLM45Renderer(GLM5Renderer):
 
     def keeps(self, chat: Chat, index: int) -> bool:
         """The reasoning of this turn is written."""
-        return index > chat.last("user") or self.keeps_thinking(chat, index)
+        return index > chat.last_user or self.keeps_thinking(chat, index)
 
     def prefill(self) -> str:
         """An empty block where thinking is off."""

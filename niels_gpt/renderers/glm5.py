@@ -92,7 +92,7 @@ class GLM5Renderer(Family):
 
     def keeps(self, chat: Chat, index: int) -> bool:
         """The reasoning of this turn is written."""
-        kept = not self.config.clear_thinking or index > chat.last("user")
+        kept = not self.config.clear_thinking or index > chat.last_user
         return kept or self.keeps_thinking(chat, index)
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
@@ -140,7 +140,7 @@ class GLM51Renderer(GLM5Renderer):
 
     def _has_block(self, chat: Chat, index: int) -> bool:
         """A turn without reasoning gets an empty block: behind the last user, or among turns that have some."""
-        if index > chat.last("user"):
+        if index > chat.last_user:
             return bool(self.config.enable_thinking)
         asked = next((i for i in range(index - 1, -1, -1) if chat.roles[i] == "user"), -1)
         following = (i for i in range(asked + 1, len(chat.roles)) if chat.roles[i] == "user")

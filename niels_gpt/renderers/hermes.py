@@ -26,9 +26,8 @@ class HermesJSON:
 
     def write(self, call: Call, out: Script, msg: int) -> None:
         """See `CallForm`."""
-        out.marks(self.opening, msg)
-        out.says(f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n', msg)
-        out.marks(self.closing, msg)
+        said = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
+        out.marked(self.opening, said, self.closing, msg)
 
     def read(self, said: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallForm`."""

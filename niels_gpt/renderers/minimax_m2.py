@@ -136,7 +136,7 @@ class MiniMaxM2Renderer(Family):
             reasoning = content.split("</think>")[0].strip("\n").split("<think>")[-1].strip("\n")
             content = content.split("</think>")[-1].strip("\n")
         out.frame("]~b]ai\n", index)
-        if reasoning and (index > chat.last("user") or self.keeps_thinking(chat, index)):
+        if reasoning and (index > chat.last_user or self.keeps_thinking(chat, index)):
             out.marks("<think>\n", index)
             out.says(reasoning, index)
             out.marks("\n</think>\n\n", index)

@@ -49,7 +49,7 @@ class MistralRenderer(Family):
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message; before the last one the tools, in it the system's text."""
         check_alternates(chat, index, self.name)
-        last = index == chat.last("user")
+        last = index == chat.last_user
         if last and chat.tools:
             out.frame("[AVAILABLE_TOOLS]", index)
             out.label(chat.tools.written(_all_declared), index)

@@ -49,7 +49,7 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def user(self, chat: Chat, index: int, out: Script) -> None:
         """A user message; the last one may ask for less thinking."""
-        end = (self._effort if index == chat.last("user") else "") + "<|im_end|>\n"
+        end = (self._effort if index == chat.last_user else "") + "<|im_end|>\n"
         out.turn("<|im_start|>user\n", chat.text(index), end, index)
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -89,7 +89,7 @@ class Nemotron3Renderer(ChatMLTurns):
 
     def _kept(self, chat: Chat, index: int) -> bool:
         """The reasoning of this turn is written."""
-        current = not self.config.truncate_history_thinking or index >= chat.last("user")
+        current = not self.config.truncate_history_thinking or index >= chat.last_user
         return current or self.keeps_thinking(chat, index)
 
     def _whole(self, chat: Chat, index: int, out: Script) -> None:

@@ -60,13 +60,12 @@ class Qwen3Renderer(ChatMLTurns):
 
     def assistant(self, chat: Chat, index: int, out: Script) -> None:
         """Reasoning is kept behind the last query; the last message always has a block, even an empty one."""
-        content, last = chat.text(index), index == len(chat.roles) - 1
-        if not last and chat.is_plain(index) and "</think>" not in content:
-            out.answer("<|im_start|>assistant\n", content, "<|im_end|>", "\n", index)
-            return
-        reasoning = chat.reasoning(index)
+        content, last, reasoning = chat.text(index), index == len(chat.roles) - 1, chat.reasoning(index)
         if reasoning is None:
             reasoning, content = split_thinking(content)
+            if not last and not reasoning and chat.is_plain(index):  # most answers
+                out.answer("<|im_start|>assistant\n", content, "<|im_end|>", "\n", index)
+                return
         out.frame("<|im_start|>assistant\n", index)
         glued = bool(content)
         current = (reasoning or last) and index > chat.last_query
@@ -87,18 +86,14 @@ class Qwen3Renderer(ChatMLTurns):
 
     def think(self, reasoning: str, content: str, out: Script, index: int) -> str:
         """Write the block, and return the content as it stands behind one."""
-        out.marks("<think>\n", index)
-        out.says(reasoning.strip("\n"), index)
-        out.marks("\n</think>\n\n", index)
+        out.marked("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
         return content.lstrip("\n")
 
     def tool(self, chat: Chat, index: int, out: Script) -> None:
         """Neighbouring results share one user turn."""
-        if chat.begins_run(index):
-            out.frame("<|im_start|>user", index)
-        self.enclosed("\n<tool_response>\n", chat, index, "\n</tool_response>", out)
-        if chat.ends_run(index):
-            out.frame("<|im_end|>\n", index)
+        header = "<|im_start|>user\n<tool_response>\n" if chat.begins_run(index) else "\n<tool_response>\n"
+        footer = "\n</tool_response><|im_end|>\n" if chat.ends_run(index) else "\n</tool_response>"
+        self.enclosed(header, chat, index, footer, out)
 
     def prefill(self) -> str:
         """An empty block where thinking is off."""

@@ -85,7 +85,7 @@ class Qwen35Renderer(QwenImages):
 
     def _current(self, chat: Chat, index: int) -> bool:
         """No query stands behind this message; a tool result in a user's clothes is none."""
-        last = chat.last("user")
+        last = chat.last_user
         if index > last:
             return True
         if chat.is_plain(last) and "<tool_response>" not in chat.text(last):  # nearly always

@@ -119,22 +119,25 @@ class RenderedTokens:
     attribution: str = "full"
 
     @classmethod
-    def view(cls, batch: RenderedBatch, number: int) -> RenderedTokens:
-        """Conversation `number` of a batch."""
+    def view(
+        cls,
+        ids: npt.NDArray[np.int32],
+        facts: npt.NDArray[np.int32],
+        counts: npt.NDArray[np.int64],
+        messages: Sequence[Message],
+        attribution: str = "full",
+        media: MultiModalData | None = None,
+    ) -> RenderedTokens:
+        """One conversation, from arrays as `RenderedBatch` has them."""
         made = cls.__new__(cls)
-        ids, facts, counts = batch.ids, batch.facts, batch.counts
-        if len(batch) > 1:
-            own, pieces = slice(*batch.edges[number : number + 2]), slice(*batch.piece_edges[number : number + 2])
-            ids, facts, counts = ids[own], facts[pieces], counts[pieces]
-        messages = batch.messages[number]
         made.__dict__.update(
             _ids=ids,
             _facts=facts,
             _counts=counts,
             _messages=messages,
             message_roles=[message["role"] for message in messages],
-            multi_modal_data=batch.media[number] if batch.media else None,
-            attribution=batch.attribution[number],
+            multi_modal_data=media,
+            attribution=attribution,
         )
         return made
 
@@ -276,7 +279,11 @@ class RenderedBatch:
 
     def __getitem__(self, number: int) -> RenderedTokens:
         """Conversation `number` as `render` returns it."""
-        return RenderedTokens.view(self, range(len(self))[number])
+        number = range(len(self))[number]
+        own, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
+        media = self.media[number] if self.media else None
+        of_pieces = self.facts[pieces], self.counts[pieces]
+        return RenderedTokens.view(self.ids[own], *of_pieces, self.messages[number], self.attribution[number], media)
 
     @cached_property
     def edges(self) -> npt.NDArray[np.int64]:

@@ -107,6 +107,17 @@ class Script:
         self.texts.append(text)
         self.facts.append(msg << 3 | _MARKS)
 
+    def marked(self, opening: str, text: str, closing: str, msg: int) -> None:
+        """Markup, a text and markup, all the model's: a block between tags."""
+        if self.supplied:
+            opening = self._behind_prompt(opening, msg)
+            if self.supplied:
+                text = self._behind_prompt(text, msg)
+                closing = self._behind_prompt(closing, msg) if self.supplied else closing
+        own = msg << 3
+        self.texts += (opening, text, closing)
+        self.facts += (own | _MARKS, own | self._says, own | _MARKS)
+
     def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
         """An image: what opens it, the token that stands for it, which is body, and what closes it."""
         own = msg << 3

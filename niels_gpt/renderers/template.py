@@ -17,7 +17,7 @@ from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, 
 from niels_gpt.renderers.bridge import bridge_by_rendering
 from niels_gpt.renderers.completion import Completion, shown
 from niels_gpt.renderers.control_text import KNOWN_ROLES, UNKNOWN_ROLE, check_controls
-from niels_gpt.renderers.encode import encode, render_conversations
+from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.images import refuse_images
 from niels_gpt.renderers.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.jinja import Chunk
@@ -157,11 +157,11 @@ class TemplateRenderer:
         """
         given = normalise(messages)
         out, told = self._written(given, tools, add_generation_prompt)
-        return encode(self.encoder, [out], [given], [told])[0]
+        return encode_one(self.encoder, out, given, told)
 
     def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
         """Pieces as ids, with the facts that they have."""
-        return encode(self.encoder, [Script.of(pieces)], [messages], ["full"])[0]
+        return encode_one(self.encoder, Script.of(pieces), messages)
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None

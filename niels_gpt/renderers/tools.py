@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Mapping, Sequence, Sized
-from functools import lru_cache
 from typing import Any, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.chat import to_json
 
-_REMEMBERED = 1024
+_MOST_KNOWN = 1024
 
 
 class Tools(list[dict[str, Any]]):
@@ -32,6 +31,9 @@ class Tools(list[dict[str, Any]]):
         return self._written[declared]
 
 
+_KNOWN: dict[bytes, Tools | None] = {}  # by value; `None`: seen once
+
+
 def tools_of(tools: Any) -> Tools | None:
     """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
 
@@ -50,17 +52,28 @@ def tools_of(tools: Any) -> Tools | None:
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
     try:
-        return _remembered_tools(marshal.dumps(cast("Any", tools), 2))
+        return _remembered(marshal.dumps(cast("Any", tools), 2), tools)
     except ValueError:  # not plain data (numpy's scalars come back as bytes), nested very deeply, or no tools at all
         return Tools(tools)
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _remembered_tools(value: bytes) -> Tools:
-    return Tools(marshal.loads(value))
+def _remembered(value: bytes, tools: Sequence[Any]) -> Tools:
+    """Tools that equal others are made for the second of them, from a copy that no caller can change."""
+    known = _KNOWN.get(value)
+    if known is not None:
+        return known
+    if value not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[value] = None
+        return Tools(tools)
+    made = _KNOWN[value] = Tools(marshal.loads(value))
+    return made
 
 
 def _tool(tool: Any, index: int) -> dict[str, Any]:
+    if type(tool) is dict and type(held := tool.get("function")) is dict and type(held.get("name")) is str:
+        return tool
     if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
         tool = {"type": "function", "function": dict(tool)}
     function = tool.get("function") if isinstance(tool, Mapping) else None
@@ -78,20 +91,3 @@ def _text(tool: Mapping[str, Any], index: int) -> str:
         return to_json(tool, f"tools[{index}]")
     except MessageError as error:
         raise MessageError("wrong_tools", str(error)) from error
-
-
-def tool_json(tool: Mapping[str, Any], where: str = "a tool") -> str:
-    """`to_json` of a tool, which many conversations offer in turn: remembered by its value.
-
-    Raises:
-        MessageError: as `to_json`.
-    """
-    try:
-        return _remembered(marshal.dumps(cast("Any", tool), 2))
-    except ValueError:  # not plain data, nested very deeply, or a MessageError, which is to say where
-        return to_json(tool, where)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _remembered(tool: bytes) -> str:
-    return to_json(marshal.loads(tool))

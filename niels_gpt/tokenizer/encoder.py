@@ -168,7 +168,7 @@ class Encoder:
         index = np.arange(len(texts)) - edges_of(sizes)[:-1].repeat(sizes)
         return made.ids, index.astype(np.int32).repeat(made.counts), made.lengths
 
-    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
         """Encode many strings, each a list of adjacent pieces.
 
         Args:
@@ -186,7 +186,7 @@ class Encoder:
         except UnicodeEncodeError:  # a lone surrogate: the general path says in which text
             return self._encode_generally(texts, facts)
 
-    def _encode_generally(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+    def _encode_generally(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
         """The general path: control tokens cut out and put in by id, or whole strings with offsets."""
         flat, pieces = list(chain.from_iterable(texts)), counted(texts)
         bits = np.fromiter(chain.from_iterable(facts), np.int32, len(flat))

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from niels_gpt.forks import new_lock
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import Gigatoken
-from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, Layout, lay_out, prove
+from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, Layout, encode_at_once, lay_out, prove
 from niels_gpt.tokenizer.pieces import ControlFinder, Encoded, Ids, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
 
-Texts = Sequence[list[str]]
-Facts = Sequence[list[int]]
+Texts = list[list[str]]
+Facts = list[list[int]]
 
 
 class Frames(dict[str, bytes]):
@@ -53,9 +53,11 @@ class FastPath:
 
     def __init__(self, finder: ControlFinder, about: Description, gigatoken: Gigatoken) -> None:
         self._form: Any = about.form
+        # The kind of strings that the tokenizer may change before it encodes them; ASCII text has every form.
+        self._doubtful = {None: MAY_CHANGE + 1, "NFC": MAY_CHANGE}.get(self._form, ASCII_ONLY + 1)
         self._finder, self._frames = finder, Frames(finder)
         self._gigatoken = gigatoken
-        self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
+        self._one_at_a_time = new_lock()
         self._lengths = signed_lengths(about)
 
     def encode(self, texts: Texts, facts: Facts, general: Callable[[Texts, Facts], Encoded]) -> Encoded:
@@ -66,14 +68,18 @@ class FastPath:
         """
         if self._frames.characters > _CACHED_CHARACTERS:
             self._frames = Frames(self._finder)
-        laid = lay_out(list(texts), list(facts), self._frames)
-        changed = self._changed_by_the_tokenizer(laid)
-        if changed:  # they take part as strings without text: their bytes are not those that the ids stand for
-            blank = [[""] * len(own) if at in changed else own for at, own in enumerate(texts)]
-            laid = lay_out(blank, list(facts), self._frames)
-        with self._one_at_a_time:
+        made = encode_at_once(texts, facts, self._frames, self._lengths, self._encoded, self._doubtful)
+        if isinstance(made, Encoded):  # nearly always
+            return made
+        laid, ids, found = made
+        changed = set[int]()
+        if ids is None or found is None:  # both or neither
+            changed = self._changed_by_the_tokenizer(laid)
+            if changed:  # they take part as strings without text: their bytes are not those that the ids stand for
+                blank = [[""] * len(own) if at in changed else own for at, own in enumerate(texts)]
+                laid = lay_out(blank, facts, self._frames)
             ids = self._ids(laid)
-        found = prove(ids, self._lengths, laid)
+            found = prove(ids, self._lengths, laid)
         if not found.complete:  # the ids of one of the strings do not tell their bytes: find out of which
             if len(texts) == 1:
                 return general(texts, facts)
@@ -81,16 +87,14 @@ class FastPath:
             parts = (slice(None, half), slice(half, None))
             return joined([self.encode(texts[part], facts[part], general) for part in parts])
         made = Encoded(ids, found.counts, found.lengths, laid.facts, laid.pieces)
-        if found.proven.all() and not changed:
+        if found.all and not changed:
             return made
         others = sorted(changed.union(np.flatnonzero(~found.proven).tolist()))
         return replaced(made, others, general([texts[at] for at in others], [facts[at] for at in others]))
 
     def _changed_by_the_tokenizer(self, laid: Layout) -> set[int]:
         """The strings that the tokenizer brings into its Unicode form before it encodes them."""
-        if self._form is None:
-            return set()
-        doubtful = laid.kinds >= (MAY_CHANGE if self._form == "NFC" else ASCII_ONLY + 1)
+        doubtful = laid.kinds >= self._doubtful
         if not doubtful.any():
             return set()
         borders = laid.edges[edges_of(laid.pieces)].tolist()
@@ -108,17 +112,16 @@ class FastPath:
             <e>ab|<e>c      borders 0 5     control tokens at 0 5      one call for <e>ab<e>c
             ab|c            borders 0 2     none                       one call each
         """
-        backend = self._gigatoken.after(len(laid.data))
-        if laid.pieces.size == 1:
-            alone: Ids = backend.encode(laid.data).view(np.int32)
-            return alone
         borders, at = laid.edges[edges_of(laid.pieces)], laid.control_at
         begins = borders[:-1][borders[:-1] < borders[1:]]  # of strings that have any text
-        if at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all():
-            whole: Ids = backend.encode(laid.data).view(np.int32)
-            return whole
-        parts = [backend.encode(laid.data[a:b]).view(np.int32) for a, b in pairwise(borders.tolist())]
-        return np.concatenate(parts)
+        if laid.pieces.size == 1 or (at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all()):
+            return self._encoded(laid.data)
+        return np.concatenate([self._encoded(laid.data[a:b]) for a, b in pairwise(borders.tolist())])
+
+    def _encoded(self, data: bytes) -> Ids:
+        with self._one_at_a_time:  # gigatoken refuses a second thread: "Already borrowed"
+            ids: Ids = self._gigatoken.after(len(data)).encode(data).view(np.int32)
+        return ids
 
 
 def signed_lengths(about: Description) -> npt.NDArray[np.int32]:

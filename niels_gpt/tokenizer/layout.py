@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.kernel import native
-from niels_gpt.tokenizer.pieces import SCAFFOLD, Ids, Positions, edges_of
+from niels_gpt.tokenizer.pieces import SCAFFOLD, Encoded, Ids, Positions, edges_of
 
 ASCII_ONLY, SAFE_IN_NFC, MAY_CHANGE = 0, 1, 2
 
@@ -57,12 +57,14 @@ class Attribution(NamedTuple):
         proven: bool of shape (strings,): the string's ids account for each of its bytes, begin and end with it, and
             hold the expected control tokens, each at its byte, and no other.
         complete: the ids account for every byte of all strings. If not, nothing is proven.
+        all: every string is proven.
     """
 
     counts: Positions
     lengths: Positions
     proven: npt.NDArray[np.bool_]
     complete: bool
+    all: bool
 
 
 def lay_out(texts: list[list[str]], facts: list[list[int]], frames: Mapping[str, bytes]) -> Layout:
@@ -76,10 +78,45 @@ def prove(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribution
     kernel = native()
     if kernel is None:
         return attribute(ids, lengths, laid)
-    made = kernel.attribute(ids, lengths, laid.edges, laid.pieces, laid.control_at, laid.control_ids)
-    counts, own, proven, complete = made
+    return _attribution(kernel.attribute(ids, lengths, laid.edges, laid.pieces, laid.control_at, laid.control_ids))
+
+
+def encode_at_once(
+    texts: list[list[str]],
+    facts: list[list[int]],
+    frames: Mapping[str, bytes],
+    lengths: npt.NDArray[np.int32],
+    encode: Callable[[bytes], Ids],
+    doubtful: int,
+) -> Encoded | tuple[Layout, Ids, Attribution] | tuple[Layout, None, None]:
+    """`lay_out`, the ids of all the bytes, and `prove`, in one step where the kernel is used.
+
+    Returns:
+        The ids where all are proven; else what is known of them. The layout alone where nothing was encoded: a string's
+        kind is `doubtful` or worse, one of several strings does not begin with a control token, or there is no kernel.
+    """
+    kernel = native()
+    if kernel is None:
+        return layout(texts, facts, frames), None, None
+    laid, ids, found = kernel.encode(texts, facts, frames, lengths, encode, doubtful)
+    if found is None:
+        return _from_kernel(laid), None, None
+    counts, own, _, _, all_proven = found
+    if not all_proven:
+        return _from_kernel(laid), ids, _attribution(found)
+    _, _, bits, pieces, *_ = laid
+    array = np.frombuffer
+    return Encoded(ids, array(counts, np.int64), array(own, np.int64), array(bits, np.int32), array(pieces, np.int64))
+
+
+def _attribution(made: tuple[bytes, bytes, bytes, bool, bool]) -> Attribution:
+    counts, own, proven, complete, all_proven = made
     return Attribution(
-        np.frombuffer(counts, np.int64), np.frombuffer(own, np.int64), np.frombuffer(proven, np.bool_), complete
+        np.frombuffer(counts, np.int64),
+        np.frombuffer(own, np.int64),
+        np.frombuffer(proven, np.bool_),
+        complete,
+        all_proven,
     )
 
 
@@ -154,7 +191,7 @@ def attribute(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribu
     complete = bool(ends[-1] == total and (not starts.size or starts[-1] < total))
     if not complete:
         nothing = np.zeros(laid.pieces.size, np.bool_)
-        return Attribution(np.diff(before), np.diff(tokens), nothing, False)
+        return Attribution(np.diff(before), np.diff(tokens), nothing, False, False)
     bad = np.zeros(laid.pieces.size, np.bool_)
     borders = laid.edges[string_edges]
     torn = ends[tokens] != borders
@@ -170,7 +207,7 @@ def attribute(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribu
         )
     )
     bad[borders.searchsorted(wrong, side="right") - 1] = True
-    return Attribution(np.diff(before), np.diff(tokens), ~bad, True)
+    return Attribution(np.diff(before), np.diff(tokens), ~bad, True, bool(not bad.any()))
 
 
 def _keys(at: Positions, ids: npt.NDArray[Any], vocabulary: int) -> Positions:

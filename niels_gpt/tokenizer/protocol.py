@@ -54,7 +54,7 @@ class PieceEncoder(Protocol):
     def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
         """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
 
-    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
         """Many strings, each a list of pieces; control tokens are recognised where a fact has the bit `SCAFFOLD`."""
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:

@@ -63,7 +63,7 @@ class SentencePieceEncoder:
         """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
         return self._cut.encode_many(batches)
 
-    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
         """See `PieceEncoder`."""
         return encoded_one_by_one(self.encode_many, texts, facts)
 

@@ -169,4 +169,5 @@ def attribute_slowly(ids: Ids, laid: Layout) -> Attribution:
             and {a, b} <= {*starts, total}
             and [one for one in here if one[1] in CONTROLS.values()] == [one for one in expected if a <= one[0] < b]
         )
-    return Attribution(np.array(counts, np.int64), np.array(own, np.int64), np.array(proven, np.bool_), complete)
+    columns = np.array(counts, np.int64), np.array(own, np.int64), np.array(proven, np.bool_)
+    return Attribution(*columns, complete, complete and all(proven))

@@ -6,6 +6,7 @@ import random
 import tracemalloc
 import unicodedata
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.tokenizer import layout as by_numpy
 from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, SAFE_IN_NFC, Attribution, Layout
-from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, SCAFFOLD
+from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, SCAFFOLD, edges_of
 from tests.tokenizer.layouts import (
     CONTROLS,
     LENGTHS,
@@ -44,9 +45,9 @@ def laid_by(kernel: ModuleType, texts: list[list[str]], facts: list[list[int]]) 
 
 
 def proven_by(kernel: ModuleType, *given_: Any) -> Attribution:
-    counts, own, proven, complete = kernel.attribute(*given_)
+    counts, own, proven, complete, all_proven = kernel.attribute(*given_)
     arrays = (np.frombuffer(counts, np.int64), np.frombuffer(own, np.int64), np.frombuffer(proven, np.bool_))
-    return Attribution(*arrays, complete)
+    return Attribution(*arrays, complete, all_proven)
 
 
 def same(one: Any, other: Any) -> None:
@@ -280,10 +281,10 @@ NAMES = ("ids", "lengths", "edges", "pieces", "control_at", "control_ids")
 ARRAYS: dict[str, Callable[[Any], Any]] = {
     "a list": lambda array: array.tolist(),
     "None": lambda array: None,
-    "bytes": lambda array: array.tobytes(),
+    "bytes of another size": lambda array: array.tobytes() + b"x",
+    "a bytearray": lambda array: bytearray(array.tobytes()),
     "floats": lambda array: array.astype(f"f{array.itemsize}"),
     "bits of floats": lambda array: array.view(f"f{array.itemsize}"),
-    "unsigned": lambda array: array.astype(f"u{array.itemsize}"),
     "the other byte order": lambda array: array.astype(array.dtype.newbyteorder()),
     "the other width": lambda array: array.astype(np.int64 if array.itemsize == 4 else np.int32),
     "objects": lambda array: array.astype(object),
@@ -310,6 +311,53 @@ def test_wrong_arrays_are_errors(kernel: ModuleType, name: str, which: int) -> N
     given_[which] = ARRAYS[name](given_[which])
     with pytest.raises((TypeError, ValueError, BufferError)):
         kernel.attribute(*given_)
+
+
+@pytest.mark.parametrize("which", range(6), ids=NAMES)
+def test_bytes_and_unsigned_arrays_are_read_as_signed(kernel: ModuleType, which: int) -> None:
+    given_ = right_arguments(kernel)
+    expected = proven_by(kernel, *given_)
+    assert expected.all
+    for other in (given_[which].tobytes(), given_[which].astype(f"u{given_[which].itemsize}")):
+        same(proven_by(kernel, *given_[:which], other, *given_[which + 1 :]), expected)
+
+
+@pytest.mark.parametrize("doubtful", [ASCII_ONLY, SAFE_IN_NFC, MAY_CHANGE, MAY_CHANGE + 1])
+@settings(max_examples=100, deadline=None)
+@given(seed=seeds)
+def test_encode_is_layout_and_attribute(kernel: ModuleType, doubtful: int, seed: int) -> None:
+    """Ids as `right_ids` makes them, or damaged ones, in the place of a tokenizer's."""
+    rng = random.Random(seed)
+    texts, facts = random_pieces(rng)
+    laid = laid_by(kernel, texts, facts)
+    ids = right_ids(laid, rng) if rng.random() < 0.5 else damaged_ids(right_ids(laid, rng), rng)
+    asked: list[bytes] = []
+
+    def backend(data: bytes) -> Any:
+        asked.append(data)
+        return ids.astype(np.uint32)
+
+    lengths = arguments(ids, laid)[1]
+    made, got, found = kernel.encode(texts, facts, Frames(), lengths, backend, doubtful)
+    same(by_numpy._from_kernel(made), laid)
+    borders = laid.edges[edges_of(laid.pieces)]
+    led = all(a in laid.control_at for a, b in pairwise(borders.tolist()) if a < b)
+    tried = max(laid.kinds.tolist(), default=ASCII_ONLY) < doubtful and (led or len(texts) == 1)
+    assert asked == ([laid.data] if tried else [])
+    if tried:
+        assert got.tolist() == ids.astype(np.uint32).tolist()
+        same(by_numpy._attribution(found), proven_by(kernel, *arguments(ids, laid)))
+    else:
+        assert (got, found) == (None, None)
+
+
+def test_errors_of_the_backend_come_out(kernel: ModuleType) -> None:
+    def fails(data: bytes) -> Any:
+        raise RuntimeError("no")
+
+    for backend, error in ((fails, RuntimeError), (lambda data: [1], TypeError), (None, TypeError)):
+        with pytest.raises(error):
+            kernel.encode([["a"]], [[0]], {}, np.zeros(3, np.int32), backend, 3)
 
 
 FAULTS: dict[str, tuple[int, list[int], str]] = {
