@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ REPOSITORY = Path(__file__).parent.parent
 SYS, USR, ASST, EOT = 1, 2, 3, 4
 _WATCH = pytest.StashKey[memory.Watch]()
 _PEAKS = pytest.StashKey[list[int]]()
+_CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 IDS = {"sys_id": SYS, "usr_id": USR, "asst_id": ASST, "eot_id": EOT}
 
 
@@ -100,8 +102,13 @@ def run_cli(*arguments: object, cwd: Path | None = None, module: str | None = No
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that starts the workers, or runs the tests itself, measures all of them together."""
+    """The process that starts the workers, or runs the tests itself, measures all of them together.
+
+    No test reads or writes the user's own cache directory: all of a run share a new one.
+    """
     if not hasattr(config, "workerinput"):
+        config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
+        os.environ["NIELS_GPT_CACHE"] = config.stash[_CACHE].name  # the workers inherit it
         config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
 
 
@@ -136,6 +143,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         max(peaks) > memory.MOST_OF_A_WORKER or config.stash[_WATCH].most > memory.MOST_OF_ALL
     ):
         session.exitstatus = 1
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The cache directory goes away."""
+    if _CACHE in config.stash:
+        config.stash[_CACHE].cleanup()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

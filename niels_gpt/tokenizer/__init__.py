@@ -11,10 +11,9 @@
     hf.py                reads a Hugging Face tokenizer: its JSON, templates, special tokens
     description.py       what that JSON means for encoding pieces
     encoder.py           its ids in one pass, each with the piece that it came from
-    flat.py              the quick way: whole strings at once, proven afterwards
-    seams.py             where tokenizers split text whatever comes next
     pieces.py            pieces of many strings laid end to end, control tokens found in scaffold
     engines.py           gigatoken where it is proven to give the same ids, else `tokenizers`
+    proofs.py            remembers for which tokenizers that is proven
     slow.py              transformers tokenizers in Python that have no tokenizer.json
     cutting.py           encoding without offsets: cut at special tokens, prove by bytes
 """

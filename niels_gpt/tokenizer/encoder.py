@@ -9,6 +9,7 @@ where ids do not tell, from the offsets that `tokenizers` gives.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.errors import TokenizerError, UsageError, shown
-from niels_gpt.tokenizer.description import read_description
+from niels_gpt.forks import new_lock
+from niels_gpt.tokenizer.description import Texts, read_description, read_texts
 from niels_gpt.tokenizer.engines import (
+    PROVEN,
     Body,
     EngineName,
+    Gigatoken,
     encodings_of,
     from_offsets,
     load_tokenizers,
@@ -27,7 +31,7 @@ from niels_gpt.tokenizer.engines import (
     rust_errors,
 )
 from niels_gpt.tokenizer.fast_path import FastPath
-from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, load_hf
+from niels_gpt.tokenizer.hf import FastTokenizer, HFTokenizer, RustTokenizer, read_hf
 from niels_gpt.tokenizer.pieces import (
     NO_IDS,
     NO_POSITIONS,
@@ -42,6 +46,7 @@ from niels_gpt.tokenizer.pieces import (
     in_one_list,
     laid_end_to_end,
 )
+from niels_gpt.tokenizer.proofs import Proof
 
 _OFFSETS_NEEDED = "this tokenizer's ids do not tell how much text they stand for, and only tokenizers has offsets"
 
@@ -58,6 +63,7 @@ class Encoder:
 
     Args:
         controls: added tokens that count as control tokens although their tokenizer does not mark them so.
+        data: what `parts.json_bytes` hold, where they have been parsed already.
 
     Instances pickle: they are loaded again from the same bytes.
 
@@ -66,13 +72,20 @@ class Encoder:
         TokenizerError: the tokenizer cannot be loaded, or the engine asked for gives other ids than `tokenizers`.
     """
 
-    def __init__(self, parts: HFTokenizer, *, engine: EngineName = "auto", controls: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        parts: HFTokenizer,
+        *,
+        engine: EngineName = "auto",
+        controls: Collection[str] = (),
+        data: dict[str, Any] | None = None,
+    ) -> None:
         if engine not in ("auto", "gigatoken", "tokenizers"):
             raise UsageError(f"engine is {engine!r}; expected 'auto', 'gigatoken' or 'tokenizers'")
         self.parts = parts
         self._asked = engine
         self._controls = frozenset(controls)
-        about = self._about = read_description(parts, self._controls)
+        about = self._about = read_description(parts, self._controls, data)
         self.vocab_size = about.vocab_size
         self.control_ids: Mapping[str, int] = about.control_ids
         self.added_ids: Mapping[str, int] = about.added_ids
@@ -87,23 +100,49 @@ class Encoder:
                     "tokens have no flags. Use engine='auto'"
                 )
             engine = "tokenizers"
-        self._first = Body(parts.name, about.body, about, engine)
-        self._rest = self._first if about.rest == about.body else Body(parts.name, about.rest, about, engine)
-        self.engine, self.engine_reason = self._rest.engine, self._rest.reason
-        if engine != self._asked:
-            self.engine_reason = _OFFSETS_NEEDED
+        self._loading = new_lock()
         self._whole_tokenizer: Any = None
         self.fast: FastPath | None = None
-        tells = not about.uncuttable and about.byte_lengths is not None and about.rest == about.body
-        if self.engine == "gigatoken" and tells:
-            gigatoken, _ = proven_gigatoken(about.whole, self._whole(), about.added_ids, parts.name)
-            self.fast = None if gigatoken is None else FastPath(self._finder, about, gigatoken)
-        self._added_bytes: dict[int, bytes] | None = None
+        self._added_bytes = {token: text.encode() for text, token in about.added_ids.items()}
+        self._is_added = np.zeros(about.vocab_size, np.bool_)
+        self._is_added[list(self._added_bytes)] = True
+        self.engine, self.engine_reason = "gigatoken", PROVEN
+        self._first = self._rest = Body(parts.name, about, partial(_body_of, parts, self._controls), "gigatoken")
+        general = engine == "tokenizers" or about.prepends
+        proof = None if general else Proof(parts.json_bytes, self._controls)
+        if proof is not None and proof.is_known():
+            whole = read_texts(parts, self._controls, data).whole if about.shortens else parts.json_bytes
+            self.fast = FastPath(self._finder, about, Gigatoken(whole))
+        else:
+            self._prove(engine, read_texts(parts, self._controls, data), proof)
+
+    def _prove(self, engine: EngineName, texts: Texts, proof: Proof | None) -> None:
+        """Load everything, choose the engine, and remember the choice if the fast path can be taken."""
+        about, name = self._about, self.parts.name
+        plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
+        first = rest = Body(name, about, lambda: texts.body, engine)
+        self.engine_reason = first.prove(plain)
+        if about.prepends:
+            rest = Body(name, about, lambda: texts.rest, engine)
+            self.engine_reason = rest.prove(plain)
+        self.engine = rest.engine
+        if engine != self._asked:
+            self.engine_reason = _OFFSETS_NEEDED
+        if proof is not None and self.engine == "gigatoken":
+            official = load_tokenizers(texts.whole, name)
+            whole = texts.whole if about.shortens else self.parts.json_bytes
+            gigatoken, _ = proven_gigatoken(whole, official, about.added_ids, name)
+            if gigatoken is not None:
+                self.fast = FastPath(self._finder, about, gigatoken)
+                proof.remember()
+                return  # what was loaded is let go of: little text needs it
+        self._first, self._rest = first, rest
 
     @classmethod
     def load(cls, source: str | Path | RustTokenizer | FastTokenizer, *, engine: EngineName = "auto") -> Encoder:
         """An encoder for a directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer."""
-        return cls(load_hf(source), engine=engine)
+        parts, data = read_hf(source)
+        return cls(parts, engine=engine, data=data)
 
     def with_controls(self, controls: Collection[str]) -> Encoder:
         """The same tokenizer, for which these added tokens are control tokens too: text never becomes them."""
@@ -212,6 +251,8 @@ class Encoder:
             TokenizerError: an id is outside the vocabulary.
         """
         plain = self._checked(ids)
+        if self._about.decodes:
+            return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
         with rust_errors(self.parts.name, f"decode {shown(plain)}", "use another tokenizer.json"):
             return str(self._whole().decode(plain, skip_special_tokens=False))
 
@@ -221,16 +262,19 @@ class Encoder:
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        if self._added_bytes is None:
-            self._added_bytes = {token: text.encode() for text, token in self.added_ids.items()}
-        added, word_of, spelt = self._added_bytes, self._whole().id_to_token, self._about.spelt
-        return [added[token] if token in added else spelt(word_of(token) or "") for token in self._checked(ids)]
+        return self._bytes_of(self._checked(ids))
+
+    def _bytes_of(self, ids: list[int]) -> list[bytes]:
+        words = self._about.words.of(ids)
+        for at in np.flatnonzero(self._is_added[ids]).tolist() if ids else ():
+            words[at] = self._added_bytes[ids[at]]
+        return words
 
     def _checked(self, ids: Sequence[int] | Ids) -> list[int]:
-        plain = [int(token) for token in ids]
-        outside = [token for token in plain if not 0 <= token < self.vocab_size]
-        if outside:
-            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
+        plain = list(map(int, ids))
+        if plain and not 0 <= min(plain) <= max(plain) < self.vocab_size:
+            outside = next(token for token in plain if not 0 <= token < self.vocab_size)
+            raise TokenizerError(f"id {outside} is outside the vocabulary of {self.vocab_size} ids")
         return plain
 
     def _encode_cut(self, pieces: LaidOut) -> tuple[Ids, Positions]:
@@ -311,12 +355,17 @@ class Encoder:
         )
 
     def _whole(self) -> Any:
-        if self._whole_tokenizer is None:
-            self._whole_tokenizer = load_tokenizers(self._about.whole, self.parts.name)
-        return self._whole_tokenizer
+        with self._loading:
+            if self._whole_tokenizer is None:
+                self._whole_tokenizer = load_tokenizers(read_texts(self.parts).whole, self.parts.name)
+            return self._whole_tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
         return {"parts": self.parts, "engine": self._asked, "controls": self._controls}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["parts"], engine=state["engine"], controls=state["controls"])  # type: ignore[misc]
+
+
+def _body_of(parts: HFTokenizer, controls: Collection[str]) -> bytes:
+    return read_texts(parts, controls).body

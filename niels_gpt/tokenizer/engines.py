@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from typing import Any, Literal
@@ -29,6 +29,7 @@ PROBE = (
     "e\u0301 A\u030a \u1100\u1161 \u00a0\u2003\u200b\u3000\ufeff end\u2028x \x00\x1b[0m\n   leading, trailing   \n"
     " \n  \n   \n\n    \nCamelCaseWORDS HTTPServer's 'S 'll a1b2 ١٢٣٤ 1,000,000.00 $5 €7 !!!???---===\n"
 )
+PROVEN = "its ids equal those of tokenizers on the probe text"
 # gigatoken's batches cost some 200 microseconds before the first text; so many texts are worth it.
 _BATCH = 64
 MOST_SEEN = 512 * 1024 * 1024  # bytes, half a second's work in some ten seconds
@@ -36,22 +37,45 @@ BETWEEN = b"\xff"  # never in UTF-8
 
 
 class Body:
-    """A tokenizer without control tokens: runs of text to ids and where each token starts."""
+    """A tokenizer without control tokens: runs of text to ids and where each token starts.
 
-    def __init__(self, name: str, data: bytes, about: Description, asked: EngineName) -> None:
-        self._name = name
+    What encodes is loaded when it is first needed, once, and while no other thread forks.
+
+    Args:
+        data: gives the bytes of its JSON.
+        engine: what encodes; gigatoken is proven to give the same ids (`prove`, now or earlier).
+    """
+
+    def __init__(self, name: str, about: Description, data: Callable[[], bytes], engine: EngineName) -> None:
+        self._name, self._data, self.engine = name, data, engine
         self._lengths, self._form = about.byte_lengths, about.form
-        self._tokenizer = load_tokenizers(data, name)
         self._gigatoken: Gigatoken | None = None
+        self._loaded: Any = None
         self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
-        self.reason = "asked for"
-        plain = {text: token for text, token in about.added_ids.items() if text not in about.control_ids}
-        _check_added_ids(self._tokenizer, plain, name)
-        if asked != "tokenizers":
-            self._gigatoken, self.reason = proven_gigatoken(data, self._tokenizer, plain, name)
-            if asked == "gigatoken" and self._gigatoken is None:
-                raise TokenizerError(f"{name}: gigatoken cannot be used: {self.reason}. Use engine='auto'")
+
+    def prove(self, added: Mapping[str, int]) -> str:
+        """Load it, and choose gigatoken if it gives the same ids and `engine` allows it; the reason for the choice.
+
+        Args:
+            added: its added tokens.
+        """
+        asked, data = self.engine, self._data()
+        self._loaded = load_tokenizers(data, self._name)
+        _check_added_ids(self._loaded, added, self._name)
+        if asked == "tokenizers":
+            return "asked for"
+        self._gigatoken, reason = proven_gigatoken(data, self._loaded, added, self._name)
+        if asked == "gigatoken" and self._gigatoken is None:
+            raise TokenizerError(f"{self._name}: gigatoken cannot be used: {reason}. Use engine='auto'")
         self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
+        return reason
+
+    @property
+    def _tokenizer(self) -> Any:
+        with self._one_at_a_time:
+            if self._loaded is None:
+                self._loaded = load_tokenizers(self._data(), self._name)
+            return self._loaded
 
     def encode(self, runs: list[bytes]) -> tuple[Ids, Positions, Positions]:
         """`(ids, starts, counts)`: all tokens, the byte within its run at which each starts, the tokens of each run."""
@@ -73,8 +97,10 @@ class Body:
 
     def _flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
         encoded: list[Any]
-        if self._gigatoken is not None:
+        if self.engine == "gigatoken":
             with self._one_at_a_time:
+                if self._gigatoken is None:
+                    self._gigatoken = Gigatoken(self._data())
                 backend = self._gigatoken.after(sum(map(len, runs)))
                 if len(runs) >= _BATCH:
                     return self._one_call(runs, backend)
@@ -191,16 +217,19 @@ def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> Non
 
 
 class Gigatoken:
-    """gigatoken's tokenizer, made anew now and then: it remembers every word that it has seen, some 80 bytes each."""
+    """gigatoken's tokenizer, made when it is first needed, and anew now and then.
+
+    It remembers every word that it has seen, some 80 bytes each.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data, self._seen = data, 0
-        self._backend = _backend_of(data)
+        self._backend: Any = None
 
     def after(self, size: int) -> Any:
         """The tokenizer, which is about to see `size` more bytes. Not for two threads at once."""
         self._seen += size
-        if self._seen > MOST_SEEN:
+        if self._backend is None or self._seen > MOST_SEEN:
             self._seen, self._backend = size, _backend_of(self._data)
         return self._backend
 
@@ -233,4 +262,4 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
     wrong = next((text for text, a, b in zip(texts, given, expected, strict=True) if a != b), None)
     if wrong is not None:
         return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"
-    return made, "its ids equal those of tokenizers on the probe text"
+    return made, PROVEN

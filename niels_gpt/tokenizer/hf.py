@@ -88,6 +88,11 @@ def load_hf(source: str | Path | RustTokenizer | FastTokenizer) -> HFTokenizer:
     Raises:
         TokenizerError: a file is missing or is not what it should be, or the object is a slow tokenizer.
     """
+    return read_hf(source)[0]
+
+
+def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
+    """`load_hf`, and the parsed JSON: for a large vocabulary a hundred megabytes, to be let go of soon."""
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}
@@ -102,7 +107,7 @@ def load_hf(source: str | Path | RustTokenizer | FastTokenizer) -> HFTokenizer:
     return _from_path(Path(source))
 
 
-def _from_path(path: Path) -> HFTokenizer:
+def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:
     file = path / TOKENIZER_NAME if path.is_dir() else path
     if not file.is_file():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) if path.is_dir() else "nothing"
@@ -116,8 +121,8 @@ def _from_path(path: Path) -> HFTokenizer:
     if is_there(beside):  # transformers writes templates here and prefers them to the config's
         config["chat_template"] = _read_text(beside)
     generation = folder / GENERATION_NAME
-    held = assembled(str(path), _read(file, MOST_TOKENIZER_BYTES), config, _read_object(generation))
-    return replace(held, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME))
+    held, data = assembled(str(path), _read(file, MOST_TOKENIZER_BYTES), config, _read_object(generation))
+    return replace(held, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME)), data
 
 
 def _generate_stops(generation: Path, model: Path) -> tuple[int, ...] | None:
@@ -190,14 +195,20 @@ def parsed(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def assembled(name: str, data: bytes, config: Mapping[str, Any], generation: Mapping[str, Any]) -> HFTokenizer:
-    """The parts, from a tokenizer.json's bytes and what tokenizer_config.json and generation_config.json say."""
+def assembled(
+    name: str, data: bytes, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[HFTokenizer, dict[str, Any]]:
+    """The parts, from a tokenizer.json's bytes and what tokenizer_config.json and generation_config.json say.
+
+    And what the bytes hold, parsed.
+    """
     specials = {
         key: text
         for key, value in config.items()
         if key.endswith("_token") and (text := _text_of(key, value, name)) is not None
     }
-    ids = {token["content"]: token["id"] for token in added_tokens(parsed(data, file_of(name)), name)}
+    held = parsed(data, file_of(name))
+    ids = {token["content"]: token["id"] for token in added_tokens(held, name)}
     stops = set(_eos_ids(generation, f"{name}: {GENERATION_NAME}"))
     if "eos_token" in specials:
         if specials["eos_token"] not in ids:
@@ -207,7 +218,7 @@ def assembled(name: str, data: bytes, config: Mapping[str, Any], generation: Map
             )
         stops.add(ids[specials["eos_token"]])
     templates = _templates(config.get("chat_template"), name)
-    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops)))
+    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops))), held
 
 
 def file_of(name: str) -> str:

@@ -260,7 +260,7 @@ def _parts(
     }
     data = json.dumps(dump, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
     config = {**tokenizer.special_tokens_map, "chat_template": tokenizer.chat_template}
-    return assembled(name, data, config, {})
+    return assembled(name, data, config, {})[0]
 
 
 def _words(tokenizer: PythonTokenizer) -> list[tuple[Any, int]]:

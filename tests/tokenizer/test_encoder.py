@@ -157,6 +157,27 @@ def test_byte_level_text_comes_back(pieces: Pieces) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=80)
+@given(data=st.data())
+def test_any_ids_decode_as_the_official_tokenizer_decodes_them(kind: str, data: st.DataObject) -> None:
+    """Halves of characters too, which become U+FFFD."""
+    made = encoder(kind)
+    ids = data.draw(st.lists(st.integers(0, made.vocab_size - 1), max_size=12))
+    assert made.decode(ids) == tiny.cached(*KINDS[kind]).decode(ids, skip_special_tokens=False)
+
+
+def test_an_added_token_in_letters_of_the_byte_alphabet() -> None:
+    """`tokenizers` decodes its letters as bytes; its own bytes are those of its spelling."""
+    official = tiny.byte_level()
+    official.add_tokens(["Ġé", "naïve 中"])
+    made = Encoder.load(official)
+    for text in ("Ġé", "naïve 中"):
+        token = official.token_to_id(text)
+        assert made.decode([token]) == official.decode([token], skip_special_tokens=False)
+        assert made.token_bytes([token]) == [text.encode()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=40)
 @given(batch=st.lists(pieces_of, max_size=6), copies=st.sampled_from([1, 30]))
 def test_many_are_as_one_by_one(kind: str, batch: list[Pieces], copies: int) -> None:
