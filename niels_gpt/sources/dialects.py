@@ -34,12 +34,13 @@ SHAREGPT_ROLES: Final = {
 
 
 def _messages(row: Row) -> list[Any]:
-    given = _list(row, "messages")
-    return [_with_flag(message) for message in given]
+    return list(map(_with_flag, _list(row, "messages")))
 
 
 def _with_flag(message: Any) -> Any:
     """`trainable`, as some tools call it, is our `train`."""
+    if type(message) is dict and "trainable" not in message:  # nearly always, and this check costs least
+        return message
     if isinstance(message, Mapping) and "trainable" in message and "train" not in message:
         return {"train" if key == "trainable" else key: value for key, value in message.items()}
     return message
