@@ -26,8 +26,8 @@ from benchmarks.pairs import Result
 from niels_gpt.kernel import VARIABLE
 from niels_gpt.renderers import llama3, tools, typescript
 
-# What the package remembers of tool declarations for all renderers of a process.
-_REMEMBERED = (tools._remembered_tools, tools._remembered, llama3._indented, typescript._declared)
+# Each empties something that the package remembers of tools for all renderers of a process.
+_FORGET = (tools._KNOWN.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def seconds_of(run: Callable[[Any], Any], given: Any) -> float:
 
 def forget() -> None:
     """Empty what the package remembers of tools, so that no way profits from the one before."""
-    for remembered in _REMEMBERED:
-        remembered.cache_clear()
+    for clear in _FORGET:
+        clear()
 
 
 @contextmanager
