@@ -1,45 +1,141 @@
-"""The console script `niels-gpt`."""
+"""The console script `niels-gpt`: the names of all commands, each imported when it is asked for."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from niels_gpt import __version__, kernel, ranges
-from niels_gpt.cache.cli import app as cache_app
-from niels_gpt.cache.formats import SEED
-from niels_gpt.doctor.cli import doctor
-from niels_gpt.episodes.cli import app as episodes_app
-from niels_gpt.exchange_cli import export_command, import_command
+from niels_gpt import __version__
 from niels_gpt.interrupts import interruptible
-from niels_gpt.renderers.options import Date, Isolate, LossPreset, RendererName, Rendering, Template, ToolBodies
-from niels_gpt.scale.cli import fetch, publish
-from niels_gpt.terminal import ShownProgress, out, print_json, run
 
-app = typer.Typer(
-    name="niels-gpt",
-    help="From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+
+class Command(NamedTuple):
+    """Where a command, or a group of them, is found: `line` is the first of its own help."""
+
+    module: str
+    name: str
+    line: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+_NUMBERS: Final = {"ignore_unknown_options": True}  # -1 is a number here, not an option
+
+# In the order of `niels-gpt --help`. A test compares every line with the docstring or the help that it stands for.
+COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
+    {
+        "export": Command(
+            "niels_gpt.exchange_cli",
+            "export_command",
+            "A cache or episodes in another trainer's format: ids, masks and what its reader must be told.",
+        ),
+        "import": Command(
+            "niels_gpt.exchange_cli",
+            "import_command",
+            "A token dataset of another program as episodes, with its mask where it has one.",
+        ),
+        "doctor": Command(
+            "niels_gpt.doctor.cli",
+            "doctor",
+            "Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.",
+        ),
+        "publish": Command(
+            "niels_gpt.scale.cli",
+            "publish",
+            "A finished dataset -> a URL; every file is read back and checked, the manifest comes last. "
+            "Run again to go on.",
+        ),
+        "fetch": Command(
+            "niels_gpt.scale.cli",
+            "fetch",
+            "A published dataset -> a local directory that every reader opens; prints its path.",
+        ),
+        "demo": Command(
+            "niels_gpt.commands",
+            "demo",
+            "The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.",
+        ),
+        "show": Command(
+            "niels_gpt.commands",
+            "show",
+            "One example as a training step sees it: trained, context, scaffold and padding in colour.",
+            _NUMBERS,
+        ),
+        "render": Command(
+            "niels_gpt.commands",
+            "render",
+            "A conversation in a model's own format: trained, sampled, body and scaffold in colour.",
+            _NUMBERS,
+        ),
+        "explore": Command(
+            "niels_gpt.commands",
+            "explore",
+            "A local web page: all families side by side, masks token by token, datasets row by row, "
+            "templates compared.",
+        ),
+        "tokenizer": Command("niels_gpt.commands", "tokenizer_app", "Train a tokenizer."),
+        "cache": Command("niels_gpt.cache.cli", "app", "Build, inspect and verify token caches."),
+        "episodes": Command(
+            "niels_gpt.episodes.cli",
+            "app",
+            "Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
+        ),
+    }
 )
-tokenizer_app = typer.Typer(help="Train a tokenizer.", no_args_is_help=True)
-app.add_typer(tokenizer_app, name="tokenizer")
-app.add_typer(cache_app, name="cache")
-app.add_typer(episodes_app, name="episodes")
-app.command("export")(export_command)
-app.command("import")(import_command)
-app.command()(doctor)
-app.command()(publish)
-app.command()(fetch)
+
+
+class _Commands(TyperGroup):
+    """The commands by name and line alone; the one that is run is imported then."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=command.line) for name, command in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """What the words of a command line mean."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
+
+
+def loaded(name: str) -> Any:
+    """A command, or a group of commands, from its module."""
+    told = COMMANDS[name]
+    found = getattr(import_module(told.module), told.name)
+    holder = _new_app()
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name, context_settings=dict(told.settings))(found)
+    holder.callback()(_nothing)  # without it, typer takes a single command for the whole
+    return typer.main.get_group(holder).commands[name]
+
+
+def _new_app(**options: Any) -> typer.Typer:
+    return typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich", **options)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from niels_gpt import kernel
+
         print(f"niels-gpt {__version__}, {kernel.description()}")
         raise typer.Exit
+
+
+app = _new_app(
+    name="niels-gpt",
+    help="From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo",
+    no_args_is_help=True,
+    cls=_Commands,
+)
 
 
 @app.callback()
@@ -51,173 +147,8 @@ def _root(
     """From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo"""
 
 
-@app.command()
-def demo(
-    directory: Annotated[Path, typer.Option("--out", help="Where to build; an earlier demo there is replaced.")] = Path(
-        "niels-gpt-demo"
-    ),
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.", **ranges.SEED.option())] = SEED,
-) -> None:
-    """The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
-
-    Example: niels-gpt demo --out /tmp/demo
-    """
-    from niels_gpt.demo import run_demo  # here, because it needs torch
-
-    with ShownProgress() as progress:
-        run_demo(directory, seed=seed, console=out(), progress=progress)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})  # -1 is a number here, not an option
-def show(
-    cache: Annotated[
-        Path,
-        typer.Argument(help="A cache or episodes: the directory that holds meta.json, or train/.", show_default=False),
-    ],
-    number: Annotated[
-        int, typer.Argument(help="Which example, or which run of T tokens of a stream.", **ranges.ROW.option("NUMBER"))
-    ] = 0,
-    split: Annotated[Literal["train", "val"], typer.Option(help="Which split.")] = "train",
-    length: Annotated[
-        int | None,
-        typer.Option(
-            "--T", help="Tokens in x.  \\[default: the whole example, or 64 of a stream]", **ranges.LENGTH.option("--T")
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The cache's tokenizer.  \\[default: found beside the cache]")
-    ] = None,
-    table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
-) -> None:
-    """One example as a training step sees it: trained, context, scaffold and padding in colour.
-
-    Example: niels-gpt show cache/sft/chats 17 --T 128
-    """
-    from niels_gpt.explorer.show import print_view, show_view
-    from niels_gpt.explorer.tokens import view_example
-
-    view = view_example(cache, number, split=split, T=length, tokenizer=tokenizer)
-    if as_json:
-        print_view(view)
-    else:
-        show_view(out(), view, with_table=table)
-
-
-@app.command(context_settings={"ignore_unknown_options": True})  # as above
-def render(
-    file: Annotated[Path, typer.Argument(help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")],
-    tokenizer: Annotated[Path, typer.Option(help="A Hugging Face tokenizer directory or hub name, or a spm.model.")],
-    number: Annotated[int, typer.Argument(help="Which conversation.", **ranges.ROW.option("NUMBER"))] = 0,
-    renderer: RendererName = None,
-    template: Template = None,
-    date: Date = None,
-    isolate: Isolate = False,
-    loss_on: LossPreset = None,
-    tool_bodies: ToolBodies = None,
-    table: Annotated[bool, typer.Option(help="Ids and targets, token by token.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tokens as JSON.")] = False,
-) -> None:
-    """A conversation in a model's own format: trained, sampled, body and scaffold in colour.
-
-    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B --renderer qwen3
-    """
-    from niels_gpt.explorer.rendered import view_rendered
-    from niels_gpt.explorer.show import print_view, show_view
-    from niels_gpt.sources.chat_file import nth_conversation
-
-    rendering = Rendering(renderer, template, date, loss_on, tuple(tool_bodies or ()), isolate)
-    view = view_rendered(rendering.renderer(tokenizer), nth_conversation(file, number), rendering.loss_on)
-    if as_json:
-        print_view(view)
-    else:
-        show_view(out(), view, with_table=table)
-
-
-@app.command()
-def explore(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="A chat file, a cache or episodes.  \\[default: the zoo alone]", show_default=False),
-    ] = None,
-    tokenizer: Annotated[
-        list[str] | None,
-        typer.Option(help="A tokenizer directory or hub name, or a directory of such directories; repeat for more."),
-    ] = None,
-    renderer: RendererName = None,
-    template: Template = None,
-    date: Date = None,
-    findings: Annotated[Path | None, typer.Option(help="A report of the doctor (--json).")] = None,
-    port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-) -> None:
-    """A local web page: all families side by side, masks token by token, datasets row by row, templates compared.
-
-    Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
-    """
-    from niels_gpt.explorer.command import explore as serve
-
-    serve(
-        path,
-        tokenizers=tokenizer or (),
-        renderer=renderer,
-        template=template,
-        date=date,
-        findings=findings,
-        port=port,
-        browser=browser,
-    )
-
-
-@tokenizer_app.command("train")
-def train(
-    inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],
-    directory: Annotated[Path, typer.Option("--out", help="The directory to create.")] = Path("tokenizer"),
-    vocab_size: Annotated[
-        int, typer.Option(help="Pieces, sentinels and bytes included.", **ranges.PIECES.option())
-    ] = 16_000,
-    model_type: Annotated[Literal["unigram", "bpe"], typer.Option(help="SentencePiece's algorithm.")] = "unigram",
-    character_coverage: Annotated[
-        float,
-        typer.Option(help="Share of characters with a piece of their own.", **ranges.CHARACTER_COVERAGE.option()),
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of the sample of lines.", **ranges.SEED.option())] = SEED,
-    max_lines: Annotated[
-        int, typer.Option(help="Train on a seeded sample of at most so many lines.", **ranges.MAX_LINES.option())
-    ] = 2_000_000,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier tokenizer at --out.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-) -> None:
-    """Texts and chats -> spm.model with the four sentinels, and tokenizer_meta.json.
-
-    Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer
-    """
-    from niels_gpt.tokenizer import train_tokenizer
-
-    with ShownProgress() as progress:
-        tokenizer = train_tokenizer(
-            inputs,
-            directory,
-            vocab_size=vocab_size,
-            model_type=model_type,
-            character_coverage=character_coverage,
-            seed=seed,
-            max_lines=max_lines,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    result = {
-        "model": tokenizer.model_path,
-        "vocab_size": tokenizer.vocab_size,
-        "special_token_ids": tokenizer.special_token_ids(),
-        "sha256": tokenizer.sha256,
-    }
-    if as_json:
-        print_json(result)
-    else:
-        out().print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
-
-
 def main() -> None:
     """Run the command line; `entry.main` also handles an interrupt while this module is imported."""
+    from niels_gpt.terminal import run
+
     interruptible(lambda: run(app))

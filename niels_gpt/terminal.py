@@ -7,34 +7,42 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from types import TracebackType
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, STORAGE_REMEDIES, MissingExtra, NielsError
 from niels_gpt.progress import Progress
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.table import Table
+
 PLAIN_SECONDS = 5.0
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """The reader has left: `run` ends quietly, where rich exits with 1, which says "findings" here."""
-        raise BrokenPipeError
 
 
 def out() -> Console:
     """The console for results."""
-    return _Console(highlight=False)
+    return _console_type()(highlight=False)
+
+
+@cache
+def _console_type() -> type[Console]:
+    from rich.console import Console  # here, as every import of rich, because each takes long
+
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader has left: `run` ends quietly, where rich exits with 1, which says "findings" here."""
+            raise BrokenPipeError
+
+    return Results
 
 
 def err() -> Console:
     """The console for progress, notes and errors, so that results can be piped."""
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False)
 
 
@@ -82,6 +90,8 @@ def _with_extras_named(command: Callable[[], Any]) -> None:
 
 
 def _print_error(message: str) -> None:
+    from rich.text import Text
+
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 
@@ -110,6 +120,8 @@ class ShownProgress(Progress):
         self._what, self._unit, self._done, self._total = what, unit, 0, total
         self._started = self._last_line = time.monotonic()
         if self._console.is_terminal and not self._quiet:
+            from rich.progress import Progress as Bar
+
             self._bar = Bar(*_columns(unit), console=self._console, transient=True)
             self._bar.add_task(what, total=total, rate="")
             self._bar.start()
@@ -132,6 +144,8 @@ class ShownProgress(Progress):
 
     def note(self, text: str) -> None:
         """Print a line of its own."""
+        from rich.text import Text
+
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def _rate(self, now: float) -> str:
@@ -144,6 +158,8 @@ class ShownProgress(Progress):
         return f"{rate}, about {max(0, self._total - self._done) * seconds / self._done:,.0f} s left"
 
     def _line(self, now: float) -> None:
+        from rich.text import Text
+
         self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
 
     def _finish(self) -> None:
@@ -164,6 +180,15 @@ class ShownProgress(Progress):
 
 
 def _columns(unit: str) -> list[Any]:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
     if unit == "bytes":
         columns += [BarColumn(), DownloadColumn()]
@@ -175,6 +200,9 @@ def _columns(unit: str) -> list[Any]:
 
 def key_values(title: str, rows: list[tuple[str, str]]) -> Table:
     """A two-column table."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")

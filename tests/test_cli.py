@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from niels_gpt.cli import app
+from niels_gpt.cli import COMMANDS, app
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.looks import visible
 from niels_gpt.explorer.show import show_view
 from niels_gpt.samples import chats_file, notes_dir
-from tests.conftest import run_cli
+from tests.assets import ASSETS, needs_assets
+from tests.conftest import REPOSITORY, run_cli
 from tests.test_ranges import commands, told
 
 
@@ -38,6 +42,54 @@ def test_version() -> None:
         "niels-gpt 0.1.0, native kernel\n",
         "niels-gpt 0.1.0, numpy (the native kernel was not built)\n",
     )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str) -> None:
+    """The list of commands is literal, so that it imports none of them; it says what they say."""
+    told = COMMANDS[name]
+    found = getattr(import_module(told.module), told.name)
+    own = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
+    assert " ".join(own.split("\n\n")[0].split()) == told.line
+
+
+def imported_by(*arguments: object) -> set[str]:
+    """The modules that a command line has imported when it ends."""
+    code = (
+        "import atexit, sys; sys.argv = ['niels-gpt', *sys.argv[1:]];"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr));"
+        "from niels_gpt.entry import main; main()"
+    )
+    line = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode in (0, 2)
+    return set(done.stderr.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], []], ids=lambda arguments: "".join(arguments) or "none"
+)
+def test_help_and_version_import_no_command(arguments: list[str]) -> None:
+    found = imported_by(*arguments)
+    assert "niels_gpt.cli" in found
+    assert not found & {
+        *("numpy", "pydantic", "torch", "tokenizers", "gigatoken", "transformers", "sentencepiece", "jinja2"),
+        *("niels_gpt.messages", "niels_gpt.renderers", "niels_gpt.tokenizer", "niels_gpt.cache", "niels_gpt.commands"),
+    }
+    assert "--version" not in arguments or "rich.console" not in found
+
+
+@needs_assets
+def test_render_imports_what_it_needs_alone() -> None:
+    """With a tokenizer that was opened before; `tests/tokenizer/test_proofs.py` looks at the tokenizer alone."""
+    line = ["render", chats_file(), "0", "--tokenizer", ASSETS / "qwen2.5-0.5b-instruct", "--no-table"]
+    imported_by(*line)  # proves it, unless another test of this run did
+    found = imported_by(*line)
+    assert {"gigatoken", "niels_gpt.commands"} <= found
+    assert not found & {
+        *("tokenizers", "torch", "transformers", "datasets", "pyarrow", "httpx"),
+        *("niels_gpt.cache.cli", "niels_gpt.episodes.cli", "niels_gpt.exchange_cli", "niels_gpt.doctor"),
+    }
 
 
 def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
@@ -111,7 +163,7 @@ def test_help_shows_every_word_of_every_option(monkeypatch: pytest.MonkeyPatch) 
     """Brackets are markup to Rich: `[@REVISION]` and every `[default: ...]` were missing."""
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 400)
     shown = 0
-    for path, callback in commands(app):
+    for path, callback in commands():
         helps = [
             told(hint).help
             for hint in get_type_hints(callback, include_extras=True).values()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -17,7 +18,7 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.build_all import Settings, plan
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cli import app
+from niels_gpt.cli import COMMANDS, app
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.packed import pack_episodes
 from niels_gpt.episodes.shards import EpisodeWriter
@@ -41,14 +42,16 @@ HUGE = 10**30
 WORDS = {"--to": "hf", "--from": "hf", "--tokenizer": "nowhere", "--out": "out"}
 
 
-def commands(group: typer.Typer, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
+def commands() -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
     """Every command of the command line: its words, and the function behind it."""
-    for command in group.registered_commands:
-        assert command.callback is not None
-        yield (*path, command.name or command.callback.__name__.replace("_", "-")), command.callback
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        yield from commands(inner.typer_instance, (*path, inner.name or str(inner.typer_instance.info.name)))
+    for name, told in COMMANDS.items():
+        found = getattr(import_module(told.module), told.name)
+        if not isinstance(found, typer.Typer):
+            yield (name,), found
+            continue
+        for command in found.registered_commands:
+            assert command.callback is not None
+            yield (name, command.name or command.callback.__name__.replace("_", "-")), command.callback
 
 
 def kinds_of(annotation: Any) -> set[type]:
@@ -74,7 +77,7 @@ def flag_of(name: str, info: Any) -> str:
 
 def numbers() -> Iterator[tuple[str, str, list[str], bool]]:
     """Every numeric parameter: its command, its option, a command line that needs but this, is it a float."""
-    for path, callback in commands(app):
+    for path, callback in commands():
         hints = get_type_hints(callback, include_extras=True)
         parameters = inspect.signature(callback).parameters
         needed = [name for name, each in parameters.items() if each.default is inspect.Parameter.empty]

@@ -6,7 +6,7 @@ arrays of 16 GiB, ten replacements of one letter by ten make ten billion of it. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from niels_gpt.errors import TokenizerError, shown
@@ -58,14 +58,14 @@ class Checker:
             for index, entry in enumerate(vocab):
                 if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str | int):
                     raise self.wrong(f"model.vocab[{index}]", entry, "a text and its score")
-            ids: Iterable[Any] = (len(vocab) - 1,) if vocab else ()
+            ids: Collection[Any] = (len(vocab) - 1,) if vocab else ()
         elif isinstance(vocab, dict):
             ids = vocab.values()
         else:
             raise self.wrong("model.vocab", vocab, "an object of ids, or a list of scores")
-        wrong = [token for token in ids if not _is_id(token)]
-        if wrong:
-            raise self.wrong("an id of model.vocab", wrong[0], f"a number from 0 to {MOST_IDS - 1:,}")
+        if ids and not (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST_IDS):
+            wrong = next(token for token in ids if not _is_id(token))
+            raise self.wrong("an id of model.vocab", wrong, f"a number from 0 to {MOST_IDS - 1:,}")
 
     def _check_added(self, added: Any) -> None:
         if added is None:
