@@ -532,7 +532,7 @@ static PyMethodDef methods[] = {
     {"attribute", attribute, METH_VARARGS, attribute_doc},
     {"encode", encode, METH_VARARGS, encode_doc},
     {"copied", copied, METH_O, copied_doc},
-    {"roles_of", roles_of, METH_VARARGS, roles_of_doc},
+    {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {"json_text", json_text, METH_O, json_text_doc},
     {"is_json", is_json, METH_O, is_json_doc},
     {NULL, NULL, 0, NULL},

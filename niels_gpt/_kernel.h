@@ -9,9 +9,9 @@
 #include <Python.h>
 
 /* _kernel_messages.c */
-extern const char copied_doc[], roles_of_doc[], json_text_doc[], is_json_doc[];
+extern const char copied_doc[], plain_roles_doc[], json_text_doc[], is_json_doc[];
 PyObject *copied(PyObject *module, PyObject *messages);
-PyObject *roles_of(PyObject *module, PyObject *args);
+PyObject *plain_roles(PyObject *module, PyObject *args);
 PyObject *json_text(PyObject *module, PyObject *value);
 PyObject *is_json(PyObject *module, PyObject *text);
 

@@ -1,9 +1,9 @@
 /* Reading conversations: copies of messages that need no repair, and JSON.
  *
- *   copied      messages -> copies of those made of plain texts and calls, None for those that need a closer look
- *   roles_of    their roles, None where there is more to check than those
- *   json_text   plain data -> JSON as `json.dumps(..., ensure_ascii=False)` writes it, or None
- *   is_json     whether a text is certainly JSON
+ *   copied       messages -> copies of those made of plain texts and calls, None for those that need a closer look
+ *   plain_roles  the roles of messages that need neither repair nor further checks, or None
+ *   json_text    plain data -> JSON as `json.dumps(..., ensure_ascii=False)` writes it, or None
+ *   is_json      whether a text is certainly JSON
  *
  * All four know the common cases only. Where they do not, Python decides (`niels_gpt/messages.py`,
  * `niels_gpt/renderers/chat.py`), so what is odd is written once, in Python.
@@ -132,7 +132,7 @@ odd:
     return NULL;
 }
 
-enum { ODD, TEXT, CALLS };
+enum { ODD, TEXT, CALLS, TRAIN, WEIGHT };
 
 /* What a key of a message holds where it is as it should be. */
 static int kind_of_field(PyObject *key)
@@ -140,6 +140,10 @@ static int kind_of_field(PyObject *key)
     switch (PyUnicode_CheckExact(key) ? PyUnicode_GetLength(key) : 0) {
     case 4:
         return spells(key, "role") || spells(key, "name") ? TEXT : ODD;
+    case 5:
+        return spells(key, "train") ? TRAIN : ODD;
+    case 6:
+        return spells(key, "weight") ? WEIGHT : ODD;
     case 7:
         return spells(key, "content") ? TEXT : ODD;
     case 10:
@@ -165,7 +169,8 @@ static PyObject *copy_of_message(PyObject *message)
         const int kind = kind_of_field(key);
         if (kind == CALLS && PyList_CheckExact(value))
             calls = value;
-        else if (kind != TEXT || !is_text(value))
+        else if (!(kind == TEXT && is_text(value)) && !(kind == TRAIN && PyBool_Check(value)) &&
+                 !(kind == WEIGHT && PyFloat_CheckExact(value)))
             goto odd;
     }
     if (PyDict_GetItemString(made, "role") == NULL || PyDict_GetItemString(made, "content") == NULL)
@@ -215,7 +220,7 @@ failed:
     return NULL;
 }
 
-/* ------------------------------------------------------------------ roles_of */
+/* ------------------------------------------------------------------ plain_roles */
 
 static int is_one_of(PyObject *role, PyObject *allowed)
 {
@@ -227,32 +232,35 @@ static int is_one_of(PyObject *role, PyObject *allowed)
     return 0;
 }
 
-/* The role of a message that is neither a tool's nor calls tools and whose content is a text; borrowed, or NULL. */
+/* The role of a message that is made of texts alone and is not a tool's; borrowed, or NULL. Runs no Python code. */
 static PyObject *plain_role(PyObject *message, PyObject *allowed)
 {
     PyObject *key, *value, *role = NULL;
     Py_ssize_t at = 0;
-    while (PyDict_CheckExact(message) && PyDict_Next(message, &at, &key, &value)) {
-        if (!PyUnicode_CheckExact(key) || spells(key, "tool_calls"))
-            return NULL;
-        if (spells(key, "content") && !PyUnicode_CheckExact(value))
+    int content = 0;
+    if (!PyDict_CheckExact(message))
+        return NULL;
+    while (PyDict_Next(message, &at, &key, &value)) {
+        if (kind_of_field(key) != TEXT || !is_text(value))
             return NULL;
         if (spells(key, "role"))
             role = value;
+        content |= spells(key, "content");
     }
-    const int fits = role != NULL && PyUnicode_CheckExact(role) && !spells(role, "tool") && is_one_of(role, allowed);
-    return fits ? role : NULL;
+    return role != NULL && content && !spells(role, "tool") && is_one_of(role, allowed) ? role : NULL;
 }
 
-const char roles_of_doc[] = "roles_of(messages, allowed)\n--\n\n"
-                            "The roles of normalised messages; None where one is not allowed or tools are called.\n\n"
-                            "See `niels_gpt.renderers.chat.Chat`.";
+const char plain_roles_doc[] = "plain_roles(messages, allowed)\n--\n\n"
+                               "The roles of messages that need neither repair nor further checks; None for others.\n\n"
+                               "See `niels_gpt.renderers.chat.Chat`.";
 
-PyObject *roles_of(PyObject *Py_UNUSED(module), PyObject *args)
+PyObject *plain_roles(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *messages, *allowed;
-    if (!PyArg_ParseTuple(args, "O!O!:roles_of", &PyList_Type, &messages, &PyTuple_Type, &allowed))
+    if (!PyArg_ParseTuple(args, "O!O!:plain_roles", &PyList_Type, &messages, &PyTuple_Type, &allowed))
         return NULL;
+    if (PyList_Size(messages) == 0)
+        Py_RETURN_NONE;
     PyObject *roles = PyList_GetSlice(messages, 0, PyList_Size(messages));
     for (Py_ssize_t at = 0; roles != NULL && at < PyList_Size(roles); at++) {
         PyObject *role = plain_role(PyList_GetItem(roles, at), allowed);

@@ -296,7 +296,11 @@ def _copied(message: Any) -> Message | None:
             made[key] = calls = list(map(_copied_call, value))
             if None in calls:
                 return None
-        elif key not in _TEXTS or not _is_text(value):
+        elif not (
+            (key in _TEXTS and _is_text(value))
+            or (key == "train" and type(value) is bool)
+            or (key == "weight" and type(value) is float)
+        ):
             return None
     return cast("Message", made)
 

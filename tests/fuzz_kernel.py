@@ -236,7 +236,7 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
     given = [odd_values.message(rng) for _ in range(rng.randint(0, 4))]
     copies = kernel.copied(given)
     assert repr(copies) == repr(list(map(odd_values.copied, given))), "copies"
-    roles = kernel.roles_of(copies, ("system", "user", "assistant"))
+    roles = kernel.plain_roles(copies, ("system", "user", "assistant"))
     assert roles in (None, [message and message["role"] for message in copies]), "roles"
     value, text = odd_values.value(rng), odd_values.json_like(rng)
     written = kernel.json_text(value)
@@ -244,7 +244,12 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
     if kernel.is_json(text):
         json.loads(text)
     for wrong in (value, text, given):
-        for function in (kernel.copied, kernel.json_text, kernel.is_json, lambda one: kernel.roles_of(one, ("user",))):
+        for function in (
+            kernel.copied,
+            kernel.json_text,
+            kernel.is_json,
+            lambda one: kernel.plain_roles(one, ("user",)),
+        ):
             with contextlib.suppress(TypeError):
                 function(wrong)
     return True

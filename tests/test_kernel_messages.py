@@ -75,13 +75,13 @@ def test_normalise_is_the_same_without_the_kernel(kernel: ModuleType, seed: int)
 def test_roles_are_told_where_python_has_nothing_to_refuse(kernel: ModuleType, seed: int) -> None:
     rng = random.Random(seed)
     given_ = [made for _ in range(3) if (made := messages._copied(odd_values.message(rng))) is not None]
-    roles = kernel.roles_of(given_, ("system", "user", "assistant", "tool"))
-    plain = all(
-        one["role"] in ("system", "user", "assistant") and "tool_calls" not in one and type(one["content"]) is str
-        for one in given_
+    roles = kernel.plain_roles(given_, ("system", "user", "assistant", "tool"))
+    plain = given_ and all(
+        one["role"] in ("system", "user", "assistant") and {*one} <= messages._TEXTS for one in given_
     )
     assert roles == ([one["role"] for one in given_] if plain else None)
     if roles is not None:
+        assert normalise(given_) == given_
         chat.check_roles(given_, ("system", "user", "assistant", "tool"), format_name="x")
 
 
@@ -165,9 +165,9 @@ def test_copied_takes_lists(kernel: ModuleType, wrong: Any) -> None:
     with pytest.raises(TypeError, match="messages must be a list"):
         kernel.copied(wrong)
     with pytest.raises(TypeError):
-        kernel.roles_of(wrong, ("user",))
+        kernel.plain_roles(wrong, ("user",))
     with pytest.raises(TypeError):
-        kernel.roles_of([], wrong if wrong != () else [])
+        kernel.plain_roles([], wrong if wrong != () else [])
 
 
 def test_nothing_leaks(kernel: ModuleType) -> None:
@@ -179,7 +179,7 @@ def test_nothing_leaks(kernel: ModuleType) -> None:
     def all_once() -> None:
         for given_ in some:
             copies = kernel.copied(given_)
-            kernel.roles_of([one for one in copies if one is not None], ("user", "assistant"))
+            kernel.plain_roles([one for one in copies if one is not None], ("user", "assistant"))
         for value in values:
             kernel.json_text(value)
         for text in texts:

@@ -193,7 +193,7 @@ _CALLS = st.fixed_dictionaries(
 @example({"content": "c", "role": "r", "tool_calls": [{"function": {"arguments": {"b": 1, "a": "x"}, "name": "f"}}]})
 def test_what_is_taken_quickly_would_have_passed(given_: dict[str, Any]) -> None:
     """The quick way takes nothing that a close look refuses, and returns the same, in the caller's order."""
-    quick = messages._quick(given_)
+    quick = messages._copied(given_)
     if quick is None:
         return
     tidy = messages._tidy(given_, 0)

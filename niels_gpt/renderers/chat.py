@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
 from niels_gpt.kernel import native
-from niels_gpt.messages import Message, check_text, reasoning_of, with_reasoning_apart
+from niels_gpt.messages import Message, check_text, normalise, reasoning_of, with_reasoning_apart
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.tools import Tools
@@ -77,43 +77,42 @@ class Call(NamedTuple):
 
 
 class Chat:
-    """Messages that `normalise` returned, the tools of the turn, and what lies where.
+    """Messages, the tools of the turn, and what lies where.
 
     Args:
-        messages, tools: as the attributes.
+        messages: as the caller gave them.
         allowed: the roles that the format has a place for.
         name: of the format, for errors.
         after_call: the messages follow an assistant's turn that is not among them and may have called tools.
 
     Raises:
-        MessageError: a message has no place in the format; as `check_roles`.
+        MessageError: a message is malformed, or has no place in the format; as `normalise` and `check_roles`.
 
     Attributes:
-        messages: those given; what an assistant's thinking parts hold stands in `reasoning_content`.
+        given: the messages, normalised; those that are made of texts alone are the caller's own.
+        messages: the same; what an assistant's thinking parts hold stands in `reasoning_content`.
         roles: of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         prompted: the generation prompt follows the last message.
     """
 
+    tools: Tools | None = None
+
     def __init__(
-        self,
-        messages: list[Message],
-        tools: Tools | None,
-        allowed: tuple[str, ...],
-        name: str,
-        *,
-        after_call: bool = False,
+        self, messages: Sequence[Message], allowed: tuple[str, ...], name: str, *, after_call: bool = False
     ) -> None:
         kernel = native()
-        roles: list[str] | None = None if kernel is None else kernel.roles_of(messages, allowed)
-        if roles is None:
-            check_roles(messages, allowed, format_name=name, after_call=after_call)
-            roles = [message["role"] for message in messages]
-            messages = [
-                message if type(message["content"]) is str else with_reasoning_apart(message, index)
-                for index, message in enumerate(messages)
-            ]
-        self.messages, self.roles, self.tools = messages, roles, tools
+        roles: list[str] | None = None
+        if kernel is not None and type(messages) is list:
+            roles = kernel.plain_roles(messages, allowed)
+        if roles is not None:
+            self.roles, self.given = roles, [*messages]
+            self.messages = self.given
+        else:
+            self.given = normalise(messages)
+            check_roles(self.given, allowed, format_name=name, after_call=after_call)
+            self.roles = [message["role"] for message in self.given]
+            self.messages = [with_reasoning_apart(message, index) for index, message in enumerate(self.given)]
         self.prompted = False
         self._last_query = -1  # not looked for yet
 

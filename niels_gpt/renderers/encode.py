@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message, normalise
+from niels_gpt.messages import Message
 from niels_gpt.renderers.rendered import MultiModalData, PlaceholderRange, RenderedBatch, RenderedTokens
 from niels_gpt.renderers.script import Script
 from niels_gpt.tokenizer.pieces import Ids, Positions
@@ -25,8 +25,8 @@ from niels_gpt.tokenizer.protocol import PieceEncoder
 if TYPE_CHECKING:
     from niels_gpt.renderers.processors import ProcessedImage
 
-# What writes a conversation and its tools as a script, and says how complete its attribution is.
-Write = Callable[[list[Message], Any], tuple[Script, str]]
+# What writes a conversation and its tools: the script, the messages as normalised, and how complete attribution is.
+Write = Callable[[Sequence[Message], Any], tuple[Script, Sequence[Message], str]]
 
 BLOCK = 256  # conversations that are read, written and encoded together, so that they fit into the processor's cache
 
@@ -59,12 +59,11 @@ def _block(
 ) -> RenderedBatch:
     """The conversations with these numbers."""
     scripts: list[Script] = []
-    given: list[list[Message]] = []
+    given: list[Sequence[Message]] = []
     attribution: list[str] = []
     for number in numbers:
         try:
-            normal = normalise(conversations[number])
-            out, how_complete = write(normal, tools[number])
+            out, normal, how_complete = write(conversations[number], tools[number])
             out.media()
         except MessageError as error:
             raise MessageError(error.reason, f"conversation {number}: {error}") from error

@@ -148,8 +148,7 @@ class Family(ABC):
         Raises:
             MessageError: naming message and field.
         """
-        chat = self._chat(normalise(messages), tools)
-        return self._written(chat, add_generation_prompt)
+        return self._written(self._chat(messages, tools), add_generation_prompt)
 
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """What the grammar writes."""
@@ -159,9 +158,10 @@ class Family(ABC):
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> list[int]:
         """The ids alone."""
-        out = self.script(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        chat = self._chat(messages, tools)
+        out = self._written(chat, add_generation_prompt)
         if out.images:
-            return encode_one(self.encoder, out, normalise(messages)).token_ids
+            return encode_one(self.encoder, out, chat.given).token_ids
         ids: list[int] = self.encoder.encode_pieces(out.texts, out.scaffold)[0].tolist()
         return ids
 
@@ -173,9 +173,8 @@ class Family(ABC):
         Raises:
             MessageError: naming message and field. UsageError: `tools` are not in the shape of the OpenAI chat format.
         """
-        given = normalise(messages)
-        out = self._written(self._chat(given, tools), add_generation_prompt)
-        return encode_one(self.encoder, out, given)
+        chat = self._chat(messages, tools)
+        return encode_one(self.encoder, self._written(chat, add_generation_prompt), chat.given)
 
     def render_many(
         self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
@@ -190,11 +189,14 @@ class Family(ABC):
         """
         return render_conversations(self.encoder, self._script, conversations, tools)
 
-    def _script(self, messages: list[Message], tools: Any) -> tuple[Script, str]:
-        return self._written(self._chat(messages, tools), False), "full"
+    def _script(self, messages: Sequence[Message], tools: Any) -> tuple[Script, Sequence[Message], str]:
+        chat = self._chat(messages, tools)
+        return self._written(chat, False), chat.given, "full"
 
-    def _chat(self, messages: list[Message], tools: Any) -> Chat:
-        return Chat(messages, tools_of(tools), self.roles, self.name)
+    def _chat(self, messages: Sequence[Message], tools: Any) -> Chat:
+        chat = Chat(messages, self.roles, self.name)
+        chat.tools = tools_of(tools)
+        return chat
 
     def _written(self, chat: Chat, add_generation_prompt: bool) -> Script:
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
@@ -302,7 +304,8 @@ class Family(ABC):
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
-        chat = Chat(given, tools_of(tools), self.roles, self.name, after_call=True)
+        chat = Chat(given, self.roles, self.name, after_call=True)
+        chat.tools = tools_of(tools)
         out = Script(parses_bodies=self.config.special_tokens_in_content == "parse")
         out.pictures = pictures
         out.frame(self.tail)

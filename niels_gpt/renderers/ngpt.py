@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.errors import MessageError
@@ -61,7 +62,7 @@ class NgptRenderer(Family):
         """The format has no reasoning; think tags are text."""
         return "", 0
 
-    def _chat(self, messages: list[Message], tools: Any) -> Chat:
+    def _chat(self, messages: Sequence[Message], tools: Any) -> Chat:
         if tools_of(tools):
             raise MessageError("unsupported_field", "tools have no place in the ngpt format; drop them or the row")
         chat = super()._chat(messages, tools)

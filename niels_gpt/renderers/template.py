@@ -174,7 +174,12 @@ class TemplateRenderer:
         Raises:
             MessageError: of the first conversation that cannot be rendered, with its index in front.
         """
-        return render_conversations(self.encoder, self._written, conversations, tools)
+        return render_conversations(self.encoder, self._script, conversations, tools)
+
+    def _script(self, messages: Sequence[Message], tools: Any) -> tuple[Script, Sequence[Message], str]:
+        given = normalise(messages)
+        out, told = self._written(given, tools)
+        return out, given, told
 
     def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
         """What the template writes."""
