@@ -538,9 +538,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+#define VERSION 2 /* as in niels_gpt/kernel.py; both count up when a function here changes */
+
+static int filled(PyObject *module)
+{
+    return PyModule_AddIntConstant(module, "VERSION", VERSION);
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "The loops of encoding, in C.", .m_size = 0,
-    .m_methods = methods,
+    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations, in C.",
+    .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 
 PyMODINIT_FUNC PyInit__kernel(void)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+VERSION: int
+
 def layout(texts: list[list[str]], facts: list[list[int]], frames: Mapping[str, bytes]) -> tuple[bytes, ...]: ...
 def attribute(
     ids: Any,

@@ -51,8 +51,10 @@ ROLES = ("system", "user", "assistant", "tool", "critic")
 
 
 def text(rng: random.Random) -> Any:
-    """Mostly a text."""
-    return rng.choice(TEXTS) * rng.choice((1, 1, 3)) if rng.random() < 0.97 else rng.choice(ODD)
+    """Mostly a text; some as long as the buffer that JSON is written to at first."""
+    if rng.random() < 0.03:
+        return rng.choice(ODD)
+    return "x" * rng.randint(980, 1030) if rng.random() < 0.03 else rng.choice(TEXTS) * rng.choice((1, 1, 3))
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:

@@ -49,6 +49,14 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel.native()
 
 
+def test_a_kernel_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("niels_gpt._kernel", exc_type=ImportError)
+    monkeypatch.setenv(kernel.VARIABLE, "auto")
+    monkeypatch.setattr(kernel, "VERSION", kernel.VERSION + 1)
+    with pytest.raises(UsageError, match="was built from another version of niels_gpt; install the package again"):
+        kernel.native()
+
+
 def test_the_kernel_that_this_machine_can_build_is_built() -> None:
     """The installation succeeds without a compiler; where there is one, the kernel must not be missing."""
     compiles = shutil.which("cc") and subprocess.run(["cc", "--version"], check=False, capture_output=True)

@@ -46,8 +46,7 @@ class Call(NamedTuple):
             if kernel is None or not kernel.is_json(self.arguments):
                 self._loaded(self.arguments)
             return self.arguments
-        kernel = native()
-        return (kernel and kernel.json_text(self.arguments)) or to_json(self.arguments, self.where + ".arguments")
+        return to_json(self.arguments, self.where + ".arguments")
 
     @property
     def items(self) -> Mapping[str, Any]:
@@ -105,7 +104,7 @@ class Chat:
         roles: list[str] | None = None
         if kernel is not None and type(messages) is list:
             roles = kernel.plain_roles(messages, allowed)
-        if roles is not None:
+        if roles is not None:  # texts alone: there is nothing to repair, so nothing to copy
             self.roles, self.given = roles, [*messages]
             self.messages = self.given
         else:
