@@ -44,7 +44,8 @@ class GLM5Renderer(Family):
             out.frame(self.how_to_call)
         return 0
 
-    def declared(self, tools: Tools) -> str:
+    @staticmethod
+    def declared(tools: Tools) -> str:
         """The tools as the model reads them, each on a line."""
         return "".join(text + "\n" for text in tools.texts)
 
@@ -121,7 +122,8 @@ class GLM51Renderer(GLM5Renderer):
     name = "glm-5.1"
     config_class = GLM51RendererConfig
 
-    def declared(self, tools: Tools) -> str:
+    @staticmethod
+    def declared(tools: Tools) -> str:
         """The functions alone; deferred ones are not declared."""
         functions = (tool["function"] for tool in tools if not tool["function"].get("defer_loading"))
         hidden = ("defer_loading", "strict")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from niels_gpt.tokenizer.opening import open_encoder
 
-_encoder_of = lru_cache(maxsize=8)(open_encoder)
+_encoder_of = lru_cache(maxsize=2)(open_encoder)  # each may hold hundreds of megabytes
 
 
 def attribute_text_segments(
@@ -23,8 +23,8 @@ def attribute_text_segments(
     A token belongs to the segment of its first character. Control tokens are recognised outside of content alone.
 
     Args:
-        tokenizer: whatever `open_encoder` takes. An object is opened once; tokens that are added to it later are not
-            seen. A path or a name is opened at every call: for many calls pass what `open_encoder` returns.
+        tokenizer: whatever `open_encoder` takes. The last two objects stay open; tokens that are added to them later
+            are not seen. A path or a name is opened at every call: for many calls pass what `open_encoder` returns.
         overlap_is_content: a token counts as content where any of its bytes are; of tokens that are not the text's
             bytes (a normalised text), where any of its characters are.
 

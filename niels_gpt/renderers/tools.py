@@ -25,7 +25,11 @@ class Tools(list[dict[str, Any]]):
         self._written: dict[Callable[[Tools], str], str] = {}
 
     def written(self, declared: Callable[[Tools], str]) -> str:
-        """What a format makes of them, made once."""
+        """What a format makes of them, made once.
+
+        Args:
+            declared: a plain function. Tools are remembered, so a method of a renderer would keep its encoder alive.
+        """
         if declared not in self._written:
             self._written[declared] = declared(self)
         return self._written[declared]

@@ -77,16 +77,20 @@ def test_kimi_writes_no_reasoning_of_an_answer_without_a_tool() -> None:
 
 # ---- completions that do not close their reasoning
 
-PREFILLED = [
-    name for name in FAMILIES if family(name).prefill().strip() == "<think>" and family(name).calls is not None
-]
+PREFILLED = ("qwen3.5", "qwen3.6", "glm-5", "glm-5.1", "kimi-k2.5", "minimax-m2", "nemotron-3", "nemotron-3-ultra")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_whose_prompts_open_the_reasoning(name: str) -> None:
+    """All that can call tools are in `PREFILLED`."""
+    opens = family(name).prefill().strip() == "<think>"
+    assert (opens and family(name).calls is not None) == (name in PREFILLED)
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "cut"])
 @pytest.mark.parametrize("name", PREFILLED)
 def test_calls_behind_reasoning_that_is_not_closed(name: str, stopped: bool) -> None:
     """Models do this; the reasoning ends where the calls begin."""
-    assert {"kimi-k2.5", "minimax-m2", "qwen3.5", "glm-5", "nemotron-3"} <= set(PREFILLED)
     renderer = family(name)
     chat = [user(), assistant("", reasoning_content="hm", tool_calls=[call("get", 0), call("put", 1)])]
     said = renderer.encoder.decode(served_and_said(renderer, chat, None)[1])

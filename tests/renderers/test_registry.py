@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import random
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,10 @@ from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.ngpt import NgptRenderer
 from niels_gpt.renderers.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of, takes_images
-from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.tiny_families import folder_of
+from niels_gpt.renderers.template import TemplateRenderer
+from tests.renderers.small import CHATML, assistant, conversation, user
+from tests.renderers.sweeps import chats
+from tests.renderers.tiny_families import TOKENS, folder_of
 from tests.tokenizer import tiny
 
 HOUSE = [user(), assistant()]
@@ -265,3 +270,25 @@ def test_models_on_the_hub(tmp_path: Path) -> None:
     assert "me/seeing takes images" in told[4][1]
     assert "me/gone" in told[6][1]
     assert told[7][1] is False, "each renderer of a pool has a tokenizer of its own"
+
+
+# ---- how long they live
+
+
+@pytest.mark.parametrize("family", [*TOKENS, "template"])
+def test_nothing_keeps_a_renderer_that_is_used_no_more(family: str) -> None:
+    """An encoder of a real vocabulary takes up to 600 MB. What is remembered of equal tools must not hold it."""
+    if family == "template":
+        renderer: Any = TemplateRenderer(folder_of("qwen3"), template=CHATML)
+        rows: Any = [(conversation(random.Random(seed)), None) for seed in range(20)]
+    else:
+        renderer, rows = create_renderer(folder_of(family), family), chats(family, 20)
+    for messages, tools in rows:
+        rendered = renderer.render(messages, tools=tools)
+        renderer.parse_response(rendered.token_ids, tools=tools)
+    renderer.render_many([[user()], [user(), assistant()]])
+    renderer.bridge_to_next_turn(rendered.token_ids, renderer.get_stop_token_ids()[:1], [user()])
+    alive = [weakref.ref(renderer), weakref.ref(renderer.encoder)]
+    del renderer, rendered
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]

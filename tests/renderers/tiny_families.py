@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -273,11 +273,11 @@ def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) 
     return folder
 
 
-@shared
+@partial(shared, most=8)
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`.
 
-    Those of one family share its encoder: gigatoken takes some twenty megabytes for each tokenizer, be it tiny.
+    Those of one family share its encoder: gigatoken takes forty megabytes for each tokenizer, be it tiny, so the last eight stay.
     """
     kind = FAMILIES[family]
     source: Any = renderer_of(family, split=split).encoder if options else folder_of(family, split=split)
