@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.ranks import ranks
 from niels_gpt.errors import UsageError
-from tests.conftest import REPOSITORY
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
-from tests.ports import free_port
+from tests.ranks import run_ranks
 
 N = 41  # a prime: no number of ranks divides it
 LENGTHS = [2 + (7 * number) % 11 for number in range(N)]
@@ -144,45 +141,28 @@ def test_without_torch_distributed_there_is_one_rank() -> None:
     assert ranks(3, 4) == (3, 4)
 
 
-WORKER = """
-import json, sys
+RANK = """
+import json
 import torch.distributed as dist
 from tests.episodes.rows import open_loader
-rank, world, port, dataset = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+from tests.ranks import join, leave
+
+rank, (dataset,) = join()
 loader = open_loader(dataset, batch_size=4, epoch_drop_last=False)
-assert (loader.rank, loader.world_size) == (rank, world)
+assert (loader.rank, loader.world_size) == (rank, 2)
 seen = [[batch.x.tolist(), batch.mask.tolist(), batch.global_mask_sum] for batch in loader.batches()]
-everything = [None] * world
+everything = [None] * 2
 dist.all_gather_object(everything, seen)
-dist.barrier()
 if rank == 0:
     print(json.dumps(everything))
-dist.destroy_process_group()
+leave()
 """
 
 
-def test_two_processes_of_torch_distributed(dataset: Path) -> None:
+def test_two_processes_of_torch_distributed(dataset: Path, tmp_path: Path) -> None:
     """Rank and world size are taken from it; both together see what one process sees."""
-    port = free_port()
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(rank), "2", str(port), str(dataset)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        for rank in range(2)
-    ]
-    try:
-        answers = [process.communicate(timeout=100) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in started] == [0, 0], [error for _, error in answers]
-    of_rank = json.loads(answers[0][0].splitlines()[-1])
+    printed, _ = run_ranks(RANK, tmp_path / "store", dataset)
+    of_rank = json.loads(printed.splitlines()[-1])
     alone = list(open_loader(dataset, batch_size=8, epoch_drop_last=False).batches())
     assert len(of_rank[0]) == len(of_rank[1]) == len(alone)
     for first, second, batch in zip(*of_rank, alone, strict=True):

@@ -27,6 +27,7 @@ from pathlib import Path
 import lightning, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from niels_gpt.trainers.lightning import EpisodeDataModule
+from tests.ranks import leave
 from tests.trainers.small import packed
 from tests.trainers.test_lightning import Small
 
@@ -52,6 +53,7 @@ first = fit("parts", stop)
 rest = fit("parts", steps, str(out / "parts" / f"step={stop}.ckpt"))
 told = {"whole": whole[1], "first": first[1], "rest": rest[1]}
 (out / f"rank{whole[0]}.json").write_text(json.dumps(told))
+leave()
 """
 
 
