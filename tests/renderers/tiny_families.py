@@ -277,7 +277,8 @@ def folder_of(family: str, *, split: bool = True, texts: Sequence[str] = TEXTS) 
 def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> Family:
     """A renderer of a family; tests share it: `renderer_of("qwen3", ("enable_thinking", False))`.
 
-    Those of one family share its encoder: gigatoken takes forty megabytes for each tokenizer, be it tiny, so the last eight stay.
+    Those of one family share its encoder: gigatoken takes some 40 MB for each tokenizer, be it
+    tiny, so the last eight stay.
     """
     kind = FAMILIES[family]
     source: Any = renderer_of(family, split=split).encoder if options else folder_of(family, split=split)
