@@ -1,8 +1,9 @@
 """Keep the suite small in memory: shared objects that are dropped in time, and limits that fail the run.
 
-Encoders of real vocabularies take up to 600 MB each, tiny ones some 45 MB. Tests share them through `shared`, the tests
-of one model in a file run one after another (`grouped`), and where a worker holds more than `KEEP` between two models,
-everything shared is dropped. `tests/conftest.py` calls what stands here.
+Encoders of real vocabularies take up to 800 MB while they are proven and some 100 MB after that, tiny ones some 45 MB.
+Tests share them through `shared`, the tests of one model in a file run one after another (`grouped`), and where a
+worker holds more than `KEEP` between two models, everything shared is dropped. `tests/conftest.py` calls what stands
+here.
 """
 
 from __future__ import annotations

@@ -6,7 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -208,6 +212,44 @@ def test_a_tokenizer_that_is_refused_leaves_no_proof(folder: Path, cache: Path) 
         with pytest.raises(TokenizerError, match="tokenizers cannot load it"):
             Encoder.load(folder)
     assert len(files(cache)) == 1
+
+
+def test_threads_and_a_fork_need_what_is_not_loaded_yet(folder: Path, cache: Path) -> None:
+    """All at once ask for gigatoken, for its like without control tokens, and for `tokenizers`."""
+    opened(folder)
+    expected = [one.tolist() for one in opened(folder).encode_pieces(*PIECES)]
+    for _ in range(3):
+        made, ready = opened(folder), threading.Barrier(6)
+
+        def encoded(number: int, made: Encoder = made, ready: threading.Barrier = ready) -> list[list[int]]:
+            ready.wait(60)
+            if number == 5:
+                run_in_a_fork(lambda: made.encode_pieces(*PIECES))
+            return [one.tolist() for one in made.encode_pieces(*PIECES)]
+
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(encoded, range(6))) == [expected] * 6
+
+
+def run_in_a_fork(call: Callable[[], object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forks beside threads
+        child = os.fork()
+    if not child:
+        try:
+            call()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for _ in range(600):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.1)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    pytest.fail("the forked process hangs")
 
 
 def test_two_processes_at_once(folder: Path, cache: Path, proven: list[str]) -> None:
