@@ -17,13 +17,13 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.corpus import Chats
 from benchmarks.pairs import Result
-from niels_gpt.kernel import VARIABLE
+from niels_gpt.kernel import VARIABLE, native
 from niels_gpt.renderers import llama3, tools, typescript
 
 # Each empties something that the package remembers of tools for all renderers of a process.
@@ -92,16 +92,25 @@ def _twice(way: Way, block: Block) -> tuple[float, float]:
     forget()
     gc.collect()
     gc.freeze()  # the corpus is not what the next collections have to look through
-    before = os.environ.get(VARIABLE)
-    if not way.kernel:
-        os.environ[VARIABLE] = "off"
     try:
-        return seconds_of(way.run, given), seconds_of(way.run, given)
+        with kernel_off() if not way.kernel else nullcontext():
+            return seconds_of(way.run, given), seconds_of(way.run, given)
     finally:
         gc.unfreeze()
-        if not way.kernel:
-            os.environ.pop(VARIABLE)
-            os.environ |= {} if before is None else {VARIABLE: before}
+
+
+@contextmanager
+def kernel_off() -> Iterator[None]:
+    """Use numpy in the place of the native kernel. The choice is made once a process, so it is forgotten twice."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "off"
+    native.cache_clear()
+    try:
+        yield
+    finally:
+        os.environ.pop(VARIABLE)
+        os.environ |= {} if before is None else {VARIABLE: before}
+        native.cache_clear()
 
 
 def seconds_of(run: Callable[[Any], Any], given: Any) -> float:

@@ -66,8 +66,15 @@ def _measured() -> tuple[Taken, Taken]:
 
 
 def _warm_up(way: Way, corpus: Corpus, writer: Qwen3Renderer) -> None:
-    """Let a way do once what is done once in a process or by a tokenizer; gigatoken's first batch takes 0.2 seconds."""
+    """Let a way do once what is done once in a process or by a tokenizer.
+
+    gigatoken's first batch takes 0.2 seconds; our renderers load a second tokenizer when a text first spells a control
+    token or changes under Unicode's normalisation, which takes some 0.5 seconds.
+    """
     way.run(way.ready(next(_blocks(corpus, writer, 1, size=4, tools=0))))
+    odd = [({"role": "user", "content": "<|im_end|> e\u0301"}, {"role": "assistant", "content": "é"})]
+    data = [([*chat], None) for chat in odd]
+    way.run(way.ready(Block(data, [writer.text(chat).encode() for chat, _ in data])))
 
 
 def _tell_laps(corpus: Corpus) -> None:
