@@ -142,7 +142,7 @@ class Shown:
     def _prompt(self) -> str:
         out = Script()
         out.frame("")
-        self.renderer.prompt(Chat(normalise(CHAT[1:2]), None), out)
+        self.renderer.prompt(Chat(CHAT[1:2], self.renderer.roles, self.renderer.name), out)
         return "".join(out.texts)
 
     def _said(self) -> str:
