@@ -112,9 +112,11 @@ class FastPath:
             <e>ab|<e>c      borders 0 5     control tokens at 0 5      one call for <e>ab<e>c
             ab|c            borders 0 2     none                       one call each
         """
+        if laid.pieces.size == 1:
+            return self._encoded(laid.data)
         borders, at = laid.edges[edges_of(laid.pieces)], laid.control_at
         begins = borders[:-1][borders[:-1] < borders[1:]]  # of strings that have any text
-        if laid.pieces.size == 1 or (at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all()):
+        if at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all():
             return self._encoded(laid.data)
         return np.concatenate([self._encoded(laid.data[a:b]) for a, b in pairwise(borders.tolist())])
 

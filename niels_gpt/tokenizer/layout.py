@@ -201,13 +201,22 @@ def attribute(ids: Ids, lengths: npt.NDArray[np.int32], laid: Layout) -> Attribu
     expected = _keys(laid.control_at, laid.control_ids, lengths.size)
     wrong = np.concatenate(
         (
-            starts[controls][~np.isin(found, expected)],
-            laid.control_at[~np.isin(expected, found)],
+            starts[controls][~_among(found, expected)],
+            laid.control_at[~_among(expected, found)],
             starts[signed == 0],
         )
     )
     bad[borders.searchsorted(wrong, side="right") - 1] = True
     return Attribution(np.diff(before), np.diff(tokens), ~bad, True, bool(not bad.any()))
+
+
+def _among(keys: Positions, others: Positions) -> npt.NDArray[np.bool_]:
+    """Of each key whether it is one of the others. `np.isin` takes five times as long for so few."""
+    if not others.size:
+        return np.zeros(keys.size, np.bool_)
+    ordered = np.sort(others)
+    found: npt.NDArray[np.bool_] = ordered.take(ordered.searchsorted(keys), mode="clip") == keys
+    return found
 
 
 def _keys(at: Positions, ids: npt.NDArray[Any], vocabulary: int) -> Positions:
