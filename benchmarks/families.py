@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.corpus import Corpus
@@ -104,7 +105,7 @@ def main() -> None:
             times = cases.get(what)
             for part in ("fresh", "again"):
                 ours, alone = ({} if times is None else getattr(times[way], part) for way in (OURS, ALONE))
-                cost = sum(ours.values()) / (BLOCKS * SIZE) * 1e6
+                cost = median(ours.values()) / SIZE * 1e6
                 shown.append(f"{ratios(ours, alone)[0]:.1f} ({cost:.0f} µs)" if ours else "")
         print(f"| {name} | {kind} | {' | '.join(shown)} |", flush=True)
 

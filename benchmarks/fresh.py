@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from benchmarks.corpus import Chats
@@ -138,9 +139,12 @@ def one_core() -> Iterator[None]:
 
 
 def ratios(taken: Mapping[int, float], base: Mapping[int, float]) -> tuple[float, float, float]:
-    """How many times the base's time a way took: over the blocks that it met, and the least and most of one of them."""
+    """How many times the base's time a way took: the median of the blocks that it met, the least and the most.
+
+    Medians, because gigatoken's table of words grows now and then, which takes as long as several blocks.
+    """
     each = [seconds / base[number] for number, seconds in taken.items()]
-    return sum(taken.values()) / sum(base[number] for number in taken), min(each), max(each)
+    return median(each), min(each), max(each)
 
 
 def results(bench: str, case: str, taken: Mapping[str, Mapping[int, float]], size: int) -> list[Result]:
@@ -155,9 +159,9 @@ def results(bench: str, case: str, taken: Mapping[str, Mapping[int, float]], siz
             bench=bench,
             case=case,
             way=name,
-            value=sum(seconds.values()) / len(seconds) / size,
+            value=median(seconds.values()) / size,
             unit="s",
-            rates={"conversations": size * len(seconds) / sum(seconds.values())},
+            rates={"conversations": size / median(seconds.values())},
             ratio=ratios(seconds, base)[0],
         )
         for name, seconds in taken.items()

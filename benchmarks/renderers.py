@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -236,7 +237,7 @@ def main() -> None:
     for way in _new_ones(taken):
         parts = [only(taken[way].fresh, numbers) for numbers in (first, later)]
         bases = [only(taken[BARE].fresh, numbers) for numbers in (first, later)]
-        a, b = (sum(part.values()) / len(part) / SIZE * 1e6 for part in parts)
+        a, b = (median(part.values()) / SIZE * 1e6 for part in parts)
         beside = [ratios(part, base)[0] for part, base in zip(parts, bases, strict=True)]
         print(f"| {way} | {a:.1f} µs | {b:.1f} µs | {a / b:.2f} | {beside[0]:.2f} | {beside[1]:.2f} |")
     print(f"\n{PLAIN_BLOCKS * SIZE:,} conversations without tools\n")
@@ -252,7 +253,7 @@ def _print_turns(taken: Taken) -> None:
             ratios(times.fresh, taken[BARE].fresh),
             ratios(times.again, taken[BARE].again),
         )
-        costs = [sum(seconds.values()) / n * 1e6 for seconds in (times.fresh, times.again)]
+        costs = [median(seconds.values()) / SIZE * 1e6 for seconds in (times.fresh, times.again)]
         spread = f"{least:.3g} to {most:.3g}"
         print(f"| {way} | {n:,} | {fresh:.3g} | {again:.3g} | {costs[0]:.3g} | {costs[1]:.3g} | {spread} |")
 

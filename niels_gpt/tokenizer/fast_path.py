@@ -20,7 +20,7 @@ from niels_gpt.forks import new_lock
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.engines import Gigatoken
 from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, Layout, encode_at_once, lay_out, prove
-from niels_gpt.tokenizer.pieces import ControlFinder, Encoded, Ids, edges_of
+from niels_gpt.tokenizer.pieces import SCAFFOLD, ControlFinder, Encoded, Ids, edges_of
 
 _CACHED_CHARACTERS = 8_000_000
 
@@ -74,10 +74,11 @@ class FastPath:
         laid, ids, found = made
         changed = set[int]()
         if ids is None or found is None:  # both or neither
-            changed = self._changed_by_the_tokenizer(laid)
-            if changed:  # they take part as strings without text: their bytes are not those that the ids stand for
-                blank = [[""] * len(own) if at in changed else own for at, own in enumerate(texts)]
-                laid = lay_out(blank, facts, self._frames)
+            normal = {at: self._normalised(texts[at], facts[at]) for at in self._changed_by_the_tokenizer(laid)}
+            changed = {at for at, own in normal.items() if own is None}
+            if normal:  # those that cannot be normalised piece by piece take part as strings without text
+                texts_now = [normal.get(at, own) or [""] * len(own) for at, own in enumerate(texts)]
+                laid = lay_out(texts_now, facts, self._frames)
             ids = self._ids(laid)
             found = prove(ids, self._lengths, laid)
         if not found.complete:  # the ids of one of the strings do not tell their bytes: find out of which
@@ -100,6 +101,20 @@ class FastPath:
         borders = laid.edges[edges_of(laid.pieces)].tolist()
         strings = ((at, laid.data[borders[at] : borders[at + 1]]) for at in np.flatnonzero(doubtful).tolist())
         return {at for at, text in strings if not unicodedata.is_normalized(self._form, text.decode())}
+
+    def _normalised(self, texts: list[str], facts: list[int]) -> list[str] | None:
+        """A string's pieces in the tokenizer's Unicode form, if the ids are surely the same.
+
+        The whole must be in that form then, and scaffold must have been: a mark behind a control token would change its
+        last character.
+
+        ::
+
+            "e\u0301" "x"  ->  "\u00e9" "x"        "e" "\u0301x"  ->  None: one character would be of two pieces
+        """
+        made = [unicodedata.normalize(self._form, text) for text in texts]
+        kept = all(new == old for new, old, bits in zip(made, texts, facts, strict=True) if bits & SCAFFOLD)
+        return made if kept and unicodedata.is_normalized(self._form, "".join(made)) else None
 
     def _ids(self, laid: Layout) -> Ids:
         """The ids of all strings.
