@@ -42,7 +42,7 @@ format: .venv/installed  ## let ruff repair what it can
 clean:  ## remove the environment, caches of tools, and the demo
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo
 
-.venv/installed: pyproject.toml constraints.txt hatch_build.py niels_gpt/_kernel.c niels_gpt/_kernel_messages.c niels_gpt/_kernel.h
+.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard niels_gpt/_kernel*.[ch])
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev]'

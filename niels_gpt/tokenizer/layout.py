@@ -1,6 +1,6 @@
 """Texts laid end to end before they are encoded, and the proof of the ids afterwards.
 
-`layout` and `attribute` exist twice with equal results: here in numpy, and in C (`niels_gpt/_kernel.c`), which
+`layout` and `attribute` exist twice with equal results: here in numpy, and in C (`niels_gpt/_kernel*.c`), which
 `niels_gpt.kernel.native` returns where it was built. `fast_path.py` calls whichever is in use.
 """
 
