@@ -50,7 +50,7 @@ def tools_of(tools: Any) -> Tools | None:
         return tools
     if tools is None or (isinstance(tools, Sized) and len(tools) == 0):  # the truth of an array is an error
         return None
-    if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
+    if type(tools) is not list and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence)):
         found = type(tools).__name__
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
