@@ -209,12 +209,13 @@ def test_engines_agree(kind: str, pieces: Pieces) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "nfc"])
 @pytest.mark.parametrize("copies", [1, 30])
 def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copies: int, kernel: None) -> None:
-    """Those in which a body spells a control token, or that a normalizer changes; and no other."""
+    """Those in which a body spells a control token, or that a normalizer changes over two pieces; and no other."""
     pytest.importorskip("gigatoken")
     made = encoder(kind, "gigatoken")
     assert made.fast is not None
-    bodies = [("naïve 🤖 x", False), (f"a{END}", True), ("e\u0301", kind == "nfc"), ("", False), ("中文。", False)]
-    texts = [[START + "user\n", text, END] for text, _ in bodies] * copies
+    plain = [([START + "user\n", text, END], False) for text in ("naïve 🤖 x", "e\u0301", "", "中文。")]
+    bodies = [*plain, ([START + "user\n", f"a{END}", END], True), ([START + "e", "\u0301x", END], kind == "nfc")]
+    texts = [own for own, _ in bodies] * copies
     texts[1:1] = [["<|im_", "end|>", ""], [], ["", "", ""]]  # a control token over two pieces; strings of no text
     facts = [[4, 0, 4][: len(own)] for own in texts]
     facts[1] = [4, 4, 4]
@@ -228,7 +229,7 @@ def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copie
     expected = encoder(kind, "tokenizers").encode_strings(texts, facts)
     assert [one.dtype for one in found] == [one.dtype for one in expected]
     assert [one.tolist() for one in found] == [one.tolist() for one in expected]
-    assert sent == [texts[1]] + [[START + "user\n", text, END] for text, leaves in bodies if leaves] * copies
+    assert sent == [texts[1]] + [own for own, leaves in bodies if leaves] * copies
     with pytest.raises(UnicodeEncodeError):
         made.fast.encode([[START, "\ud800"]], [[4, 0]], general)
 
