@@ -7,7 +7,7 @@ BIN := .venv/bin
 # They ask for other versions than our pins, and for what they need where they train; their readers run with these.
 READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
-ENCODING := tests/renderers/test_one_path.py tests/tokenizer/test_encoder.py
+ENCODING := tests/renderers/test_one_path.py
 
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
 
