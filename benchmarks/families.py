@@ -56,9 +56,10 @@ def _measured(name: str, corpus: Corpus) -> tuple[str, dict[str, dict[str, Times
 
 
 def _blocks(renderer: Family, corpus: Corpus, n: int, tools: float, *, size: int = SIZE) -> Iterator[Block]:
-    """Conversations that every family can write: no reasoning, one call at a time, arguments as objects."""
+    """Conversations that every family can write: no reasoning, one call at a time and alone, arguments as objects."""
     for _ in range(n):
-        data = corpus.take(size, tools=tools, reasoning=0, parallel=0, as_text=False)
+        taken = corpus.take(size, tools=tools, reasoning=0, parallel=0, as_text=False)
+        data = [([one | {"content": ""} if one.get("tool_calls") else one for one in chat], own) for chat, own in taken]
         yield Block(data, [renderer.text(chat, tools=own).encode() for chat, own in data])
 
 
@@ -105,7 +106,7 @@ def main() -> None:
             times = cases.get(what)
             for part in ("fresh", "again"):
                 ours, alone = ({} if times is None else getattr(times[way], part) for way in (OURS, ALONE))
-                cost = median(ours.values()) / SIZE * 1e6
+                cost = median(ours.values()) / SIZE * 1e6 if ours else 0.0
                 shown.append(f"{ratios(ours, alone)[0]:.1f} ({cost:.0f} µs)" if ours else "")
         print(f"| {name} | {kind} | {' | '.join(shown)} |", flush=True)
 
