@@ -11,7 +11,7 @@ ENCODING := tests/renderers/test_one_path.py
 
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo quick test slow check bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,12 +19,18 @@ help:  ## this list
 demo: .venv/installed  ## the main job on bundled sample data: tokenizer, caches, batches, one example in colour
 	$(BIN)/niels-gpt demo
 
+quick: .venv/installed  ## a useful answer in a minute: a case or two of each test without assets, processes, browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m quick
+
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file.
-test: .venv/installed  ## all tests, in two processes; encoding once more without the native kernel
+test: .venv/installed  ## all tests but the slow ones, in two processes; encoding once more without the native kernel
 	$(PYTEST) tests/renderers
 	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer
 	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer)
 	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(ENCODING)
+
+slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
+	$(PYTEST) -m slow
 
 check: .venv/installed  ## style, types, and which floor may import which
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
-"""Builds the native kernel (`niels_gpt/_kernel*.c`) when the package is installed, if there is a C compiler.
+"""The build hook that compiles the native kernel (`niels_gpt/_kernel*.c`) when the package is installed.
 
-The kernel is optional: without a compiler the installation succeeds, says so, and the package uses numpy. It uses the
-limited API of Python 3.11, so one wheel serves 3.11 and every later version.
+The kernel is optional: without a C compiler the installation prints a warning, succeeds, and the package uses numpy.
+The kernel uses the limited API of Python 3.11, so one wheel serves 3.11 and all later versions.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called before each build: `version` is "editable" or "standard"."""
+        """Called by hatchling before each build; `version` is "editable" or "standard"."""
         if self.target_name != "wheel":
             return
         root = Path(self.root)
         built = root / "niels_gpt" / f"_kernel{_suffix()}"
         try:
             _compile(sorted(root.glob(SOURCES)), built)
-        except Exception as error:  # setuptools raises many kinds where there is no compiler
+        except Exception as error:
+            # Any failure: setuptools, distutils and the compiler's driver raise unrelated classes (CompileError,
+            # PlatformError, OSError, ...), which differ between platforms and versions. The kernel is optional, so none
+            # of them may stop an installation, unless the kernel is required.
             if os.environ.get("NIELS_GPT_KERNEL") == "require":
                 raise
-            built.unlink(missing_ok=True)  # one of an earlier version would be used otherwise
+            built.unlink(missing_ok=True)  # a kernel of an earlier version would be loaded otherwise
             self.app.display_warning(f"the native kernel was not built, numpy will be used: {error}")
             return
         build_data["artifacts"].append(str(built.relative_to(root)))
@@ -48,7 +51,7 @@ def _suffix() -> str:
 
 
 def _compile(sources: list[Path], built: Path) -> None:
-    """Compile C files into one extension module, whole or not at all."""
+    """Compile C files into one extension module; `built` is replaced only after the compiler has succeeded."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 

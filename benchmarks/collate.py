@@ -17,7 +17,7 @@ Packed = list[tuple[list[int], list[bool]]]
 
 
 def run(folder: Path) -> list[Result]:
-    """Rows as document 000 hands them over: lists of ids and of bools."""
+    """Rows as `collate_sft_batch` takes them: lists of ids and of bools."""
     del folder
     rng = np.random.default_rng(4)
     results: list[Result] = []

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.texts import pools
 
 Message = dict[str, Any]
-Chat = tuple[list[Message], list[dict[str, Any]] | None]  # messages, and the tools that they may call
-Chats = list[Chat]
+ConversationView = tuple[list[Message], list[dict[str, Any]] | None]  # messages, and the tools that they may call
+Chats = list[ConversationView]
 
 MEDIAN = 1230  # characters of all turns together, without system message, tools, calls, reasoning and code
 SPREAD = 0.85  # of their logarithm
@@ -81,10 +81,10 @@ class Corpus:
 
     def __init__(self, seed: int = 0, texts: dict[str, list[str]] | None = None) -> None:
         self._rng = random.Random(seed)
-        held = pools(self._rng) if texts is None else texts
-        self._prose = Pool(held["prose"], self._rng)
-        self._foreign = Pool(held["foreign"], self._rng) if held["foreign"] else self._prose
-        self._code = Pool(held["code"], self._rng)
+        texts_of = pools(self._rng) if texts is None else texts
+        self._prose = Pool(texts_of["prose"], self._rng)
+        self._foreign = Pool(texts_of["foreign"], self._rng) if texts_of["foreign"] else self._prose
+        self._code = Pool(texts_of["code"], self._rng)
 
     @property
     def laps(self) -> dict[str, int]:
@@ -102,7 +102,7 @@ class Corpus:
         """
         return [self._chat(tools, reasoning, parallel, as_text) for _ in range(n)]
 
-    def _chat(self, tools: float, reasoning: float, parallel: float, as_text: bool) -> Chat:
+    def _chat(self, tools: float, reasoning: float, parallel: float, as_text: bool) -> ConversationView:
         rng = self._rng
         words = self._foreign if rng.random() < 0.08 else self._prose
         own = self._tools() if rng.random() < tools else None
@@ -153,13 +153,14 @@ class Corpus:
                 "integer": lambda: rng.randrange(10_000),
                 "boolean": lambda: rng.random() < 0.5,
             }
-            given = {key: values[held["type"]]() for key, held in function["parameters"]["properties"].items()}
+            properties = function["parameters"]["properties"]
+            call_values = {key: values[schema["type"]]() for key, schema in properties.items()}
             name, called = function["name"], "".join(rng.choices(SIGNS, k=9))
-            arguments = json.dumps(given, ensure_ascii=False) if as_text else given
+            arguments = json.dumps(call_values, ensure_ascii=False) if as_text else call_values
             calls.append({"id": called, "type": "function", "function": {"name": name, "arguments": arguments}})
             found = {"found": [self._line(rng.uniform(20, 200)) for _ in range(rng.randint(1, 4))]}
-            told = json.dumps(found, ensure_ascii=False) if rng.random() < 0.7 else self._prose.text(250)
-            results.append({"role": "tool", "tool_call_id": called, "name": name, "content": told})
+            result = json.dumps(found, ensure_ascii=False) if rng.random() < 0.7 else self._prose.text(250)
+            results.append({"role": "tool", "tool_call_id": called, "name": name, "content": result})
         content = self._prose.text(rng.uniform(20, 120)) if rng.random() < 0.4 else ""
         return [{"role": "assistant", "content": content, "tool_calls": calls} | self._thought(thinks), *results]
 

@@ -15,7 +15,7 @@ from niels_gpt.doctor import Report, diagnose
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from tests.assets import ASSETS, FOLDERS
 from tests.renderers.tiny_families import folder_of
 
@@ -67,7 +67,7 @@ def _ids(folder: Path, renderer: Any) -> tuple[Path, dict[str, float]]:
     rows, tokens = [], 0
     for chat in _bundled():
         made = renderer.render(chat.messages, tools=chat.tools)
-        labels = [token if said else -100 for token, said in zip(made.token_ids, made.sampled_mask, strict=True)]
+        labels = [token if sampled else -100 for token, sampled in zip(made.token_ids, made.sampled_mask, strict=True)]
         rows.append({"input_ids": made.token_ids, "labels": labels})
         tokens += len(made.token_ids)
     block = pa.Table.from_pylist(rows)

@@ -17,9 +17,9 @@ from benchmarks import inputs
 from benchmarks.pairs import Result, measure
 from niels_gpt.cache.mmap import RowReader
 from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.packed import pack_episodes
 from niels_gpt.episodes.schedule import EveryRow
 
 EPISODES = 100_000
@@ -65,8 +65,8 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
     """Packed rows carry segments and positions too; the loop reads the same rows and makes the same five tensors."""
     ours = _loader(dataset, B, T, packing=True, too_long="head")
     loop = _Loop(dataset, B, T)
-    feed = ours.feed("train")
-    plan, order = feed.plan, feed.schedule
+    batch_source = ours.batch_source("train")
+    plan, order = batch_source.plan, batch_source.schedule
     assert plan is not None
     position = 0
 
@@ -93,7 +93,7 @@ def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
     """The same batches from `episodes pack`, whose rows lie whole in the files."""
     pack_episodes(dataset, packed, block_size=T, too_long="head")
     ours = _loader(packed, B, T)
-    order = ours.feed("train").schedule
+    order = ours.batch_source("train").schedule
     split = packed / "train"
     starts = np.fromfile(split / INDEX_NAME, dtype="<u8").reshape(-1, 2)[:, 0].astype(np.int64)
     readers = [

@@ -19,7 +19,7 @@ from benchmarks.pairs import Result
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from tests.assets import FOLDERS
 from tests.renderers.tiny_families import folder_of
 
@@ -66,17 +66,17 @@ def _blocks(renderer: Family, corpus: Corpus, n: int, tools: float, *, size: int
 def _model(name: str) -> tuple[Path, str]:
     """A directory with a tokenizer for a family, and what it is: "real", "stand-in" (32 000 tokens) or "tiny"."""
     for folder in FOLDERS:
-        told = folder / "family.json"
-        held = json.loads(told.read_text()) if told.is_file() else {}
-        if any(MODEL_RENDERER_MAP.get(model) == name for model in held.get("hub_names", ())):
-            return folder, held["tokenizer"]
+        path = folder / "family.json"
+        description = json.loads(path.read_text()) if path.is_file() else {}
+        if any(MODEL_RENDERER_MAP.get(model) == name for model in description.get("hub_names", ())):
+            return folder, description["tokenizer"]
     return folder_of(name), "tiny"
 
 
 def _alone(renderer: Family) -> Way:
     """The engine that the family's encoder uses, on whole texts and without anything of ours."""
     encoder = renderer.encoder
-    if not isinstance(encoder, Encoder):
+    if not isinstance(encoder, TokenizerAdapter):
         bare = SentencePieceTokenizer(Path(encoder.name))
         return Way(lambda texts: [bare.encode(text) for text in texts], ready=_as_strings)
     if encoder.engine == "gigatoken":

@@ -25,10 +25,12 @@ from typing import Any
 from benchmarks.corpus import Chats
 from benchmarks.pairs import Result
 from niels_gpt.kernel import VARIABLE, native
-from niels_gpt.renderers import llama3, tools, typescript
+from niels_gpt.renderers import conversation
+from niels_gpt.renderers.dialects import typescript
+from niels_gpt.renderers.families import llama3
 
 # Each empties something that the package remembers of tools for all renderers of a process.
-_FORGET = (tools._KNOWN.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
+_FORGET = (conversation._TOOLS_BY_VALUE.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,13 @@ def take_turns(ways: Mapping[str, Way], blocks: Iterable[Block]) -> dict[str, Ti
 
 
 def _twice(way: Way, block: Block) -> tuple[float, float]:
-    given = way.ready(block)
+    prepared = way.ready(block)
     forget()
     gc.collect()
     gc.freeze()  # the corpus is not what the next collections have to look through
     try:
         with kernel_off() if not way.kernel else nullcontext():
-            return seconds_of(way.run, given), seconds_of(way.run, given)
+            return seconds_of(way.run, prepared), seconds_of(way.run, prepared)
     finally:
         gc.unfreeze()
 
@@ -114,10 +116,10 @@ def kernel_off() -> Iterator[None]:
         native.cache_clear()
 
 
-def seconds_of(run: Callable[[Any], Any], given: Any) -> float:
+def seconds_of(run: Callable[[Any], Any], prepared: Any) -> float:
     """Processor seconds of one call."""
     started = time.process_time()
-    run(given)
+    run(prepared)
     return time.process_time() - started
 
 

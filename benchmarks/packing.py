@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.pairs import Result, measure
-from niels_gpt.format.layout import layout
-from niels_gpt.format.packing import pack
+from niels_gpt.format.packing import layout, pack
 
 CAPACITY = 4097  # rows of T = 4096 inputs
 ITEMS = 10_000_000

@@ -79,10 +79,10 @@ def _calls_per_turn(run: Callable[[], Any]) -> int:
 
 def _turn(run: Callable[[], Any], calls: int) -> float:
     """Seconds per call. The last result lives while the next is made, as a batch does in a training loop."""
-    held = None
+    result = None
     started = time.perf_counter()
     for _ in range(calls):
-        held = run()
+        result = run()
     taken = time.perf_counter() - started
-    del held
+    del result
     return taken / calls

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks.corpus import Corpus
 from benchmarks.fresh import Block, Times, Way, only, ratios, results, take_turns
 from benchmarks.pairs import Result
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS
 
 MODEL = ASSETS / "qwen3-8b"
@@ -73,8 +73,8 @@ def _warm_up(way: Way, corpus: Corpus, writer: Qwen3Renderer) -> None:
     token or changes under Unicode's normalisation, which takes some 0.5 seconds.
     """
     way.run(way.ready(next(_blocks(corpus, writer, 1, size=4, tools=0))))
-    odd = [({"role": "user", "content": "<|im_end|> e\u0301"}, {"role": "assistant", "content": "é"})]
-    data = [([*chat], None) for chat in odd]
+    unusual = [({"role": "user", "content": "<|im_end|> e\u0301"}, {"role": "assistant", "content": "é"})]
+    data = [([*chat], None) for chat in unusual]
     way.run(way.ready(Block(data, [writer.text(chat).encode() for chat, _ in data])))
 
 
@@ -163,10 +163,10 @@ def _official(model: Path) -> Callable[[Block], None]:
 
     warnings.simplefilter("ignore")
     tokenizer = AutoTokenizer.from_pretrained(model)
-    said = "+ '\\n' + content }}"
-    assert said in tokenizer.chat_template
+    unmarked = "+ '\\n' + content }}"
+    assert unmarked in tokenizer.chat_template
     marked = "+ '\\n' }}{%- generation %}{{- content }}{%- endgeneration %}"
-    tokenizer.chat_template = tokenizer.chat_template.replace(said, marked)
+    tokenizer.chat_template = tokenizer.chat_template.replace(unmarked, marked)
 
     def render(chat: Any, tools: Any) -> Any:
         return tokenizer.apply_chat_template(chat, tools=tools, return_dict=True, return_assistant_tokens_mask=True)

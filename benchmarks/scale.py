@@ -43,57 +43,55 @@ def timed(what: Callable[[], Any]) -> float:
 
 
 class _Ready:
-    """A runner whose units are there already: what is left is the finisher's work."""
+    """A runner whose units already exist, so that only the finishing step is measured."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def run(self, work: Any, source: Any, tasks: Any) -> Iterator[Any]:
-        for task in tasks:
-            (self._folder / task.path.name).rename(task.path)
-            yield task
+    def run(self, task: Any, source: Any, unit_tasks: Any) -> Iterator[Any]:
+        for unit_task in unit_tasks:
+            (self._folder / unit_task.path.name).rename(unit_task.path)
+            yield unit_task
 
 
 def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     """Name, figure, unit."""
-    from niels_gpt.checksums import file_record
-    from niels_gpt.encoders import encoder_of
+    from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.builds.conversations import EpisodeTask
+    from niels_gpt.builds.units import Unit, UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
-    from niels_gpt.portions import EpisodeWork
-    from niels_gpt.renderers.opening import open_renderer
-    from niels_gpt.scale.engine import UnitEngine
-    from niels_gpt.scale.finished import Unit
-    from niels_gpt.scale.local import LocalRunner, parcel
-    from niels_gpt.scale.units import Task, build_unit
-    from niels_gpt.sources.chat_file import ChatFile
+    from niels_gpt.renderers.choice import open_renderer
+    from niels_gpt.scale.executor import LocalRunner, UnitExecutor, pickled_job
+    from niels_gpt.sources.chat_files import ChatFile
+    from niels_gpt.storage.checksums import file_record
 
     chats = folder / "chats.jsonl"
     write_rows(chats)
     size = chats.stat().st_size
-    source = ChatFile(chats).settled()
-    work = EpisodeWork(encoder_of(open_renderer(tokenizer, "auto")), "uint8")
-    yield "parcel that a worker loads once", len(parcel(work, source)) / 1e6, "MB"
+    source = ChatFile(chats).resolved()
+    task = EpisodeTask(as_encoder(open_renderer(tokenizer, "auto")), "uint8")
+    yield "pickled task and source that a worker loads once", len(pickled_job(task, source)) / 1e6, "MB"
     yield "hashing the input", size / 1e6 / timed(lambda: file_record(chats)), "MB/s"
     parts: list[Any] = []
     yield "planning (finding the cuts)", size / 1e6 / timed(lambda: parts.extend(source.slices(16 << 20))), "MB/s"
-    tasks = [Task(number, part, folder, 0) for number, part in enumerate(parts)]
-    build_unit(work, source, tasks[0])  # what is loaded at first use
-    seconds = timed(lambda: [build_unit(work, source, task) for task in tasks[1:]])
-    units = [Unit(task.path) for task in tasks]
+    unit_tasks = [UnitTask(number, part, folder, 0) for number, part in enumerate(parts)]
+    build_unit(task, source, unit_tasks[0])  # what is loaded at first use
+    seconds = timed(lambda: [build_unit(task, source, unit_task) for unit_task in unit_tasks[1:]])
+    units = [Unit(unit_task.path) for unit_task in unit_tasks]
     tokens = sum(unit.tokens for unit in units)
     built = sum(unit.tokens for unit in units[1:])
     yield "tokens in a conversation", tokens / ROWS, "tokens"
     yield "input for a token", size / tokens, "bytes"
     yield "units: tokens for a core", built / seconds, "tokens/s"
     yield "units: conversations for a core", sum(unit.rows for unit in units[1:]) / seconds, "/s"
-    kept = [path for task in tasks for path in task.path.iterdir()]
-    yield "kept units for a token, meanwhile", sum(path.stat().st_size for path in kept) / tokens, "bytes"
+    unit_files = [path for unit_task in unit_tasks for path in unit_task.path.iterdir()]
+    yield "units for a token, until the end", sum(path.stat().st_size for path in unit_files) / tokens, "bytes"
 
-    def build(out: str, engine: UnitEngine) -> None:
-        build_episodes(source, folder / out, encoder=work.encoder, source_config=source.config(), engine=engine)
+    def build(out: str, executor: UnitExecutor) -> None:
+        build_episodes(source, folder / out, encoder=task.encoder, source_config=source.config(), executor=executor)
 
-    whole = timed(lambda: build("whole", UnitEngine(LocalRunner(1))))
-    finishing = timed(lambda: build("units", UnitEngine(_Ready(folder))))
+    whole = timed(lambda: build("whole", UnitExecutor(LocalRunner(1))))
+    finishing = timed(lambda: build("units", UnitExecutor(_Ready(folder))))
     hashing = timed(lambda: file_record(chats))
     yield "finishing (checks, split, files)", tokens / (finishing - hashing), "tokens/s"
     yield "finishing, of a build with one worker", 100 * finishing / whole, "%"

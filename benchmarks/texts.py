@@ -108,15 +108,15 @@ def _catalogue(path: Path) -> Found:
     if data[:4] != b"\xde\x12\x04\x95":  # little endian, as nearly all are
         return
     texts, _, table = struct.unpack_from("<3I", data, 8)
-    held = ""
+    pending = ""
     for number in range(1, texts):  # the first is the catalogue's header
         size, start = struct.unpack_from("<2I", data, table + 8 * number)
-        said = data[start : start + size].decode("utf-8", "ignore").split("\0")[0]
-        if not said.isascii():
-            held += f"{said.strip()} "
-        if len(held) > 300:
-            yield "foreign", held.strip()
-            held = ""
+        text = data[start : start + size].decode("utf-8", "ignore").split("\0")[0]
+        if not text.isascii():
+            pending += f"{text.strip()} "
+        if len(pending) > 300:
+            yield "foreign", pending.strip()
+            pending = ""
 
 
 def _read(path: Path, *, whole: bool = False) -> bytes:

@@ -15,14 +15,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from niels_gpt.explorer.example import ExampleView
+from niels_gpt.explorer.example import ExampleView, view_rendered
 from niels_gpt.explorer.html import example_html, legend_html, page_html
-from niels_gpt.explorer.rendered import view_rendered
 from niels_gpt.messages import Conversation, normalise
-from niels_gpt.renderers.chat import Chat
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
-from niels_gpt.renderers.script import Script
 from tests.renderers.tiny_families import TEXTS, folder_of
 
 HERE = Path(__file__).parent
@@ -68,13 +67,13 @@ TEXT = (
     *(message["content"] + " " + message.get("reasoning_content", "") for message in CHAT),
 )
 INTRODUCTION = (
-    "One conversation as every family writes it: a system message, a tool, reasoning, a call, its result, an answer, "
+    "One conversation as every family writes it: a system message, a tool, reasoning, a call, its result, an answer "
     "and another question. Families without tools get it without the call; reasoning is left out where a format "
     "refuses it. The tokenizers are tiny ones with each family's own tokens, so markers count as they do in the real "
     "ones, and words may not."
 )
 HOW_TO_READ = (
-    "What stands between ⟦ and ⟧ is trained by default: what the model itself would emit. The same in colour, token by "
+    "Text between ⟦ and ⟧ is trained by default: what the model itself would emit. The same in colour, token by "
     "token: [families.html](families.html). Options: [renderers](renderers.md). A family of your own: "
     "[add a family](add_a_family.md). This page is written by `python -m docs.families`."
 )
@@ -119,35 +118,36 @@ class Shown:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What is special about the family; code stands between backticks."""
+        """The rows of the family's table; code is between backticks."""
         models = [name for name, family in MODEL_RENDERER_MAP.items() if family == self.name]
-        told = {"models": ", ".join(models)} if models else {}
-        told |= {
+        facts = {"models": ", ".join(models)} if models else {}
+        facts |= {
             "end of turn": self._end(),
             "prompt": code(self._prompt()) or "nothing",
-            "sampled": code(self._said()),
+            "sampled": code(self._sampled()),
             "reasoning": self._reasoning(),
             "calls": (type(self.renderer.calls).__doc__ or "").split("\n")[0] if self.renderer.calls else "none",
             "tokens": self._overhead(),
         }
-        return told
+        return facts
 
     def _end(self) -> str:
         stops = [self.renderer.encoder.decode([stop]) for stop in self.renderer.get_stop_token_ids()]
-        if not self.renderer.ends_turns:
+        if not self.renderer.has_end_of_turn:
             return f"none; the next turn's opener ends it: {', '.join(map(code, stops[1:]))}"
-        more = f", at which sampling stops; so it does at {', '.join(map(code, stops[1:]))}" if stops[1:] else ""
-        return code(stops[0]) + more + (f"; behind it {code(self.renderer.tail)}" if self.renderer.tail else "")
+        more = f"; sampling also stops at {', '.join(map(code, stops[1:]))}" if stops[1:] else ""
+        after = self.renderer.after_stop
+        return code(stops[0]) + more + (f"; followed by {code(after)}" if after else "")
 
     def _prompt(self) -> str:
-        out = Script()
-        out.frame("")
-        self.renderer.prompt(Chat(CHAT[1:2], self.renderer.roles, self.renderer.name), out)
+        out = Emitter()
+        out.scaffold("")
+        self.renderer.generation_prompt(ConversationView(CHAT[1:2], self.renderer.roles, self.renderer.name), out)
         return "".join(out.texts)
 
-    def _said(self) -> str:
-        """What the model says in a turn without reasoning."""
-        pieces = self.renderer.script([{"role": "user", "content": "a"}, {"role": "assistant", "content": "hi"}])
+    def _sampled(self) -> str:
+        """What the model writes in a turn without reasoning."""
+        pieces = self.renderer.emit([{"role": "user", "content": "a"}, {"role": "assistant", "content": "hi"}])
         return "".join(piece.text for piece in pieces.pieces() if piece.msg == 1 and piece.sampled)
 
     def _reasoning(self) -> str:
@@ -175,7 +175,7 @@ def code(text: str) -> str:
 
 def markdown(shown: Shown) -> str:
     """A family's part of the page for GitHub."""
-    rows = (f"| {name} | {told.replace('|', chr(92) + '|')} |" for name, told in shown.facts.items())
+    rows = (f"| {name} | {text.replace('|', chr(92) + '|')} |" for name, text in shown.facts.items())
     parts = [
         "".join(token.text for token in tokens) if not trained else _marked([*tokens])
         for trained, tokens in groupby(shown.view.tokens, key=lambda token: token.kind == "trained")
@@ -191,13 +191,13 @@ def _marked(tokens: list[Any]) -> str:
 
 def section(shown: Shown) -> str:
     """A family's part of the page in colour."""
-    rows = "".join(f"<tr><th>{name}</th><td>{_coded(told)}</td></tr>\n" for name, told in shown.facts.items())
+    rows = "".join(f"<tr><th>{name}</th><td>{_coded(text)}</td></tr>\n" for name, text in shown.facts.items())
     return f'<h2 id="{shown.name}">{shown.name}</h2>\n<table>\n{rows}</table>\n{example_html(shown.view)}\n'
 
 
-def _coded(told: str) -> str:
+def _coded(text: str) -> str:
     """Text with code between backticks as HTML."""
-    parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(told.split("`")))
+    parts = (f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(text.split("`")))
     return "".join(parts)
 
 

@@ -16,24 +16,24 @@ from tests.museum.hall import HALL
 HERE = Path(__file__).parent
 WIDTH: Final = 120
 INTRODUCTION = (
-    "The bugs that people who post-train language models met most often and saw least, most painful first. For each: "
-    "what happened, why no loss curve showed it, the bug in a few lines of code, and what catches it here. The code "
-    "is ours, as short as it can be while the bug is still there; the threads are where people met it.",
-    "Each is a test in `tests/museum`, offline and without a model: `naive` is run and shows the bug, the doctor names "
-    "it, and the same data goes through this package. `niels-gpt doctor --explain RULE` says more on a rule. This "
+    "The bugs that people who post-train language models met most often and noticed least, most painful first. For "
+    "each: what happened, why the loss curve did not show it, the bug in a few lines of code, and what catches it "
+    "here. The code is ours, as short as possible; the threads are where people met the bug.",
+    "Each is a test in `tests/museum`, offline and without a model: `naive` runs and shows the bug, the doctor names "
+    "it, and the same data goes through this package. `niels-gpt rules RULE` says more about a rule. This "
     "page is written by `python -m docs.museum`.",
 )
-# Parts of the pains that are no business of this package: the number, what, and why.
+# Parts of these problems that this package cannot solve: the number of the exhibit, what, and why.
 ELSEWHERE: Final = (
     (
         8,
-        "Kernels that take the position ids of images for those of packed texts",
-        "The choice of a kernel is the trainer's. Batches give it `cu_seqlens`, so that it need not guess.",
+        "Kernels that confuse the position ids of images with those of packed texts",
+        "The trainer chooses the kernel. Batches contain `cu_seqlens`, so that it need not guess.",
     ),
     (
         14,
-        "Servers with a template language of their own",
-        "Only what a template in Jinja writes can be compared. Where a server can dump its prompts as ids, compare "
+        "Servers with their own template language",
+        "Only Jinja templates can be compared. Where a server can print its prompts as ids, compare "
         "them with `render_ids`.",
     ),
     (
@@ -44,12 +44,12 @@ ELSEWHERE: Final = (
     (
         21,
         "Leftovers in shared memory, and caches of remote files",
-        "There is no registry in shared memory, and datasets are read where they lie.",
+        "Nothing is stored in shared memory, and datasets are read where they are stored.",
     ),
     (
         24,
-        "Trainers that stop at different steps for reasons of their own",
-        "A loader gives all ranks the same number of batches. Whether they use them is the trainer's loop.",
+        "Trainers that stop at different steps for other reasons",
+        "A loader gives all ranks the same number of batches. Whether all are used is decided by the trainer's loop.",
     ),
 )
 
@@ -64,7 +64,7 @@ def page() -> str:
         *map(exhibit, HALL),
         "## Not here",
         fill(
-            f"All {len(HALL)} concern this package. These parts of them do not, so there is no exhibit for them:", WIDTH
+            f"These parts of the {len(HALL)} problems are outside this package, so there is no exhibit for them:", WIDTH
         ),
         "\n".join(
             fill(f"* {what} ({number}). {why}", WIDTH, subsequent_indent="  ") for number, what, why in ELSEWHERE

@@ -21,22 +21,22 @@ from playwright.sync_api import sync_playwright
 from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
-from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.explorer.server import HOST, bound, server_of
 from niels_gpt.samples import chats_file
 
 DOCS = Path(__file__).parent
-ASSETS = Path(os.environ.get("NGPT_ASSETS", "/work/shared/assets"))
+ASSETS = Path(os.environ.get("NGPT_ASSETS") or Path(__file__).parents[2] / "shared" / "assets")
 TOKENIZERS = ("qwen3-8b", "llama-3.1-8b-instruct", "glm-5", "mistral-nemo-instruct-2407")
 
 
-def zoo(page: Any) -> None:
+def formats(page: Any) -> None:
     """Six formats side by side."""
     for name in ("gemma", "chatml"):
         page.locator(".chip", has_text=name).first.click()
     for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "glm-5@glm-5", "raw@qwen3-8b"):
-        page.wait_for_selector(f'[data-exhibit="{name}"] .t')
-    page.locator('[data-exhibit="qwen3@qwen3-8b"] .t.trained').nth(6).hover()
+        page.wait_for_selector(f'[data-renderer="{name}"] .t')
+    page.locator('[data-renderer="qwen3@qwen3-8b"] .t.trained').nth(6).hover()
 
 
 def mask(page: Any) -> None:
@@ -82,7 +82,7 @@ def findings(page: Any) -> None:
 
 
 VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
-    "explorer-zoo": ("zoo", "light", zoo),
+    "explorer-formats": ("formats", "light", formats),
     "explorer-mask": ("mask", "light", mask),
     "explorer-mask-dark": ("mask", "dark", mask),
     "explorer-dataset": ("dataset", "light", dataset),
@@ -101,8 +101,8 @@ def main(wanted: list[str]) -> None:
         report, chats = Path(kept) / "report.json", Path(kept) / "chats.jsonl"
         chats.write_bytes(chats_file().read_bytes())
         report.write_text(json.dumps(diagnose(chats, tokenizer=ASSETS / TOKENIZERS[0], max_length=512).to_json()))
-        gallery = Gallery([str(ASSETS / name) for name in TOKENIZERS])
-        explorer = Explorer(gallery, open_dataset(chats, gallery), read_findings(report))
+        renderers = RendererList([str(ASSETS / name) for name in TOKENIZERS])
+        explorer = Explorer(renderers, open_dataset(chats, renderers), read_findings(report))
         listening = bound(0)
         server = server_of(explorer)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -111,7 +111,7 @@ def main(wanted: list[str]) -> None:
         for name in wanted or VIEWS:
             view, scheme, prepare = VIEWS[name]
             page = browser.new_page(
-                viewport={"width": 1320, "height": 1000 if view == "zoo" else 820}, color_scheme=scheme
+                viewport={"width": 1320, "height": 1000 if view == "formats" else 820}, color_scheme=scheme
             )
             page.set_default_timeout(120_000)
             page.goto(f"http://{HOST}:{listening.getsockname()[1]}/#{view}")

@@ -14,7 +14,7 @@ import torch
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import EpisodeBatch, GPTEpisodeDataLoader
-from niels_gpt.trainers.accumulation import windows
+from niels_gpt.trainers.steps import windows
 
 
 class Model(torch.nn.Module):

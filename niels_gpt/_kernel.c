@@ -1,17 +1,21 @@
 /* The native kernel: the loops over messages, pieces and tokens.
  *
- *   _kernel_messages.c   messages are copied and checked
- *   _kernel_json.c       JSON is written and recognised
- *   _kernel_layout.c     pieces are laid end to end
- *   _kernel_attribute.c  ids are proven
+ *   _kernel_messages.c   copies and checks messages                     (messages.py, renderers/conversation.py)
+ *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
+ *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
+ *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
  *
- * `niels_gpt/kernel.py` chooses between these and the functions in Python and numpy that do the same, which are the
- * reference in the tests.
+ * For each function there is one in Python or numpy with equal results, which is used where the kernel was not built
+ * and is the reference in the tests; `niels_gpt/kernel.py` chooses.
  *
- * Only the limited API of Python 3.11 is used, so one build serves 3.11 and later. Nothing is kept between calls.
- * Every length is checked before a loop relies on it; callers cannot make these functions read outside of a buffer.
- * Results are new objects, so nothing that a caller holds is ever written to. tests/fuzz_kernel.py runs all of them on
- * hostile input under the sanitizers.
+ * Rules for this code:
+ *   - Every length is checked before a loop relies on it; no caller can make a function read or write outside of a
+ *     buffer. Sums of sizes are checked for overflow before they are computed.
+ *   - Results are new objects. Nothing that a caller holds is written to, and nothing is stored between calls.
+ *   - A borrowed reference is used only where no Python code can run in between. Python code can run whenever a
+ *     container is created (the garbage collector), an object is called, or an unknown mapping is read.
+ *   - An error leaves all references balanced: functions have one exit that releases what they own.
+ * tests/fuzz_kernel.py runs all functions on hostile input under the address and undefined-behaviour sanitizers.
  */
 
 #include "_kernel.h"
@@ -19,7 +23,7 @@
 
 PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
 {
-    if (count > PY_SSIZE_T_MAX / width)
+    if (count > PY_SSIZE_T_MAX / width) /* the product would overflow */
         return PyErr_NoMemory();
     return PyBytes_FromStringAndSize(NULL, count * width);
 }
@@ -27,39 +31,47 @@ PyObject *bytes_of_size(Py_ssize_t count, Py_ssize_t width)
 /* ------------------------------------------------------------------ encode */
 
 PyDoc_STRVAR(encode_doc,
-             "encode(texts, facts, frames, lengths, backend, doubtful)\n--\n\n"
-             "`layout`, the ids that `backend` gives for all the bytes, and `attribute`.\n\n"
-             "Returns `(laid, ids, found)`. Where a string's kind is `doubtful` or worse, or one of several strings does\n"
-             "not begin with a control token, nothing is encoded: `(laid, None, None)`.");
+             "encode(texts, facts, controls_of, lengths, encode, unsafe_class)\n--\n\n"
+             "`layout`, the ids that `encode` returns for all the bytes, and `attribute`.\n\n"
+             "Returns `(layout, ids, attribution)`. If a string has `unsafe_class` or a higher class, or one of several\n"
+             "strings does not begin with a control token, nothing is encoded: `(layout, None, None)`.\n\n"
+             "See `niels_gpt.tokenizer.fast_path.encode_with_kernel`.");
 
 static PyObject *encode(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *texts, *facts, *frames, *lengths, *backend, *found = NULL, *result = NULL;
-    int doubtful, worst, led;
-    if (!PyArg_ParseTuple(args, "O!O!OOOi:encode", &PyList_Type, &texts, &PyList_Type, &facts, &frames, &lengths,
-                          &backend, &doubtful))
+    PyObject *texts, *facts, *controls_of, *lengths, *encoder; /* borrowed from `args` */
+    PyObject *ids = NULL, *attribution = NULL, *result = NULL; /* owned */
+    int unsafe_class, worst_class, all_start_with_control;
+    if (!PyArg_ParseTuple(args, "O!O!OOOi:encode", &PyList_Type, &texts, &PyList_Type, &facts, &controls_of, &lengths,
+                          &encoder, &unsafe_class))
         return NULL;
-    PyObject *laid = laid_out(texts, facts, frames, &worst, &led);
-    if (laid == NULL)
+    PyObject *batch = make_layout(texts, facts, controls_of, &worst_class, &all_start_with_control);
+    if (batch == NULL)
         return NULL;
-    PyObject *const counts = PyTuple_GetItem(laid, 3);
-    if (worst >= doubtful || !(led || PyBytes_Size(counts) == sizeof(int64_t))) {
-        result = PyTuple_Pack(3, laid, Py_None, Py_None);
-        Py_DECREF(laid);
-        return result;
+    PyObject *const pieces = PyTuple_GetItem(batch, LAYOUT_PIECES);
+    const int is_one_string = PyBytes_Size(pieces) == sizeof(int64_t); /* one int64 for each string */
+    if (worst_class >= unsafe_class || !(all_start_with_control || is_one_string)) {
+        result = PyTuple_Pack(3, batch, Py_None, Py_None);
+        goto done;
     }
-    PyObject *ids = PyObject_CallFunctionObjArgs(backend, PyTuple_GetItem(laid, 0), NULL);
-    if (ids != NULL) {
-        PyObject *const given[ARRAYS] = {
-            ids, lengths, PyTuple_GetItem(laid, 1), counts, PyTuple_GetItem(laid, 4), PyTuple_GetItem(laid, 5),
-        };
-        found = attributed(given);
-    }
-    if (found != NULL)
-        result = PyTuple_Pack(3, laid, ids, found);
-    Py_DECREF(laid);
+    ids = PyObject_CallFunctionObjArgs(encoder, PyTuple_GetItem(batch, LAYOUT_DATA), NULL);
+    if (ids == NULL)
+        goto done;
+    PyObject *const arguments[ARRAYS] = {
+        [IDS] = ids,
+        [LENGTHS] = lengths,
+        [EDGES] = PyTuple_GetItem(batch, LAYOUT_EDGES),
+        [PIECES] = pieces,
+        [CONTROL_AT] = PyTuple_GetItem(batch, LAYOUT_CONTROL_AT),
+        [CONTROL_IDS] = PyTuple_GetItem(batch, LAYOUT_CONTROL_IDS),
+    };
+    attribution = make_attribution(arguments);
+    if (attribution != NULL)
+        result = PyTuple_Pack(3, batch, ids, attribution);
+done:
+    Py_DECREF(batch);
     Py_XDECREF(ids);
-    Py_XDECREF(found);
+    Py_XDECREF(attribution);
     return result;
 }
 
@@ -76,14 +88,14 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 2 /* as in niels_gpt/kernel.py; both count up when a function here changes */
+#define VERSION 2 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
 
-static int filled(PyObject *module)
+static int set_version(PyObject *module)
 {
     return PyModule_AddIntConstant(module, "VERSION", VERSION);
 }
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, filled}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, set_version}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations, in C.",

@@ -1,11 +1,17 @@
-"""What `_kernel.c` offers; see `niels_gpt.tokenizer.layout`, `niels_gpt.messages` and `niels_gpt.renderers.chat`."""
+"""Types of the native kernel, which `tokenizer.fast_path`, `messages` and `renderers.conversation` call.
+
+Each function has a counterpart in Python or numpy with equal results; the C files describe them.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 VERSION: int
 
-def layout(texts: list[list[str]], facts: list[list[int]], frames: Mapping[str, bytes]) -> tuple[bytes, ...]: ...
+# The fields of `fast_path.BatchLayout` as bytes.
+def layout(texts: list[list[str]], facts: list[list[int]], controls_of: Mapping[str, bytes]) -> tuple[bytes, ...]: ...
+
+# The fields of `fast_path.Attribution`, arrays as bytes.
 def attribute(
     ids: Any,
     lengths: Any,
@@ -14,15 +20,25 @@ def attribute(
     control_at: Any,
     control_ids: Any,
 ) -> tuple[bytes, bytes, bytes, bool, bool]: ...
+
+# See `fast_path.encode_with_kernel`.
 def encode(
     texts: list[list[str]],
     facts: list[list[int]],
-    frames: Mapping[str, bytes],
+    controls_of: Mapping[str, bytes],
     lengths: Any,
-    backend: Any,
-    doubtful: int,
+    encode: Any,
+    unsafe_class: int,
 ) -> tuple[Any, Any, Any]: ...
+
+# A copy of each message; `None` for one that Python must check (`messages.normalise`).
 def copied(messages: list[Any]) -> list[Any]: ...
+
+# The roles; `None` if a message needs further checks.
 def plain_roles(messages: list[Any], allowed: tuple[str, ...]) -> list[str] | None: ...
+
+# `json.dumps(value, ensure_ascii=False)`; `None` where Python must write it.
 def json_text(value: Any) -> str | None: ...
+
+# Whether a text is certainly JSON.
 def is_json(text: Any) -> bool: ...

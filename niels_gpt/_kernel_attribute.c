@@ -1,21 +1,39 @@
 /* The proof of the ids.
  *
  *   attribute  the ids of a layout -> tokens of each piece, tokens of each string, and for each string whether its ids
- *              are proven: every byte is accounted for and exactly the expected control tokens stand at their bytes
+ *              are proven: they account for every byte, and the control tokens among them are exactly the expected ones
+ *
+ * Example. Two strings, of the pieces "<e>" "ab" and of the piece "<e>"; <e> is a control token of 3 bytes.
+ *
+ *     edges        0 3 5 | 8         where each piece starts, and the end
+ *     expected     <e> at 0 and 5    control_at, control_ids
+ *     ids          <e> a b <e>
+ *     lengths      -3 1 1 -3         bytes that each id stands for; negative for control tokens
+ *     starts       0 3 4 5           the bytes before each token
+ *
+ *     counts       1 2 | 1           tokens that start in each piece
+ *     own          3 | 1             tokens of each string
+ *     proven       1 | 1
+ *
+ * Had "ab" been one token of 2 bytes that the tokenizer merged with the next "<", its length 3 would reach beyond the
+ * string's end at 5, and neither string would be proven.
  */
 
 #include "_kernel.h"
 #include <stdint.h>
 #include <string.h>
 
-/* A contiguous array of one axis, of integers of `width` bytes in the machine's own order, or the bytes of one. Ids may
- * be unsigned; one above INT32_MAX is then read as a negative number, which is outside of every vocabulary. */
-static int buffer(PyObject *given, Py_buffer *view, Py_ssize_t width, const char *name)
+/* Open the buffer of a contiguous array of one axis, of integers of `width` bytes in native byte order, or of a bytes
+ * object that holds such integers. The caller releases `view` if the result is 0; -1 is an error, with nothing held.
+ *
+ * Ids may be unsigned: one above INT32_MAX is then read as a negative number, which is outside of every vocabulary. */
+static int open_buffer(PyObject *array, Py_buffer *view, Py_ssize_t width, const char *name)
 {
-    if (PyObject_GetBuffer(given, view, PyBUF_ND | PyBUF_FORMAT) < 0)
+    if (PyObject_GetBuffer(array, view, PyBUF_ND | PyBUF_FORMAT) < 0)
         return -1;
     const char *const format = view->format ? view->format : "B";
-    const int whole = PyBytes_CheckExact(given) && view->len % width == 0;
+    const int whole = PyBytes_CheckExact(array) && view->len % width == 0;
+    /* One letter: a format such as "<i" or "ii" names another byte order or structures. */
     const int integers = view->itemsize == width && format[0] && !format[1] && strchr("ilqILQ", format[0]) != NULL;
     if (view->ndim != 1 || !(whole || integers) || (uintptr_t)view->buf % (uintptr_t)width != 0) {
         PyErr_Format(PyExc_TypeError,
@@ -38,54 +56,51 @@ typedef struct {
     const int64_t *control_at;
     const int32_t *control_ids;
     Py_ssize_t controls;
-    int64_t *counts; /* of each piece, zeros at first */
-    int64_t *own;    /* of each string */
-    char *proven;    /* of each string */
+    int64_t *counts; /* of each piece, zeros at first; out */
+    int64_t *own;    /* of each string; out */
+    char *proven;    /* of each string; out */
 } Walk;
 
-/* One walk over the ids. Returns 1 if they account for every byte of all strings.
- *
- *     pieces     "<e>" "ab" | "<e>"       edges  0 3 5 8      expected  <e> at 0 and 5
- *     ids        <e> a b <e>              lengths  3 1 1 3    bytes before each  0 3 4 5
- *     counts     1 2 | 1                  own  3 | 1          proven  1 | 1
- */
+/* One walk over the ids; fills `counts`, `own` and `proven`. Returns 1 if the ids account for every byte of all
+ * strings, which `proven` presupposes. `check` has passed, so all indices are in range: `piece` <= `last` <= the number
+ * of edges - 1, and a token is read only while `token < tokens`. */
 static int walk(Walk *w)
 {
-    int64_t byte = 0;
+    int64_t byte = 0; /* where the next token starts */
     Py_ssize_t token = 0, piece = 0, control = 0;
     for (Py_ssize_t string = 0; string < w->strings; string++) {
         const Py_ssize_t last = piece + (Py_ssize_t)w->pieces[string], first = token;
         const int64_t end = w->edges[last];
         int good = byte == w->edges[piece]; /* no token of the string before reaches into this one */
-        Py_ssize_t behind = control;        /* the first control token of the strings after this one */
-        while (behind < w->controls && w->control_at[behind] < end)
-            behind++;
+        Py_ssize_t next_control = control;  /* the first expected control token of the strings after this one */
+        while (next_control < w->controls && w->control_at[next_control] < end)
+            next_control++;
         while (token < w->tokens && byte < end && piece < last) {
             const int32_t id = w->ids[token++];
             int64_t length = id >= 0 && id < w->vocabulary ? w->lengths[id] : 0;
-            while (piece + 1 < last && w->edges[piece + 1] <= byte)
+            while (piece + 1 < last && w->edges[piece + 1] <= byte) /* empty pieces own nothing */
                 piece++;
             w->counts[piece]++;
             if (length < 0) { /* a control token */
                 length = -length;
-                if (control < behind && w->control_at[control] == byte && w->control_ids[control] == id)
+                if (control < next_control && w->control_at[control] == byte && w->control_ids[control] == id)
                     control++;
                 else
                     good = 0;
-            } else if (length == 0) /* an id outside of the vocabulary, or one that stands for no text */
+            } else if (length == 0) /* an id outside of the vocabulary, or one whose bytes are unknown */
                 good = 0;
-            byte += length;
+            byte += length; /* cannot overflow: byte < end <= INT64_MAX / 2, and a length is at most 2^31 */
         }
         w->own[string] = token - first;
-        w->proven[string] = (char)(good && control == behind && byte == end);
-        control = behind;
+        w->proven[string] = (char)(good && control == next_control && byte == end);
+        control = next_control;
         piece = last;
     }
     return token == w->tokens && byte == w->edges[piece];
 }
 
-/* What `walk` relies on, or a word about what is wrong. */
-static const char *fault(const Walk *w, Py_ssize_t edges, Py_ssize_t control_ids)
+/* Check what `walk` relies on: NULL, or what is wrong. `edges` and `control_ids` are the lengths of these arrays. */
+static const char *check(const Walk *w, Py_ssize_t edges, Py_ssize_t control_ids)
 {
     if (edges < 1 || w->edges[0] != 0)
         return "edges must begin with 0";
@@ -115,31 +130,31 @@ static const char *fault(const Walk *w, Py_ssize_t edges, Py_ssize_t control_ids
 
 const char attribute_doc[] = "attribute(ids, lengths, edges, pieces, control_at, control_ids)\n--\n\n"
              "Prove the ids of many strings and count the tokens of each piece.\n\n"
-             "See `niels_gpt.tokenizer.layout.attribute`, which returns the same as arrays.";
+             "See `niels_gpt.tokenizer.fast_path.attribute`, which returns the same as arrays.";
 
-/* What `attribute` returns for its six arguments. */
-PyObject *attributed(PyObject *const *given)
+PyObject *make_attribution(PyObject *const *arguments)
 {
     static const char *const names[ARRAYS] = {"ids", "lengths", "edges", "pieces", "control_at", "control_ids"};
     static const Py_ssize_t widths[ARRAYS] = {4, 4, 8, 8, 8, 4};
     PyObject *counts = NULL, *own = NULL, *proven = NULL, *result = NULL;
     Py_buffer views[ARRAYS];
     Py_ssize_t items[ARRAYS];
-    int held = 0;
-    for (; held < ARRAYS; held++) {
-        if (buffer(given[held], &views[held], widths[held], names[held]) < 0)
+    int opened = 0; /* how many views must be released */
+    for (; opened < ARRAYS; opened++) {
+        if (open_buffer(arguments[opened], &views[opened], widths[opened], names[opened]) < 0)
             goto done;
-        items[held] = views[held].len / widths[held];
+        items[opened] = views[opened].len / widths[opened];
     }
-    /* From here on no Python code runs, so what is checked stays true (another thread must not write meanwhile). */
+    /* From here on no Python code runs, so what is checked stays true. The GIL is held; another thread could only write
+     * to these arrays from native code that has released it, which is a race in the caller. */
     Walk w = {
         .ids = views[IDS].buf, .tokens = items[IDS],
         .lengths = views[LENGTHS].buf, .vocabulary = items[LENGTHS],
         .edges = views[EDGES].buf,
         .pieces = views[PIECES].buf, .strings = items[PIECES],
-        .control_at = views[AT].buf, .control_ids = views[CONTROLS].buf, .controls = items[AT],
+        .control_at = views[CONTROL_AT].buf, .control_ids = views[CONTROL_IDS].buf, .controls = items[CONTROL_AT],
     };
-    const char *wrong = fault(&w, items[EDGES], items[CONTROLS]);
+    const char *wrong = check(&w, items[EDGES], items[CONTROL_IDS]);
     if (wrong) {
         PyErr_SetString(PyExc_ValueError, wrong);
         goto done;
@@ -159,8 +174,8 @@ PyObject *attributed(PyObject *const *given)
     const int all = complete && memchr(w.proven, 0, w.strings) == NULL;
     result = PyTuple_Pack(5, counts, own, proven, complete ? Py_True : Py_False, all ? Py_True : Py_False);
 done:
-    while (held > 0)
-        PyBuffer_Release(&views[--held]);
+    while (opened > 0)
+        PyBuffer_Release(&views[--opened]);
     Py_XDECREF(counts);
     Py_XDECREF(own);
     Py_XDECREF(proven);
@@ -169,8 +184,9 @@ done:
 
 PyObject *attribute(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *given[ARRAYS];
-    if (!PyArg_ParseTuple(args, "OOOOOO:attribute", &given[0], &given[1], &given[2], &given[3], &given[4], &given[5]))
+    PyObject *arrays[ARRAYS]; /* borrowed from `args` */
+    if (!PyArg_ParseTuple(args, "OOOOOO:attribute", &arrays[IDS], &arrays[LENGTHS], &arrays[EDGES], &arrays[PIECES],
+                          &arrays[CONTROL_AT], &arrays[CONTROL_IDS]))
         return NULL;
-    return attributed(given);
+    return make_attribution(arrays);
 }

@@ -3,28 +3,29 @@
  *   json_text  plain data -> JSON as `json.dumps(..., ensure_ascii=False)` writes it, or None
  *   is_json    whether a text is certainly JSON
  *
- * Both know the common cases only and leave others to Python (`niels_gpt/renderers/chat.py`).
+ * Both handle the common cases only; Python handles all others (`niels_gpt/renderers/conversation.py`). Nothing here
+ * runs Python code or creates a container before the result is complete, so borrowed references stay valid throughout.
  */
 
 #include "_kernel.h"
 #include <stdio.h>
 #include <string.h>
 
-#define DEEPEST 64 /* levels of JSON; deeper values are left to Python, which raises RecursionError in time */
+#define DEEPEST 64 /* levels of recursion; Python handles deeper values, and raises RecursionError in time */
 
 /* ------------------------------------------------------------------ json_text */
 
 typedef struct {
-    char *data;
+    char *data; /* owned, from PyMem_Malloc */
     Py_ssize_t used, room;
 } Buffer;
 
-/* Nothing below runs Python code or makes a container, so borrowed references hold. 1 is done, 0 is "Python must". */
+/* The `put...` functions append to the buffer and return 1; 0 means that Python must write the value. */
 
 static int put(Buffer *out, const char *text, Py_ssize_t size)
 {
     if (size > out->room - out->used) {
-        if (size > PY_SSIZE_T_MAX / 4 || out->room > PY_SSIZE_T_MAX / 4)
+        if (size > PY_SSIZE_T_MAX / 4 || out->room > PY_SSIZE_T_MAX / 4) /* then the sum below cannot overflow */
             return 0;
         const Py_ssize_t room = 2 * out->room + size;
         char *larger = PyMem_Realloc(out->data, room);
@@ -40,7 +41,7 @@ static int put(Buffer *out, const char *text, Py_ssize_t size)
 
 static int put_text(Buffer *out, PyObject *text)
 {
-    static const char short_escapes[] = "\bb\ff\nn\rr\tt\"\"\\\\"; /* a character, and its letter behind the backslash */
+    static const char short_escapes[] = "\bb\ff\nn\rr\tt\"\"\\\\"; /* pairs: a character, and its escape's letter */
     Py_ssize_t size, done = 0;
     const char *utf8 = PyUnicode_CheckExact(text) ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     if (utf8 == NULL || !put(out, "\"", 1))
@@ -70,7 +71,7 @@ static int put_number(Buffer *out, PyObject *value)
     int overflow = 0;
     if (PyFloat_CheckExact(value)) {
         const double number = PyFloat_AsDouble(value);
-        if (number - number != 0.0) /* infinite, or not a number */
+        if (number - number != 0.0) /* infinity and NaN, which `json` writes in its own way */
             return 0;
         char *shown = PyOS_double_to_string(number, 'r', 0, Py_DTSF_ADD_DOT_0, NULL);
         const int done = shown != NULL && put(out, shown, (Py_ssize_t)strlen(shown));
@@ -78,7 +79,7 @@ static int put_number(Buffer *out, PyObject *value)
         return done;
     }
     const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow)
+    if (overflow) /* more than 64 bits */
         return 0;
     snprintf(digits, sizeof(digits), "%lld", number);
     return put(out, digits, (Py_ssize_t)strlen(digits));
@@ -119,7 +120,7 @@ static int put_value(Buffer *out, PyObject *value, int depth)
 
 const char json_text_doc[] = "json_text(value)\n--\n\n"
                              "JSON of plain data, not escaped, in the order given; None where Python must write it.\n\n"
-                             "See `niels_gpt.renderers.chat.to_json`.";
+                             "See `niels_gpt.renderers.conversation.to_json`.";
 
 PyObject *json_text(PyObject *Py_UNUSED(module), PyObject *value)
 {
@@ -131,7 +132,7 @@ PyObject *json_text(PyObject *Py_UNUSED(module), PyObject *value)
     if (done)
         text = PyUnicode_DecodeUTF8(out.data, out.used, "strict");
     else {
-        PyErr_Clear(); /* a lone surrogate, or no memory */
+        PyErr_Clear(); /* a lone surrogate, or not enough memory: Python reports it */
         text = Py_None;
         Py_INCREF(text);
     }
@@ -141,8 +142,9 @@ PyObject *json_text(PyObject *Py_UNUSED(module), PyObject *value)
 
 /* ------------------------------------------------------------------ is_json */
 
+/* A position in UTF-8 that is borrowed from a string. The functions below advance it; 0 means: not certainly JSON. */
 typedef struct {
-    const char *at, *end; /* what is left to read */
+    const char *at, *end;
 } Reader;
 
 static void skip_space(Reader *in)
@@ -151,6 +153,7 @@ static void skip_space(Reader *in)
         in->at++;
 }
 
+/* Advance over one character if it is the next. */
 static int took(Reader *in, char wanted)
 {
     if (in->at == in->end || *in->at != wanted)
@@ -164,7 +167,7 @@ static int read_digits(Reader *in)
     const char *first = in->at;
     while (in->at < in->end && *in->at >= '0' && *in->at <= '9')
         in->at++;
-    return in->at > first && in->at - first < 4000; /* Python refuses to read longer integers */
+    return in->at > first && in->at - first < 4000; /* Python refuses integers of more than 4300 digits */
 }
 
 static int read_number(Reader *in)
@@ -183,7 +186,7 @@ static int read_number(Reader *in)
     return 1;
 }
 
-/* A text behind its opening quote. An escape \u is left to Python, since it may spell half of a surrogate pair. */
+/* A text after its opening quote. Texts with an escape \u are left to Python: it may spell half of a surrogate pair. */
 static int read_text(Reader *in)
 {
     while (in->at < in->end) {
@@ -210,6 +213,7 @@ static int read_word(Reader *in, const char *word)
     return 1;
 }
 
+/* A value, with white space before it but not after it. */
 static int read_value(Reader *in, int depth)
 {
     skip_space(in);
@@ -254,7 +258,7 @@ static int read_value(Reader *in, int depth)
 
 const char is_json_doc[] = "is_json(text)\n--\n\n"
                            "True: the text is JSON without escapes \\u. False: let Python read it.\n\n"
-                           "See `niels_gpt.renderers.chat.Call.json`.";
+                           "See `niels_gpt.renderers.conversation.Call.json`.";
 
 PyObject *is_json(PyObject *Py_UNUSED(module), PyObject *text)
 {

@@ -1,20 +1,22 @@
 /* Reading conversations: copies of messages that need no repair, and roles.
  *
- *   copied       messages -> copies of those made of plain texts and calls, None for those that need a closer look
+ *   copied       messages -> copies of those that consist of plain texts and calls, None for each other one
  *   plain_roles  the roles of messages that need neither repair nor further checks, or None
  *
- * Both know the common cases only. Where they do not, Python decides (`niels_gpt/messages.py`,
- * `niels_gpt/renderers/chat.py`), so what is odd is written once, in Python.
+ * Both handle the common cases only, in which they read each field once. Everything else is handled in Python
+ * (`niels_gpt/messages.py`, `niels_gpt/renderers/conversation.py`), so that rules for unusual messages exist once.
  *
- * A collection of garbage may run any Python code, also while a container is made here. So a container is copied first
- * and the copy, which nobody else holds, is checked; borrowed references are used where nothing is made in between.
+ * Ownership: creating a container may start a garbage collection, which can run any Python code. So a container is
+ * copied first, and the copy, to which only this code holds references, is checked. References that are borrowed from
+ * the copy stay valid.
  */
 
 #include "_kernel.h"
 
 /* ------------------------------------------------------------------ texts */
 
-/* A `str` without half of a surrogate pair. Python keeps its UTF-8 for `layout`. Runs no Python code. */
+/* Whether a value is a `str` without half of a surrogate pair. The UTF-8 that Python computes for this stays cached in
+ * the string, where `layout` uses it. Runs no Python code. */
 static int is_text(PyObject *value)
 {
     Py_ssize_t size;
@@ -27,14 +29,34 @@ static int is_text(PyObject *value)
     return 1;
 }
 
-static int spells(PyObject *key, const char *text)
+/* Whether a `str` is this text. */
+static int equals(PyObject *key, const char *text)
 {
     return PyUnicode_CompareWithASCIIString(key, text) == 0;
 }
 
+/* ------------------------------------------------------------------ lists */
+
+/* From an item (borrowed) and a context to a new reference; NULL, with or without an error, if there is none. */
+typedef PyObject *(*Replacement)(PyObject *item, PyObject *context);
+
+/* A new list with the replacement of each item; NULL, with or without an error, at the first item that has none. */
+static PyObject *with_items_replaced(PyObject *list, Replacement replacement, PyObject *context)
+{
+    PyObject *result = PyList_GetSlice(list, 0, PyList_Size(list)); /* holds the items while Python code may run */
+    for (Py_ssize_t at = 0; result != NULL && at < PyList_Size(result); at++) {
+        PyObject *item = PyList_GetItem(result, at), *found = item ? replacement(item, context) : NULL;
+        if (found == NULL || PyList_SetItem(result, at, found) < 0) { /* takes the reference to `found` */
+            Py_DECREF(result);
+            return NULL;
+        }
+    }
+    return result;
+}
+
 /* ------------------------------------------------------------------ copied */
 
-/* Whether arguments are an object of texts, numbers and truth values. */
+/* Whether arguments are an object whose values are texts, numbers and truth values. */
 static int has_plain_arguments(PyObject *arguments)
 {
     PyObject *key, *value;
@@ -47,33 +69,36 @@ static int has_plain_arguments(PyObject *arguments)
     return 1;
 }
 
-/* Put a copy of the dictionary that a dictionary holds in its place: 1, 0 if it holds none there, -1 for an error. */
+/* Replace the dictionary under `name` in a dictionary by a copy. Returns 1, 0 if there is no dictionary, -1 for an
+ * error. `copy` becomes a borrowed reference, which `outer` keeps alive. */
 static int copy_inner(PyObject *outer, const char *name, PyObject **copy)
 {
-    PyObject *held = PyDict_GetItemString(outer, name); /* borrowed; all keys are known to be `str` */
-    if (held == NULL || !PyDict_CheckExact(held))
+    PyObject *inner = PyDict_GetItemString(outer, name); /* borrowed; all keys are `str`, so no Python code runs */
+    if (inner == NULL || !PyDict_CheckExact(inner))
         return 0;
-    *copy = PyDict_Copy(held);
+    *copy = PyDict_Copy(inner);
     if (*copy == NULL)
         return -1;
     const int failed = PyDict_SetItemString(outer, name, *copy);
-    Py_DECREF(*copy); /* `outer` holds it */
+    Py_DECREF(*copy);
     return failed ? -1 : 1;
 }
 
-static int has_keys_of_text(PyObject *given)
+/* Whether all keys are exactly `str`: comparing others could run Python code. */
+static int has_keys_of_text(PyObject *dictionary)
 {
     PyObject *key, *value;
     Py_ssize_t at = 0;
-    while (PyDict_Next(given, &at, &key, &value)) {
+    while (PyDict_Next(dictionary, &at, &key, &value)) {
         if (!PyUnicode_CheckExact(key))
             return 0;
     }
     return 1;
 }
 
-/* Whether a copy of a function is {"name": text, "arguments": text or object}; arguments are copied, too. */
-static int take_function(PyObject *function)
+/* Check a copy of a function, {"name": text, "arguments": text or object}, and copy its arguments too. Returns 1, 0 if
+ * it is anything else, -1 for an error. */
+static int check_function(PyObject *function)
 {
     if (PyDict_Size(function) != 2 || !has_keys_of_text(function))
         return 0;
@@ -86,8 +111,9 @@ static int take_function(PyObject *function)
     return found == 1 ? has_plain_arguments(arguments) : found;
 }
 
-/* Whether a copy of a call is {"function": ..., "id": text, "type": text}; what it holds is copied, too. */
-static int take_call(PyObject *call)
+/* Check a copy of a call, {"function": ..., "id": text, "type": text}, and copy its function too. Returns as
+ * `check_function` does. */
+static int check_call(PyObject *call)
 {
     PyObject *key, *value, *function;
     Py_ssize_t at = 0;
@@ -97,94 +123,94 @@ static int take_call(PyObject *call)
     if (found != 1)
         return found;
     while (PyDict_Next(call, &at, &key, &value)) {
-        if (!spells(key, "function") && !((spells(key, "id") || spells(key, "type")) && is_text(value)))
+        if (!equals(key, "function") && !((equals(key, "id") || equals(key, "type")) && is_text(value)))
             return 0;
     }
-    return take_function(function);
+    return check_function(function);
 }
 
-/* A copy of a list of calls; NULL without an error where one of them needs a closer look. */
-static PyObject *copy_of_calls(PyObject *calls)
+/* A copy of a call; NULL, with or without an error, if it needs a closer look. */
+static PyObject *copy_of_call(PyObject *call, PyObject *Py_UNUSED(context))
 {
-    PyObject *made = PyList_GetSlice(calls, 0, PyList_Size(calls));
-    if (made == NULL)
+    PyObject *copy = PyDict_CheckExact(call) ? PyDict_Copy(call) : NULL;
+    if (copy != NULL && check_call(copy) != 1) {
+        Py_DECREF(copy);
         return NULL;
-    for (Py_ssize_t at = 0; at < PyList_Size(made); at++) {
-        PyObject *call = PyList_GetItem(made, at);
-        if (call == NULL || !PyDict_CheckExact(call))
-            goto odd;
-        call = PyDict_Copy(call);
-        if (call == NULL)
-            goto odd;
-        const int found = take_call(call);
-        if (PyList_SetItem(made, at, call) < 0 || found != 1) /* takes the reference */
-            goto odd;
     }
-    return made;
-odd:
-    Py_DECREF(made);
-    return NULL;
+    return copy;
 }
 
-enum { ODD, TEXT, CALLS, TRAIN, WEIGHT };
+/* What the fields of a message contain. */
+enum { OTHER, TEXT, CALLS, TRAIN, WEIGHT };
 
-/* What a key of a message holds where it is as it should be. */
+/* What a field contains if the message needs no repair; OTHER for a key that is not known here. Called for every field
+ * of every message: the length of the key leaves at most two spellings to compare. */
 static int kind_of_field(PyObject *key)
 {
     switch (PyUnicode_CheckExact(key) ? PyUnicode_GetLength(key) : 0) {
     case 4:
-        return spells(key, "role") || spells(key, "name") ? TEXT : ODD;
+        return equals(key, "role") || equals(key, "name") ? TEXT : OTHER;
     case 5:
-        return spells(key, "train") ? TRAIN : ODD;
+        return equals(key, "train") ? TRAIN : OTHER;
     case 6:
-        return spells(key, "weight") ? WEIGHT : ODD;
+        return equals(key, "weight") ? WEIGHT : OTHER;
     case 7:
-        return spells(key, "content") ? TEXT : ODD;
+        return equals(key, "content") ? TEXT : OTHER;
     case 10:
-        return spells(key, "tool_calls") ? CALLS : ODD;
+        return equals(key, "tool_calls") ? CALLS : OTHER;
     case 12:
-        return spells(key, "tool_call_id") ? TEXT : ODD;
+        return equals(key, "tool_call_id") ? TEXT : OTHER;
     case 17:
-        return spells(key, "reasoning_content") ? TEXT : ODD;
+        return equals(key, "reasoning_content") ? TEXT : OTHER;
     default:
-        return ODD;
+        return OTHER;
     }
 }
 
-/* A copy of a message; NULL, with or without an error, where it needs a closer look. */
+/* A copy of a message; NULL, with or without an error, if it needs a closer look. */
 static PyObject *copy_of_message(PyObject *message)
 {
     PyObject *key, *value, *calls = NULL;
     Py_ssize_t at = 0;
-    PyObject *made = PyDict_CheckExact(message) ? PyDict_Copy(message) : NULL;
-    if (made == NULL)
+    PyObject *copy = PyDict_CheckExact(message) ? PyDict_Copy(message) : NULL;
+    if (copy == NULL)
         return NULL;
-    while (PyDict_Next(made, &at, &key, &value)) {
+    while (PyDict_Next(copy, &at, &key, &value)) {
         const int kind = kind_of_field(key);
         if (kind == CALLS && PyList_CheckExact(value))
-            calls = value;
+            calls = value; /* borrowed; `copy` keeps it alive */
         else if (!(kind == TEXT && is_text(value)) && !(kind == TRAIN && PyBool_Check(value)) &&
                  !(kind == WEIGHT && PyFloat_CheckExact(value)))
-            goto odd;
+            goto failed;
     }
-    if (PyDict_GetItemString(made, "role") == NULL || PyDict_GetItemString(made, "content") == NULL)
-        goto odd;
-    if (calls != NULL) { /* `made` holds it */
-        calls = copy_of_calls(calls);
-        if (calls == NULL || PyDict_SetItemString(made, "tool_calls", calls) < 0) {
-            Py_XDECREF(calls);
-            goto odd;
-        }
-        Py_DECREF(calls);
+    if (PyDict_GetItemString(copy, "role") == NULL || PyDict_GetItemString(copy, "content") == NULL)
+        goto failed;
+    if (calls != NULL) {
+        calls = with_items_replaced(calls, copy_of_call, NULL);
+        const int stored = calls != NULL && PyDict_SetItemString(copy, "tool_calls", calls) == 0;
+        Py_XDECREF(calls);
+        if (!stored)
+            goto failed;
     }
-    return made;
-odd:
-    Py_DECREF(made);
+    return copy;
+failed:
+    Py_DECREF(copy);
     return NULL;
 }
 
+/* A copy of a message, or None if it needs a closer look; NULL for an interrupt only. Any other error means the same as
+ * None: Python reads the message again and raises it. */
+static PyObject *copy_or_none(PyObject *message, PyObject *Py_UNUSED(context))
+{
+    PyObject *copy = copy_of_message(message);
+    if (copy != NULL || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)))
+        return copy;
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+}
+
 const char copied_doc[] = "copied(messages)\n--\n\n"
-                          "Copies of the messages of a list, None for each that is not made of texts and calls alone.\n\n"
+                          "Copies of the messages of a list, None for each with anything but texts and plain calls.\n\n"
                           "See `niels_gpt.messages.normalise`.";
 
 PyObject *copied(PyObject *Py_UNUSED(module), PyObject *messages)
@@ -193,25 +219,7 @@ PyObject *copied(PyObject *Py_UNUSED(module), PyObject *messages)
         PyErr_SetString(PyExc_TypeError, "messages must be a list");
         return NULL;
     }
-    PyObject *made = PyList_GetSlice(messages, 0, PyList_Size(messages));
-    if (made == NULL)
-        return NULL;
-    for (Py_ssize_t at = 0; at < PyList_Size(made); at++) {
-        PyObject *message = PyList_GetItem(made, at), *copy = message ? copy_of_message(message) : NULL;
-        if (copy == NULL) {
-            if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-                goto failed; /* an interrupt */
-            PyErr_Clear();
-            copy = Py_None;
-            Py_INCREF(copy);
-        }
-        if (PyList_SetItem(made, at, copy) < 0) /* takes the reference */
-            goto failed;
-    }
-    return made;
-failed:
-    Py_DECREF(made);
-    return NULL;
+    return with_items_replaced(messages, copy_or_none, NULL);
 }
 
 /* ------------------------------------------------------------------ plain_roles */
@@ -226,7 +234,8 @@ static int is_one_of(PyObject *role, PyObject *allowed)
     return 0;
 }
 
-/* The role of a message that is made of texts alone and is not a tool's; borrowed, or NULL. Runs no Python code. */
+/* The role of a message that has only texts and is not a tool's; a new reference, or NULL without an error. Runs no
+ * Python code. */
 static PyObject *plain_role(PyObject *message, PyObject *allowed)
 {
     PyObject *key, *value, *role = NULL;
@@ -237,16 +246,17 @@ static PyObject *plain_role(PyObject *message, PyObject *allowed)
     while (PyDict_Next(message, &at, &key, &value)) {
         if (kind_of_field(key) != TEXT || !is_text(value))
             return NULL;
-        if (spells(key, "role"))
+        if (equals(key, "role"))
             role = value;
-        content |= spells(key, "content");
+        content |= equals(key, "content");
     }
-    return role != NULL && content && !spells(role, "tool") && is_one_of(role, allowed) ? role : NULL;
+    const int is_plain = role != NULL && content && !equals(role, "tool") && is_one_of(role, allowed);
+    return is_plain ? Py_NewRef(role) : NULL;
 }
 
 const char plain_roles_doc[] = "plain_roles(messages, allowed)\n--\n\n"
                                "The roles of messages that need neither repair nor further checks; None for others.\n\n"
-                               "See `niels_gpt.renderers.chat.Chat`.";
+                               "See `niels_gpt.renderers.conversation.ConversationView`.";
 
 PyObject *plain_roles(PyObject *Py_UNUSED(module), PyObject *args)
 {
@@ -255,18 +265,8 @@ PyObject *plain_roles(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (PyList_Size(messages) == 0)
         Py_RETURN_NONE;
-    PyObject *roles = PyList_GetSlice(messages, 0, PyList_Size(messages));
-    for (Py_ssize_t at = 0; roles != NULL && at < PyList_Size(roles); at++) {
-        PyObject *role = plain_role(PyList_GetItem(roles, at), allowed);
-        if (role == NULL) {
-            Py_DECREF(roles);
-            Py_RETURN_NONE;
-        }
-        Py_INCREF(role);
-        if (PyList_SetItem(roles, at, role) < 0) { /* takes the reference, and lets go of the message */
-            Py_DECREF(roles);
-            return NULL;
-        }
-    }
+    PyObject *roles = with_items_replaced(messages, plain_role, allowed);
+    if (roles == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
     return roles;
 }

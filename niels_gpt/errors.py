@@ -1,4 +1,4 @@
-"""Every error that this package raises on purpose.
+"""All exceptions of this package, and the helpers that make their messages.
 
 ::
 
@@ -13,14 +13,14 @@
         ├── SourceError             a remote data set cannot be reached, or is not what it should be
         ├── TokenizerError          a tokenizer cannot be trained, loaded or trusted
         ├── TemplateError           a chat template cannot be read, or misbehaves
-        ├── OverlongPromptError     a prompt is longer than its model takes (renderers.client)
-        ├── ServerError             an inference server gives no completion (renderers.client)
-        ├── EngineError             workers of a build died or hung, again and again
-        ├── CacheError              a cache is absent, foreign, short or damaged
-        └── StorageError (OSError)  the disk refused
+        ├── OverlongPromptError     a prompt is longer than its model's context (renderers.client)
+        ├── ServerError             an inference server returns no completion (renderers.client)
+        ├── EngineError             workers of a build died or hung repeatedly
+        ├── CacheError              a dataset on disk is missing, incomplete, of another format, or damaged
+        └── StorageError (OSError)  the file system refused
 
-A message says what was found, what was expected and what to do, in that order and on one line. Data from elsewhere may
-hold anything, so every message is printable, shows no password and has at most `LONGEST_MESSAGE` characters.
+A message states what was found, what was expected and what to do, in that order and on one line. It may quote data from
+anywhere, so every message is made printable, hides passwords and has at most `LONGEST_MESSAGE` characters.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 LONGEST_MESSAGE: Final = 2000  # characters
-LONGEST_VALUE: Final = 80
-_LONGEST_NAME = 200  # what is longer is not compared with known names, which takes quadratic time
+LONGEST_VALUE: Final = 80  # characters of a quoted value
+_LONGEST_NAME = 200  # longer names get no suggestion: comparing two names takes quadratic time
+# Control characters, line separators and lone surrogates: they could clear a terminal or break a log into lines.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# The repetitions below are bounded, because unbounded ones take quadratic time on hostile text.
 _PASSWORD = re.compile(r"(?<=://)([^\s/@:]{0,200}):[^\s/]{0,1000}@")
 _SECRET = re.compile(
     r"([?&][^\s=&]{0,40}(?:signature|sig|token|secret|password|credential)[^\s=&]{0,40}=)[^\s&#]{1,4000}", re.IGNORECASE
@@ -44,14 +46,14 @@ _SECRET = re.compile(
 
 
 def without_passwords(text: str) -> str:
-    """The text without the secrets of the URLs in it: `ftp://me:word@host/x?token=ab` -> `ftp://me:***@host/x?token=***`."""
+    """The text with the secrets in URLs hidden: `ftp://me:word@host/x?token=ab` -> `ftp://me:***@host/x?token=***`."""
     return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text)) if "://" in text else text
 
 
 def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
-    """The text on one line, printable, with at most `most` characters: a longer one loses its middle.
+    """The text on one line, printable, with at most `most` characters.
 
-    Both ends stay, because a message begins with what was found and ends with what to do.
+    A longer text loses its middle: a message begins with what was found and ends with what to do, so both ends matter.
     """
     if len(text) > most:
         note = f" [... {len(text) - most:,} characters ...] "
@@ -62,13 +64,11 @@ def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
 
 
 def shown(value: object, most: int = LONGEST_VALUE) -> str:
-    """A value as a message shows it: the beginning of its `repr`, on one line and printable.
-
-    Of a long string only that beginning is ever formatted.
-    """
+    """A value as messages quote it: the beginning of its `repr`, on one line and printable."""
     try:
+        # Of a long string only the beginning is formatted, since it may have gigabytes.
         text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
-    except ValueError:  # an integer of more digits than Python converts
+    except ValueError:  # an integer with more digits than sys.get_int_max_str_digits() allows
         return "an integer too long to show"
     text = _CONTROLS.sub(_escaped, " ".join(text.split()))
     return text if len(text) <= most else f"{text[: most - 3]}..."
@@ -78,23 +78,23 @@ def _escaped(found: re.Match[str]) -> str:
     return ascii(found[0])[1:-1]
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
-    """The known name that may have been meant by another, if any is near."""
-    if len(given) > _LONGEST_NAME:
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is most similar to an unknown name; `None` if none is similar."""
+    if len(name) > _LONGEST_NAME:
         return None
-    names = list(known)
-    near = difflib.get_close_matches(given, names, n=1) or difflib.get_close_matches(given.lower(), names, n=1)
-    return near[0] if near and near[0] != given else None
+    choices = list(names)
+    near = difflib.get_close_matches(name, choices, n=1) or difflib.get_close_matches(name.lower(), choices, n=1)
+    return near[0] if near and near[0] != name else None
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The end of a message: the known name nearest to a wrong one, or nothing."""
-    near = nearest(given, known)
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean 'cuda'?", or an empty string."""
+    near = nearest(name, names)
     return "" if near is None else f"; did you mean {near!r}?"
 
 
 class NielsError(Exception):
-    """Base of all errors of this package; `exit_code` is what a command that meets it exits with."""
+    """Base of all errors of this package; a command that fails with one exits with its `exit_code`."""
 
     exit_code: ClassVar[int] = 1
 
@@ -104,7 +104,7 @@ class NielsError(Exception):
 
 
 class UsageError(NielsError, ValueError):
-    """An argument, option or path given by the caller cannot work."""
+    """An argument, option or path cannot be used."""
 
     exit_code = 2
 
@@ -114,11 +114,11 @@ class OutputExists(UsageError):
 
 
 class Mismatch(UsageError):
-    """Two things that belong together differ, for example a cache and the tokenizer it is opened with."""
+    """Two things do not belong together, for example a cache and the tokenizer it is opened with."""
 
 
 class MissingExtra(UsageError, ImportError):
-    """A feature needs a library that is installed with one of the extras."""
+    """A feature needs an optional library, which one of the package's extras installs."""
 
     def __init__(self, library: str) -> None:
         super().__init__(
@@ -127,7 +127,7 @@ class MissingExtra(UsageError, ImportError):
         self.library = library
 
     def __reduce__(self) -> tuple[type[MissingExtra], tuple[str]]:
-        """Errors travel between processes; the default would call the constructor with the message."""
+        """For errors from worker processes: by default, unpickling would call the constructor with the message."""
         return type(self), (self.library,)
 
 
@@ -140,7 +140,9 @@ class DataError(NielsError, ValueError):
 class MessageError(DataError):
     """A conversation cannot be used.
 
-    `reason` is a short stable code (`unknown_role`, `no_assistant`, ...) by which rejected rows are counted.
+    Attributes:
+        reason: a short code that does not change between versions (`unknown_role`, `no_assistant`, ...); rejected rows
+            are counted by it.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -153,11 +155,11 @@ class MessageError(DataError):
 
 
 class InputError(DataError):
-    """An input file is missing, empty or cannot be read as what it should be."""
+    """An input file is missing, empty or not in the expected format."""
 
 
 class SourceError(DataError):
-    """A remote data set cannot be reached, broke off, or does not have the columns that it should have."""
+    """A remote dataset cannot be reached, the connection broke, or it lacks expected columns."""
 
 
 class TokenizerError(DataError):
@@ -169,15 +171,15 @@ class TemplateError(DataError):
 
 
 class EngineError(DataError):
-    """The workers of a build died or hung several times over one unit, or their cluster cannot be reached."""
+    """Workers of a build died or hung several times on the same unit, or the cluster cannot be reached."""
 
 
 class CacheError(DataError):
-    """A cache is absent, incomplete, foreign, short or damaged."""
+    """A dataset on disk is missing, incomplete, of another format, or damaged."""
 
 
 class StorageError(DataError, OSError):
-    """The file system refused: disk full, file too large, read-only, no permission, i/o error."""
+    """The file system refused: disk full, file too large, read-only, no permission, I/O error."""
 
 
 EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub", "pyarrow": "hub"} | {
@@ -211,10 +213,14 @@ STORAGE_REMEDIES = {
 
 @contextmanager
 def storage_errors(doing: str, path: Path | str) -> Iterator[None]:
-    """Turn any `OSError` inside the block into a `StorageError` that names `path` and a way out."""
+    """Turn any `OSError` inside the block into a `StorageError` that names `path` and a remedy.
+
+    Args:
+        doing: the operation, such as "reading", for the message.
+    """
     try:
         yield
-    except StorageError:
+    except StorageError:  # an inner block has named its own path
         raise
     except OSError as error:
         remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")

@@ -1,4 +1,4 @@
-"""Libraries of the extras: words where one is missing, or older than what was tested."""
+"""Optional libraries: a clear error if one is missing, or older than the versions that are tested."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
 
-# The same as in pyproject's extras, for libraries that are asked for where they are used; a test compares them.
-LEAST: Final = {
+# Equal to the versions in pyproject's extras, which a test checks.
+MINIMUM_VERSIONS: Final = {
     "datasets": "3.0",
     "fsspec": "2024.6",
     "httpx": "0.27",
@@ -25,18 +25,18 @@ LEAST: Final = {
 
 
 def check_library(name: str) -> None:
-    """Import a library, and say in our words that it is missing or too old.
+    """Import an optional library and check its version.
 
     Raises:
-        MissingExtra: it is not installed. UsageError: its version does not fit.
+        MissingExtra: it is not installed. UsageError: it is too old.
     """
     try:
         import_module(name)
     except ModuleNotFoundError as error:
         if error.name not in (name, None):
-            raise  # a library of its own is missing
+            raise  # the library is there, but lacks one of its own dependencies
         raise MissingExtra(name) from error
-    found, least = version(name), LEAST[name]
+    found, least = version(name), MINIMUM_VERSIONS[name]
     if _numbers(found) < _numbers(least):
         raise UsageError(
             f"{name} {found} is installed; this needs {least} or newer: pip install --upgrade "
@@ -44,7 +44,7 @@ def check_library(name: str) -> None:
         )
 
 
-def _numbers(told: str) -> tuple[int, ...]:
+def _numbers(version_text: str) -> tuple[int, ...]:
     """The numbers that a version begins with: 5.13.0rc1 -> 5 13 0."""
-    found = re.match(r"\d+(\.\d+)*", told)
+    found = re.match(r"\d+(\.\d+)*", version_text)
     return tuple(map(int, found.group().split("."))) if found else ()

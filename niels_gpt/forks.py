@@ -1,11 +1,12 @@
-"""Locks that a fork waits for, and what a forked process makes anew.
+"""Safe `os.fork` beside threads: locks that a fork waits for, and objects that are reset in the forked process.
 
-Only the thread that forks goes on in the child. A lock that another thread holds at that moment would never be released
-there, and what it guards (Rust's data in gigatoken, two lists that belong together) might be half changed for ever. So
-the process that forks first takes all locks of this module; parent and child release them. A fork waits as long as
-the longest of these locks is held: for one batch of texts.
+Only the thread that calls fork exists in the child. A lock that another thread holds at that moment would never be
+released there, and what it guards (Rust data in gigatoken, two lists that belong together) might be half changed. So
+before a fork all locks made by `new_lock` are taken, and released in both processes afterwards. A fork thus waits as
+long as the longest of these locks is held: for one batch of texts.
 
-`functools.cached_property` has a lock of its own on Python 3.11, which no fork waits for. The one here has none.
+Also here: a `cached_property` without the lock that `functools.cached_property` has in Python 3.11, for which no fork
+waits.
 """
 
 from __future__ import annotations
@@ -18,75 +19,78 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 
-class MadeAnew(Protocol):
-    """What has something to put right in a forked process."""
+class ForkAware(Protocol):
+    """An object with something to reset in a forked process, such as connections or a queue of resources."""
 
     def after_fork(self) -> None:
-        """Runs in the child, where no other thread is left."""
+        """Runs in the child, where no other thread exists."""
 
 
 class _Forks:
-    """All locks that a fork waits for, and all objects that are put right afterwards."""
+    """All locks that a fork waits for, and all objects that are reset afterwards."""
 
     def __init__(self) -> None:
-        self.gate = threading.RLock()  # one fork at a time, so that two threads cannot wait for each other's locks
+        # Taken first by every fork: two threads that fork at once would otherwise wait for each other's locks.
+        self.gate = threading.RLock()
         self.locks: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.made_anew: weakref.WeakSet[MadeAnew] = weakref.WeakSet()
+        self.fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
         self.in_child = False
-        self._held: dict[int, list[Any]] = {}  # by thread; what Ctrl-C kept from being taken is not released
-        if hasattr(os, "register_at_fork"):
+        # By thread: the locks that a fork has taken. If Ctrl-C interrupts the taking, only these are released.
+        self._taken: dict[int, list[Any]] = {}
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
             os.register_at_fork(before=self._take, after_in_parent=self._release, after_in_child=self._begin_child)
 
     def _take(self) -> None:
-        held = self._held[threading.get_ident()] = []
+        taken = self._taken[threading.get_ident()] = []
         self.gate.acquire()
-        held.append(self.gate)
+        taken.append(self.gate)
         for lock in list(self.locks):
             lock.acquire()
-            held.append(lock)
+            taken.append(lock)
 
     def _release(self) -> None:
-        for lock in reversed(self._held.pop(threading.get_ident(), [])):
+        for lock in reversed(self._taken.pop(threading.get_ident(), [])):
             lock.release()
 
     def _begin_child(self) -> None:
         self.in_child = True
         self._release()
-        self._held.clear()
-        for held in list(self.made_anew):
-            held.after_fork()
+        self._taken.clear()  # entries of threads that were about to fork too, and do not exist here
+        for fork_aware in list(self.fork_aware):
+            fork_aware.after_fork()
 
 
 @cache
 def _forks() -> _Forks:
+    """Made when it is first needed: nothing is registered at import."""
     return _Forks()
 
 
 def is_forked() -> bool:
-    """Whether this process was forked since the first lock was made: threads that libraries keep are not here."""
+    """Whether this process was forked after the first lock was made: threads that libraries started are missing."""
     return _forks().in_child
 
 
 def new_lock() -> Any:
-    """A lock that a fork waits for; whoever holds it takes no other lock and waits for no other thread."""
-    lock, forks = threading.RLock(), _forks()  # a signal handler may fork in the thread that holds it
+    """A lock that a fork waits for. Its holder must not take another lock or wait for another thread."""
+    lock, forks = threading.RLock(), _forks()  # reentrant: a signal handler may fork in the thread that holds it
     with forks.gate:
         forks.locks.add(lock)
     return lock
 
 
-def make_anew(held: MadeAnew) -> None:
-    """Call `held.after_fork()` in every forked process, as long as the object is alive."""
+def reset_after_fork(fork_aware: ForkAware) -> None:
+    """Call `fork_aware.after_fork()` in every forked process, as long as the object is alive."""
     forks = _forks()
     with forks.gate:
-        forks.made_anew.add(held)
+        forks.fork_aware.add(fork_aware)
 
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
 else:
 
-    class cached_property:  # noqa: N801 - it stands where functools' one would
+    class cached_property:  # noqa: N801 - named like the one of functools that it replaces
         """`functools.cached_property` without a lock, as it is from Python 3.12 on."""
 
         def __init__(self, make: Callable[[Any], Any]) -> None:
@@ -98,5 +102,6 @@ else:
         def __get__(self, instance: object | None, owner: type) -> Any:
             if instance is None:
                 return self
-            made = instance.__dict__[self._name] = self._make(instance)
-            return made
+            # An entry of the instance's dict hides this descriptor, so the next access does not come here.
+            value = instance.__dict__[self._name] = self._make(instance)
+            return value

@@ -1,25 +1,26 @@
-"""Which code runs the inner loops of reading and encoding conversations: the native kernel, or Python and numpy.
+"""The choice between the native kernel and Python with numpy for the inner loops of reading and encoding conversations.
 
-The kernel is `niels_gpt/_kernel*.c`, compiled when the package is installed where there is a C compiler. Both give the
-same results; the kernel is faster. The environment variable `NIELS_GPT_KERNEL` decides: `auto` (default) takes the
-kernel if it was built, `off` takes numpy, `require` refuses to run without the kernel.
+The kernel is `niels_gpt/_kernel*.c`, which the installation compiles if there is a C compiler. Both have the same
+results; the kernel is faster. The environment variable `NIELS_GPT_KERNEL` decides: `auto` (default) uses the kernel if
+it was built, `off` uses numpy, `require` refuses to run without the kernel.
 """
 
 from __future__ import annotations
 
 import os
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 from niels_gpt.errors import UsageError
 
 VARIABLE = "NIELS_GPT_KERNEL"
-VERSION = 2  # that `_kernel.c` has, too; both count up when a function of the kernel changes
+VERSION = 2  # the same as in `_kernel.c`; both are increased when the interface of a kernel function changes
 
 
 @cache
 def native() -> ModuleType | None:
-    """The compiled kernel, or `None` where numpy is to be used. Decided once, when it is first asked for.
+    """The compiled kernel, or `None` if numpy is used. Decided once per process, at the first call.
 
     Raises:
         UsageError: `NIELS_GPT_KERNEL` has another value, or is `require` and the kernel was not built; or the kernel
@@ -31,7 +32,7 @@ def native() -> ModuleType | None:
     if wanted == "off":
         return None
     try:
-        import niels_gpt._kernel as kernel
+        kernel = import_module("niels_gpt._kernel")  # by name, because the compiled file may be missing
     except ImportError as error:
         if wanted == "require":
             raise UsageError(
@@ -48,7 +49,7 @@ def native() -> ModuleType | None:
 
 
 def description() -> str:
-    """Which of the two is used, for people: `niels-gpt --version` prints it."""
+    """Which of the two is used, as `niels-gpt --version` prints it."""
     wanted = os.environ.get(VARIABLE, "auto")
     if native() is not None:
         return "native kernel"

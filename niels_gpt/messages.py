@@ -1,7 +1,10 @@
-"""Conversations: their shape, and the one door through which they enter.
+"""Conversations: the types of messages, and `normalise`, which validates and unifies them.
 
-A message is a plain dict in the shape of the OpenAI chat format. `normalise` is called once, where data comes in;
-everything behind it can rely on the result: no `None` anywhere outside tool arguments, `content` always present.
+A message is a plain dict in the OpenAI chat format. `normalise` is called once, where data enters the package. All code
+after it relies on its result: `content` is always present, and there is no `None` outside of tool arguments::
+
+    {"role": "assistant", "content": None, "name": None, "tool_calls": [...]}
+    ->  {"role": "assistant", "content": NO_CONTENT, "tool_calls": [...]}
 """
 
 from __future__ import annotations
@@ -17,39 +20,39 @@ from typing_extensions import TypedDict
 from niels_gpt.errors import MessageError
 from niels_gpt.kernel import native
 
-# Unknown keys stay: a chat template may read any key of a message.
+# Unknown keys are retained: a chat template may read any key of a message.
 _KEEP_UNKNOWN = ConfigDict(extra="allow", strict=True)
 
 
 class ChatMsg(TypedDict):
-    """One message of document 000: a role and its text."""
+    """One message of an SFT example (`format/sft.py`): a role and its text."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class ChatExample(TypedDict):
-    """One conversation of document 000."""
+    """One SFT example (`format/sft.py`)."""
 
     messages: list[ChatMsg]
 
 
 class TextPart(TypedDict):
-    """A text in a content of several parts."""
+    """A text, in a content that is a list of parts."""
 
     type: Literal["text"]
     text: str
 
 
 class ThinkingPart(TypedDict):
-    """What an assistant thought, in a content of several parts; families read it as the message's reasoning."""
+    """Reasoning of an assistant, in a content that is a list of parts; families read it as the message's reasoning."""
 
     type: Literal["thinking"]
     thinking: str
 
 
 class ImagePart(TypedDict, total=False):
-    """An image in a content of several parts; one of the fields besides `type` holds it."""
+    """An image, in a content that is a list of parts; one of the fields besides `type` is the image."""
 
     type: Literal["image", "image_url"]
     image: Any
@@ -59,7 +62,7 @@ class ImagePart(TypedDict, total=False):
 
 
 class VideoPart(TypedDict, total=False):
-    """A video in a content of several parts. No family here takes one; it is refused."""
+    """A video, in a content that is a list of parts. No family supports videos; they are refused."""
 
     type: Literal["video", "video_url"]
     video: Any
@@ -74,7 +77,7 @@ Content = str | list[ContentPart]
 
 @with_config(_KEEP_UNKNOWN)
 class ToolCallFunction(TypedDict):
-    """The function of a tool call; `arguments` stay as they came, JSON text or an object."""
+    """The function of a tool call; `arguments` are JSON text or an object, whichever the caller passed."""
 
     name: str
     arguments: str | dict[str, Any]
@@ -82,7 +85,7 @@ class ToolCallFunction(TypedDict):
 
 @with_config(_KEEP_UNKNOWN)
 class ToolCall(TypedDict):
-    """A call that an assistant message makes."""
+    """A tool call of an assistant message."""
 
     function: ToolCallFunction
     id: NotRequired[str]
@@ -91,7 +94,7 @@ class ToolCall(TypedDict):
 
 @with_config(_KEEP_UNKNOWN)
 class ToolSpec(TypedDict):
-    """A tool that a conversation offers; `function` holds name, description and a JSON schema."""
+    """A tool that a conversation offers; `function` has its name, description and JSON schema."""
 
     function: dict[str, Any]
     type: NotRequired[str]
@@ -99,9 +102,9 @@ class ToolSpec(TypedDict):
 
 @with_config(_KEEP_UNKNOWN)
 class Message(TypedDict, total=False):
-    """One message as the package hands it around, after `normalise`.
+    """One message after `normalise`.
 
-    `train` and `weight` say whether, and how much, an assistant message counts in the loss.
+    `train` and `weight` determine whether, and how much, an assistant message counts in the loss.
     """
 
     role: Required[str]
@@ -116,12 +119,15 @@ class Message(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Conversation:
-    """A normalised conversation and where it came from (`chats.jsonl:17`).
-
-    Conversations that follow each other with the same `group` stay on one side of the split.
+    """A normalised conversation with its source.
 
     Attributes:
-        changed: codes of what reading it changed (`arrow_nulls_dropped`), by which builds count such rows.
+        messages: after `normalise`.
+        where: the place that errors name, such as `chats.jsonl:17`.
+        group: successive conversations with the same group are put into the same split.
+        tools: the tools that the conversation offers.
+        metadata: other fields of the row.
+        changed: codes of what reading changed (`arrow_nulls_dropped`), by which builds count such rows.
     """
 
     messages: list[Message]
@@ -134,41 +140,42 @@ class Conversation:
 
 @cache
 def _adapter() -> TypeAdapter[Message]:
-    """Built on first use, so that importing this module costs nothing."""
+    """Built at the first use, since building takes longer than importing this module."""
     return TypeAdapter(Message)
 
 
 class NoContent(str):
-    """The empty content of a message that has none (`None`, or no key): `""` to everyone but a chat template.
+    """The content of a message without content (`None`, or no key). It equals `""`.
 
-    Transformers does not hand such a key to templates, some of which write it otherwise than an empty text, or refuse.
+    Only chat templates see the difference: transformers does not pass them such a key, and some templates treat a
+    missing content differently from an empty text.
     """
 
     __slots__ = ()
 
 
 NO_CONTENT: Final = NoContent()
-NOTHING_TRAINED: Final = "nothing_trained"  # the reason of rows of which no token counts
+NOTHING_TRAINED: Final = "nothing_trained"  # the rejection reason of rows without any trained token
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-_TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields that are a text
+_TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields whose value is a text
 
 
 def reasoning_of(message: Message) -> str | None:
-    """The reasoning that a message keeps apart, under any of the names in use; `None` if it has none."""
+    """The reasoning in a field of its own, under any of the names in use; `None` if there is none."""
     if len(message) == 2:  # a role and a content: most messages
         return None
     for name in REASONING_FIELDS:
-        held = message.get(name)
-        if isinstance(held, str):
-            return held
+        value = message.get(name)
+        if isinstance(value, str):
+            return value
     return None
 
 
-def with_reasoning_apart(message: Message, index: int) -> Message:
-    """An assistant's message whose thinking parts stand in `reasoning_content`; any other message as it is.
+def with_reasoning_field(message: Message, index: int) -> Message:
+    """An assistant message with its thinking parts moved to `reasoning_content`; any other message unchanged.
 
-    A text part without text is left where a thinking part was, so that the numbers of the others stay.
+    An empty text part takes the place of each thinking part, so that the numbers of the other parts do not change.
 
     ::
 
@@ -176,8 +183,8 @@ def with_reasoning_apart(message: Message, index: int) -> Message:
         ->      reasoning_content "hm", content [{"type": "text", "text": ""}, {"type": "text", "text": "4"}]
 
     Raises:
-        MessageError: a thinking part holds no text (`wrong_type`), stands behind another part (`late_thinking`), or
-            beside other reasoning of the message (`reasoning_twice`).
+        MessageError: a thinking part has no text (`wrong_type`), comes after another part (`late_thinking`), or differs
+            from the reasoning field of the message (`reasoning_twice`).
     """
     content = message["content"]
     if isinstance(content, str) or message["role"] != "assistant" or not any(map(_is_thinking, content)):
@@ -187,20 +194,20 @@ def with_reasoning_apart(message: Message, index: int) -> Message:
         if not _is_thinking(part):
             parts.append(part)
             continue
-        if any(kept.get("text") != "" for kept in parts):
+        if any(earlier.get("text") != "" for earlier in parts):
             raise MessageError(
                 "late_thinking",
-                f"message {index}: content.{number} is a thinking part behind another part; expected thinking first, "
+                f"message {index}: content.{number} is a thinking part after another part; expected thinking first, "
                 "as formats write reasoning. Make two messages of it, or move the part",
             )
         thoughts.append(_thinking_text(part, f"message {index}: content.{number}.thinking"))
         parts.append({"type": "text", "text": ""})
-    apart, reasoning = reasoning_of(message), "".join(thoughts)
-    if apart and apart != reasoning:
+    field_text, reasoning = reasoning_of(message), "".join(thoughts)
+    if field_text and field_text != reasoning:
         raise MessageError(
             "reasoning_twice",
-            f"message {index}: reasoning_content is {_shown(apart)} beside thinking parts that say "
-            f"{_shown(reasoning)}; expected one of both. Drop one",
+            f"message {index}: reasoning_content is {_shown(field_text)} and the thinking parts are "
+            f"{_shown(reasoning)}; expected one of the two. Drop one",
         )
     rest = {key: value for key, value in message.items() if key not in REASONING_FIELDS}
     return cast("Message", rest | {"content": parts, "reasoning_content": reasoning})
@@ -211,16 +218,16 @@ def _is_thinking(part: Mapping[str, Any]) -> bool:
 
 
 def _thinking_text(part: Mapping[str, Any], where: str) -> str:
-    """The text of a thinking part, which some APIs give as a list of text parts."""
-    held = part.get("thinking")
-    texts = [each.get("text") for each in held if isinstance(each, Mapping)] if isinstance(held, list) else [held]
-    if not all(isinstance(text, str) for text in texts) or (isinstance(held, list) and len(texts) != len(held)):
-        raise MessageError("wrong_type", f"{where} is {_shown(held)}; expected a text, or a list of text parts")
+    """The text of a thinking part, which in some APIs is a list of text parts."""
+    value = part.get("thinking")
+    texts = [each.get("text") for each in value if isinstance(each, Mapping)] if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts) or (isinstance(value, list) and len(texts) != len(value)):
+        raise MessageError("wrong_type", f"{where} is {_shown(value)}; expected a text, or a list of text parts")
     return "".join(cast("list[str]", texts))
 
 
 def weight_of(message: Message) -> float:
-    """How much a message counts where it is trained: its `weight`, or 0 with `train: false`.
+    """The weight of a message in the loss: its `weight` (default 1), or 0 with `train: false`.
 
     Raises:
         MessageError: a weight that is negative or not a number.
@@ -232,7 +239,7 @@ def weight_of(message: Message) -> float:
 
 
 def is_untrained(messages: Sequence[Message]) -> bool:
-    """Every assistant message says that it does not count: `weight: 0` or `train: false`. False without any.
+    """Whether every assistant message is excluded from the loss by `weight: 0` or `train: false`. False without any.
 
     Raises:
         MessageError: as `weight_of`.
@@ -242,16 +249,16 @@ def is_untrained(messages: Sequence[Message]) -> bool:
 
 
 def normalise(messages: object) -> list[Message]:
-    """Validate a conversation's messages and bring them into the one shape that the package uses.
+    """Validate the messages of a conversation and return them in the one form that the package uses.
 
-    `content: None` becomes `NO_CONTENT`, which is `""`; keys that hold `None` (Arrow writes them for every key that any
-    row has) are dropped from messages and tool calls, never inside tool arguments; all else is kept.
+    `content: None` becomes `NO_CONTENT`, which equals `""`. Keys whose value is `None` are dropped from messages and
+    tool calls, but not from tool arguments: Arrow adds such keys for every key that any row has. All else is retained.
 
     Args:
         messages: a list of message dicts. It is not changed.
 
     Returns:
-        New dicts, in order.
+        New dicts, in order; their tool calls and arguments are copies too.
 
     Raises:
         MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
@@ -262,38 +269,31 @@ def normalise(messages: object) -> list[Message]:
         raise MessageError("messages_not_a_list", f"messages is {found}; expected a list of objects with role, content")
     if not messages:
         raise MessageError("no_messages", "messages is empty; expected at least one message. Drop the row")
+    # Most messages need a copy only, which the kernel makes for all of them in one call. It returns `None` for each
+    # message that is not in the plain form; only these are repaired and validated in Python.
     kernel = native()
     copies: list[Any]
     if kernel is None:
-        copies = list(map(_copied, messages))
+        copies = list(map(_plain_copy, messages))
     else:
         copies = kernel.copied(messages if type(messages) is list else list(messages))
     if all(copies):
         return copies
     pairs = zip(copies, messages, strict=True)
-    return [_normal(message, index) if copy is None else copy for index, (copy, message) in enumerate(pairs)]
+    return [_repaired(message, index) if copy is None else copy for index, (copy, message) in enumerate(pairs)]
 
 
-def _normal(message: Any, index: int) -> Message:
-    tidy = _tidy(message, index)
-    try:
-        _adapter().validate_python(tidy)
-    except ValidationError as error:
-        raise _explained(error, index) from error
-    return cast("Message", tidy)  # not pydantic's copy, which has its own order of keys: `tojson` shows the caller's
+def _plain_copy(message: Any) -> Message | None:
+    """A copy of a message that consists of texts and of calls as every API writes them; `None` for any other message.
 
-
-def _copied(message: Any) -> Message | None:
-    """A copy of a message made of texts and of calls as every API writes them; `None`: look more closely.
-
-    The native kernel does the same for all messages of a conversation.
+    The native kernel has the same function (`copied` in `_kernel_messages.c`).
     """
     if type(message) is not dict or "role" not in message or "content" not in message:
         return None
-    made = message.copy()
+    copy = message.copy()
     for key, value in message.items():
         if key == "tool_calls" and type(value) is list:
-            made[key] = calls = list(map(_copied_call, value))
+            copy[key] = calls = list(map(_plain_copy_of_call, value))
             if None in calls:
                 return None
         elif not (
@@ -302,29 +302,32 @@ def _copied(message: Any) -> Message | None:
             or (key == "weight" and type(value) is float)
         ):
             return None
-    return cast("Message", made)
+    return cast("Message", copy)
 
 
-def _copied_call(call: Any) -> dict[str, Any] | None:
+def _plain_copy_of_call(call: Any) -> dict[str, Any] | None:
+    """A copy of `{"id": ..., "type": ..., "function": {"name": ..., "arguments": ...}}`; `None` for any other call."""
     if type(call) is not dict or type(call.get("function")) is not dict:
         return None
-    made, function = call.copy(), call["function"].copy()
-    made["function"] = function
+    copy, function = call.copy(), call["function"].copy()
+    copy["function"] = function
     name, arguments = function.get("name"), function.get("arguments")
     if type(arguments) is dict:
         if not all(type(value) in (int, float, bool) or _is_text(value) for value in arguments.values()):
             return None
         function["arguments"] = arguments = arguments.copy()
-    known = len(function) == 2 and _is_text(name) and (_is_text(arguments) or type(arguments) is dict)
-    rest = all(key in ("id", "type") and _is_text(value) for key, value in call.items() if key != "function")
-    return made if known and rest and (type(arguments) is str or all(map(_is_text, arguments))) else None
+    plain_function = len(function) == 2 and _is_text(name) and (_is_text(arguments) or type(arguments) is dict)
+    plain_rest = all(key in ("id", "type") and _is_text(value) for key, value in call.items() if key != "function")
+    if not plain_function or not plain_rest:
+        return None
+    return copy if type(arguments) is str or all(map(_is_text, arguments)) else None
 
 
 def _is_text(value: Any) -> bool:
-    """A `str` without half of a surrogate pair."""
+    """Whether a value is exactly a `str` without half of a surrogate pair."""
     if type(value) is not str:
         return False
-    if not value.isascii():  # nearly for nothing, while encoding copies the text
+    if not value.isascii():  # this test is nearly free, while encoding copies the text
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -332,43 +335,59 @@ def _is_text(value: Any) -> bool:
     return True
 
 
-def _tidy(message: object, index: int) -> dict[str, Any]:
+def _repaired(message: Any, index: int) -> Message:
+    """A message without nulls, validated.
+
+    Raises:
+        MessageError: as `normalise`.
+    """
+    repaired = _without_message_nulls(message, index)
+    try:
+        _adapter().validate_python(repaired)
+    except ValidationError as error:
+        raise _message_error(error, index) from error
+    # Not pydantic's copy, which has its own order of keys: `tojson` shows the caller's order.
+    return cast("Message", repaired)
+
+
+def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
+    """A copy of a message without keys whose value is `None`, and with a content."""
     if not isinstance(message, Mapping):
         found = _shown(message)
         raise MessageError(
             "message_not_an_object", f"message {index} is {found}; expected an object with role, content"
         )
     for key, value in message.items():
-        if isinstance(value, str) and value.isascii():  # the common case must cost nothing
+        if isinstance(value, str) and value.isascii():  # most values
             continue
         try:
             _check_strings(value, f"message {index}: {key}")
         except RecursionError as error:
             raise MessageError("nested_too_deeply", f"message {index}: {key} is nested too deeply to read") from error
-    tidy: dict[str, Any] = _without_nulls(message)
-    if isinstance(tidy.get("content"), list):
-        tidy["content"] = [_without_nulls(part) for part in tidy["content"]]
-    calls = tidy.get("tool_calls")
+    copy: dict[str, Any] = _without_nulls(message)
+    if isinstance(copy.get("content"), list):
+        copy["content"] = [_without_nulls(part) for part in copy["content"]]
+    calls = copy.get("tool_calls")
     if isinstance(calls, list):
-        tidy["tool_calls"] = [_tidy_call(call) for call in calls]
-    if "content" not in tidy and ("content" in message or calls):
-        tidy["content"] = NO_CONTENT
-    return tidy
+        copy["tool_calls"] = [_without_call_nulls(call) for call in calls]
+    if "content" not in copy and ("content" in message or calls):  # without calls, a missing content is an error
+        copy["content"] = NO_CONTENT
+    return copy
 
 
-def _tidy_call(call: Any) -> Any:
-    tidy = _without_nulls(call)
-    if isinstance(tidy, dict) and "function" in tidy:
-        tidy["function"] = function = _without_nulls(tidy["function"])
+def _without_call_nulls(call: Any) -> Any:
+    copy = _without_nulls(call)
+    if isinstance(copy, dict) and "function" in copy:
+        copy["function"] = function = _without_nulls(copy["function"])
         if isinstance(function, dict) and isinstance(function.get("arguments"), Mapping):
-            function["arguments"] = dict(function["arguments"])
-    return tidy
+            function["arguments"] = dict(function["arguments"])  # a null in arguments is the model's own value
+    return copy
 
 
 def _without_nulls(value: Any) -> Any:
-    """A mapping without the keys that hold `None`, one level deep; anything else as it is."""
+    """A mapping without the keys whose value is `None`, one level deep; any other value unchanged."""
     if isinstance(value, Mapping):
-        return {key: held for key, held in value.items() if held is not None}
+        return {key: item for key, item in value.items() if item is not None}
     return value
 
 
@@ -380,16 +399,16 @@ def _check_strings(value: object, where: str) -> None:
         except MessageError as error:
             raise MessageError(error.reason, f"{where} holds {error}") from error
     elif isinstance(value, Mapping):
-        for key, held in value.items():
+        for key, item in value.items():
             _check_strings(key, where)
-            _check_strings(held, f"{where}.{key}")
+            _check_strings(item, f"{where}.{key}")
     elif isinstance(value, list):
-        for held in value:
-            _check_strings(held, where)
+        for item in value:
+            _check_strings(item, where)
 
 
 def check_text(text: str) -> None:
-    """Raise `MessageError` (`invalid_unicode`) if a text holds half of a surrogate pair: no encoding can write it."""
+    """Raise `MessageError` (`invalid_unicode`) if a text has half of a surrogate pair, which UTF-8 cannot encode."""
     if text.isascii():
         return
     try:
@@ -402,8 +421,8 @@ def check_text(text: str) -> None:
         ) from error
 
 
-def _explained(error: ValidationError, index: int) -> MessageError:
-    """The first of pydantic's findings in our words: message index, field, found, expected."""
+def _message_error(error: ValidationError, index: int) -> MessageError:
+    """The first of pydantic's findings as a `MessageError` with message index, field, found and expected value."""
     first = error.errors()[0]
     path = [part for part in first["loc"] if not _is_union_branch(part)]
     where = f"message {index}: " + (".".join(str(part) for part in path) or "the message")
@@ -418,7 +437,7 @@ def _explained(error: ValidationError, index: int) -> MessageError:
 
 
 def _is_union_branch(part: int | str) -> bool:
-    """Pydantic adds the branch of a union to the path (`content`, `str`); a reader does not want to see it."""
+    """Whether a part of pydantic's path is the branch of a union (`content`, `str`), not a field of the message."""
     return isinstance(part, str) and part in {"str", "list[dict[str,any]]", "dict[str,any]"}
 
 

@@ -1,6 +1,6 @@
-"""How long work tells what it is doing, without knowing who listens.
+"""Progress reporting: the protocol between long work and whatever shows its progress.
 
-Builders take a `Progress`; the command line passes one that draws (`terminal.RichProgress`), a library caller
+Builders take a `Progress`. The command line passes one that draws bars (`cli.terminal.ShownProgress`); library callers
 may pass nothing.
 """
 
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 
 class Progress:
-    """A listener that ignores everything; subclasses show it."""
+    """Ignores everything; subclasses show it."""
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
-        """A phase starts: `what` it is, `total` steps of `unit` if known."""
+        """A phase begins: its name, and how many steps of which unit it has, if known."""
 
     def advance(self, steps: int) -> None:
-        """`steps` more units of the running phase are done."""
+        """`steps` more units of the current phase are done."""
 
     def expect(self, total: int) -> None:
-        """The running phase is now thought to take `total` steps in all."""
+        """The current phase is now estimated to have `total` steps."""
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own happened."""
+        """Show a line of text beside the progress."""
 
 
 SILENT = Progress()

@@ -1,11 +1,11 @@
-"""The range of every number that a caller may give, by argument or by option: one place for both.
+"""The valid range of every numeric argument, in one place for functions and command line options.
 
 ::
 
     build_pretrain_cache(..., val_frac=2)   ->  VAL_FRAC.check(val_frac)
     --val-frac 2                            ->  Annotated[float, typer.Option(..., **VAL_FRAC.option())]
 
-Both refuse the same values with the same exit code, 2.
+Both refuse the same values, with exit code 2.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import UsageError, shown
 
-LARGE: Final = 1 << 62  # of counts and bytes: sums of two still fit into 64 bits
+LARGE: Final = 1 << 62  # the limit for counts and bytes: the sum of two still fits into 64 bits
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Range:
 
     Attributes:
         name: of the argument, for messages.
-        least, most: two integers where only whole numbers are allowed, else two floats.
+        least, most: two integers if only whole numbers are allowed, else two floats.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Range:
     most: int | float
 
     def check(self, value: Any, name: str | None = None) -> None:
-        """Refuse a number outside the range; `None` means that none was given.
+        """Check an optional argument; `None` is accepted.
 
         Args:
-            name: of the argument, where it has another name here.
+            name: of the argument, if it is not the range's.
 
         Raises:
-            UsageError: no number, a fraction where whole numbers are expected, nan, or outside the range.
+            UsageError: not a number, not a whole one if that is expected, nan, or outside the range.
         """
         if value is None:
             return
@@ -54,14 +54,14 @@ class Range:
             raise UsageError(f"{name} is {shown(value)}; expected at most {self.most}")
 
     def whole(self, value: Any, name: str | None = None) -> int:
-        """A number that must be given and be whole, as an `int`, from Python's integers or another library's.
+        """Check a required whole number, and return it as an `int`; numpy's and torch's integers are accepted.
 
         Raises:
-            UsageError: as `check`; `None` and a tensor of fractions too.
+            UsageError: as `check`, and for `None`.
         """
         try:
             number = None if isinstance(value, bool) else operator.index(value)
-        except TypeError:
+        except TypeError:  # not an integer of any library
             number = None
         if number is None:
             what = f"a whole number from {self.least} to {self.most}"
@@ -70,11 +70,12 @@ class Range:
         return number
 
     def option(self, flag: str | None = None) -> dict[str, Any]:
-        """The check as typer runs it, before the command begins; typer's own `min` and `max` let nan pass.
+        """The check as a keyword for `typer.Option`, which runs it before the command begins.
 
         Args:
-            flag: the option, where it has another name than the argument.
+            flag: the option, if its name does not follow from the argument's.
         """
+        # Not typer's own `min` and `max`, which accept nan.
         name = flag or f"--{self.name.replace('_', '-')}"
 
         def checked(value: Any) -> Any:

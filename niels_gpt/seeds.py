@@ -1,11 +1,11 @@
-"""Orders: which item comes at which position, as a pure function of (seed, epoch, length).
+"""Random orders as pure functions: `order(seed, epoch, n)[position]` is the item at a position.
 
-An epoch's order is a keyed permutation. Nothing is stored, any position can be asked for directly, so
-resuming, skipping ahead and sharing work between ranks are arithmetic (DESIGN §4, row "order").
+An epoch's order is a keyed permutation. Nothing is stored and any position can be computed directly, so resuming,
+skipping and sharing work between ranks are arithmetic.
 
-How it works: the numbers below `2**bits >= n` are permuted by an unbalanced Feistel network; results that
-fall at or beyond `n` are sent through the network again until they land inside ("cycle walking"), which
-keeps the map one-to-one. With n = 6 and bits = 3 it may go like this::
+The numbers below `2**bits >= n` are permuted by an unbalanced Feistel network. Results of `n` or more are sent through
+the network again until they are below `n` ("cycle walking"), which keeps the map one-to-one. With n = 6 and bits = 3,
+for example::
 
     network          0->5  1->7  2->0  3->6  4->2  5->4  6->1  7->3
     position 0 1 2 3 4 5
@@ -28,10 +28,10 @@ from niels_gpt.errors import UsageError
 
 ROUNDS = 8
 MAX_LENGTH = 2**62
-MIN_BITS = 6  # with fewer, orders of 5 or 6 items are measurably not equally likely (chi-square over all orders)
+MIN_BITS = 6  # with fewer, some orders of 5 or 6 items are measurably more likely than others (chi-square test)
 CHUNK = 1 << 14  # items per pass: temporaries stay in the processor's cache, measured 1.5 times faster
 
-# Multipliers of the 64-bit finaliser "murmur3"; they spread every input bit over the word.
+# The constants of murmur3's 64-bit finaliser, which spreads every input bit over the word.
 _MIX_1 = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_2 = np.uint64(0xC4CEB9FE1A85EC53)
 _SHIFT = np.uint64(33)
@@ -54,7 +54,7 @@ def order(seed: int, epoch: int, n: int) -> Order:
     Raises:
         UsageError: `n` is negative or above 2**62.
     """
-    n = operator.index(n)  # numpy's integers lack bit_length
+    n = operator.index(n)  # numpy's integers have no bit_length
     if not 0 <= n <= MAX_LENGTH:
         raise UsageError(f"order: n is {n}; expected 0 to 2**62")
     digest = hashlib.blake2b(f"niels_gpt.order/1/{seed}/{epoch}/{n}".encode(), digest_size=8 * ROUNDS).digest()
@@ -64,14 +64,14 @@ def order(seed: int, epoch: int, n: int) -> Order:
 
 
 def derived(seed: int, purpose: str) -> int:
-    """A seed for one of several purposes, so that they do not see each other's random choices."""
+    """A seed for one of several purposes, so that their random choices are independent."""
     return int.from_bytes(hashlib.blake2b(f"niels_gpt.derived/1/{seed}/{purpose}".encode(), digest_size=8).digest())
 
 
 def uniform(seed: int, positions: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-    """The numbers at these positions of an endless sequence of random numbers, uniform in [0, 1), same shape.
+    """The numbers at these positions of an endless random sequence, uniform in [0, 1), float64, same shape.
 
-    Any position can be asked for directly, so a resumed run continues without a generator's state.
+    Any position can be computed directly, so a resumed run needs no generator state.
     """
     digest = hashlib.blake2b(f"niels_gpt.uniform/1/{seed}".encode(), digest_size=16).digest()
     first, second = np.frombuffer(digest, dtype="<u8")
@@ -108,11 +108,11 @@ class Order:
         return int(self._walk(inside, forward=True)[0])
 
     def positions(self, indices: npt.NDArray[np.integer]) -> Int64s:
-        """The inverse: at which positions the items `indices` come, int64, same shape."""
+        """The inverse: the positions of the items `indices`, int64, same shape."""
         return self._walk(self._inside(indices), forward=False)
 
     def _inside(self, values: npt.NDArray[np.integer]) -> Uint64s:
-        if values.dtype.kind in "bfc":  # Python integers of any size are fine
+        if values.dtype.kind in "bfc":  # "O" is allowed: Python integers too large for int64 are refused below
             raise IndexError(f"positions are of type {values.dtype}; expected integers")
         if values.size and (values.min() < 0 or values.max() >= self.n):
             bad = values[(values < 0) | (values >= self.n)].flat[0]
@@ -133,9 +133,10 @@ class Order:
         return indices.reshape(values.shape)
 
     def _network(self, values: Uint64s, *, forward: bool) -> Uint64s:
-        """One pass: halves of `low` and `bits - low` bits take turns in being xor-ed with a hash of the other.
+        """One pass: the high and the low half are in turn xor-ed with a hash of the other.
 
-        bits = 5: low = 2, so 0b10110 splits into high 0b101 and low 0b10. Even rounds change high, odd rounds low.
+        With bits = 5 the low half has 2 bits: 0b10110 is high 0b101 and low 0b10. Even rounds change high, odd rounds
+        change low. The inverse runs the rounds backwards.
         """
         low_bits = np.uint64(self.bits // 2)
         low_mask = np.uint64((1 << (self.bits // 2)) - 1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +115,72 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
 
 
+# ---- markers: see CONTRIBUTING.md
+
+
+# What starts processes or servers, as the source of a test module names it.
+_STARTS_PROCESSES = re.compile(
+    r"\b(subprocess|multiprocessing|Popen|run_cli|os\.fork|tests\.(hub|ports|ranks|forking|killing)|ProcessPool"
+    r"|num_workers|workers=[1-9]|Isolation|stores|ray)\b"
+)
+_LARGE = re.compile(  # libraries that take longer to import than the tests of a module
+    r"""^(?: *(?:import|from) |.*importorskip\(")"""
+    r"(?:transformers|trl|lightning|datasets|playwright|ray|openai_harmony)\b",
+    re.MULTILINE,
+)
+# Modules whose tests train, count memory or compare long orders: seconds each, for `make test`.
+_LONG = re.compile(
+    r"(episodes/test_(elastic|reference|packed)|explorer/test_show|doctor/test_(comparing|robust|documents|planted)|"
+    r"export/test_libraries|museum/\w+|test_learns_to_stop|test_checksums|test_kernel_messages|test_documentation|"
+    r"test_attention|\w*memory)\.py$"
+)
+_QUICK_CASES = 2  # a test with more cases runs its first
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not import what it would not run: large libraries take longer than its tests."""
+    if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    source = _source(collection_path)
+    left_out = _STARTS_PROCESSES.search(source) or _LARGE.search(source) or _LONG.search(collection_path.as_posix())
+    return True if left_out else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of one model in a file run one after another."""
+    """Mark what tests need; the tests of one model in a file run one after another."""
+    quick: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        for name in _needs(item):
+            item.add_marker(name)
+        needs = any(item.get_closest_marker(name) for name in ("assets", "process", "browser", "slow"))
+        if not needs and not _LONG.search(item.path.as_posix()):
+            quick.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in quick.values():
+        for item in cases if len(cases) <= _QUICK_CASES else cases[:1]:
+            item.add_marker("quick")
     items[:] = memory.grouped(items)
+
+
+def _needs(item: pytest.Item) -> Iterator[str]:
+    """The markers `assets`, `process` and `browser`, as far as they apply."""
+    module = _source(item.path)
+    own = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
+    fixtures = getattr(item, "fixturenames", ())
+    if "tests.assets" in module and (
+        re.search(r"\b(ASSETS|FOLDERS|TEMPLATES|DISTINCT|needs_assets|encoder_at|family_encoder)\b", own)
+        or any(name in ("folder", "template") for name in getattr(getattr(item, "callspec", None), "params", ()))
+    ):
+        yield "assets"
+    if item.path.name == "test_browser.py":
+        yield "browser"
+    if _STARTS_PROCESSES.search(module) or {"server", "page", "store"} & set(fixtures):
+        yield "process"
+
+
+@cache
+def _source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:

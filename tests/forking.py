@@ -21,7 +21,7 @@ import numpy as np
 
 from niels_gpt.renderers.base import RendererPool
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from tests.renderers.small import conversation, family
 from tests.renderers.tiny_families import folder_of
 
@@ -32,7 +32,7 @@ WRONG_IDS, FAILED = 3, 4
 def renderer(name: str) -> Any:
     """A family's renderer; "tokenizers" is Qwen3's without gigatoken."""
     if name == "tokenizers":
-        return FAMILIES["qwen3"](Encoder.load(folder_of("qwen3"), engine="tokenizers"))
+        return FAMILIES["qwen3"](TokenizerAdapter.load(folder_of("qwen3"), engine="tokenizers"))
     return family(name)
 
 

@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.tokenizer import layout as by_numpy
-from niels_gpt.tokenizer.layout import Layout
+from niels_gpt.tokenizer import fast_path as by_numpy
+from niels_gpt.tokenizer.fast_path import BatchLayout
 from niels_gpt.tokenizer.pieces import NO_IDS, SCAFFOLD
 from tests import odd_values
 from tests.tokenizer.layouts import (
-    Frames,
+    ScaffoldControls,
     arguments,
     damaged_controls,
     damaged_ids,
@@ -128,11 +128,11 @@ def well_formed(kernel: ModuleType, rng: random.Random) -> bool:
     """Layouts of any texts, and ids right or wrong."""
     texts, facts = random_pieces(rng)
     laid, other = (
-        by_numpy._from_kernel(kernel.layout(texts, facts, Frames())),
-        by_numpy.layout(texts, facts, Frames()),
+        by_numpy._from_kernel(kernel.layout(texts, facts, ScaffoldControls())),
+        by_numpy.layout(texts, facts, ScaffoldControls()),
     )
-    assert (other.kinds >= laid.kinds).all(), "kinds"
-    _equal(laid._replace(kinds=other.kinds), other)
+    assert (other.nfc_classes >= laid.nfc_classes).all(), "nfc_classes"
+    _equal(laid._replace(nfc_classes=other.nfc_classes), other)
     ids = right_ids(laid, rng)
     if rng.random() < 0.8:
         ids = damaged_ids(ids, rng)
@@ -143,7 +143,7 @@ def well_formed(kernel: ModuleType, rng: random.Random) -> bool:
 
 
 class HostileFrames(dict[str, bytes]):
-    """Frames of any bytes, whose lookup may change the lists that are being read, or fail."""
+    """ScaffoldControls of any bytes, whose lookup may change the lists that are being read, or fail."""
 
     def __init__(self, rng: random.Random, texts: list[Any], facts: list[Any]) -> None:
         super().__init__()
@@ -198,9 +198,9 @@ def hostile_lists(kernel: ModuleType, rng: random.Random) -> bool:
         if held and isinstance(inner := rng.choice(held), list) and rng.random() < 0.8:
             held = inner
         held.insert(rng.randint(0, len(held)), _thing(rng))
-    frames: Any = rng.choice((HostileFrames(rng, texts, facts),) * 4 + ({}, None, []))
+    controls_of: Any = rng.choice((HostileFrames(rng, texts, facts),) * 4 + ({}, None, []))
     try:
-        made = kernel.layout(texts, facts, frames)
+        made = kernel.layout(texts, facts, controls_of)
     except REFUSED:
         return False
     laid = by_numpy._from_kernel(made)
@@ -214,7 +214,7 @@ def hostile_arrays(kernel: ModuleType, rng: random.Random) -> bool:
     sizes = [rng.randint(0, 6) for _ in range(6)]
     given: list[Any]
     if rng.random() < 0.5:
-        laid = by_numpy.layout(*random_pieces(rng), Frames())
+        laid = by_numpy.layout(*random_pieces(rng), ScaffoldControls())
         given = arguments(right_ids(laid, rng), laid)
     else:
         given = [_numbers(rng, size, width) for size, width in zip(sizes, (4, 4, 8, 8, 8, 4), strict=True)]
@@ -295,7 +295,7 @@ def _compare(kernel: ModuleType, given: list[Any]) -> None:
     ids, lengths, edges, pieces, control_at, control_ids = signed
     if not lengths.size or (lengths == -(2**31)).any() or edges[-1] > 2**40:
         return  # numpy's does not take them
-    other = by_numpy.attribute(ids, lengths, Layout(b"", edges, NO_IDS, pieces, control_at, control_ids, NO_IDS))
+    other = by_numpy.attribute(ids, lengths, BatchLayout(b"", edges, NO_IDS, pieces, control_at, control_ids, NO_IDS))
     assert complete is other.complete, "complete"
     assert all_proven is other.all, "all proven"
     assert np.frombuffer(counts, np.int64).tolist() == other.counts.tolist(), "counts"
@@ -303,7 +303,7 @@ def _compare(kernel: ModuleType, given: list[Any]) -> None:
     assert np.frombuffer(proven, np.bool_).tolist() == other.proven.tolist(), "proven"
 
 
-def _equal(one: Layout, other: Layout) -> None:
+def _equal(one: BatchLayout, other: BatchLayout) -> None:
     for name, a, b in zip(one._fields, one, other, strict=True):
         assert bytes(a) == bytes(b), name
 

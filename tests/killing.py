@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.files import HashedWriter
+from niels_gpt.storage.files import HashedWriter
 
 EVENTS = {"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate"}
 

@@ -6,7 +6,7 @@ IGNORE = -100
 
 
 def mask_reference(ids: list[int], sys_id: int, usr_id: int, asst_id: int, eot_id: int) -> list[bool]:
-    """Document 000's scanning rule, one token at a time."""
+    """The scanning rule of the sentinels' format, one token at a time."""
     mask, inside = [], False
     for token in ids:
         if token == asst_id:
@@ -35,7 +35,7 @@ def turns_of(ids: list[int], roles: tuple[int, ...]) -> list[list[int]]:
 def pack_reference(
     ids: list[int], mask: list[bool], S: int, sys_id: int, usr_id: int, asst_id: int, eot_id: int, pad_id: int
 ) -> tuple[list[int], list[bool]]:
-    """Document 000's truncation and padding, for rows that begin with a role sentinel."""
+    """The format's truncation and padding, for rows that begin with a role sentinel."""
     turns = turns_of(ids, (sys_id, usr_id, asst_id))
     tagged = list(zip(ids, mask, strict=True))
     rows, at = [], 0

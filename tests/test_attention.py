@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from niels_gpt.errors import UsageError
 from niels_gpt.format.attention import block_diagonal_mask, segment_mask_mod
-from niels_gpt.format.layout import Layout, layout
+from niels_gpt.format.packing import Layout, layout
 
 VOCABULARY, WIDTH, HEADS, T = 31, 16, 2, 24
 PIECES = [[9, 1, 8], [20, 5], [], [24, 1], [7, 2, 16]]  # padding; full to the last target; empty; a lone last target
@@ -87,7 +87,7 @@ class Batch:
         self.x = self.tokens[:, :-1]
         self.segments = torch.from_numpy(self.layout.segment_ids)
         self.positions = torch.from_numpy(self.layout.position_ids)
-        self.y = self.tokens[:, 1:].masked_fill(torch.from_numpy(self.layout.seams), -100)
+        self.y = self.tokens[:, 1:].masked_fill(torch.from_numpy(self.layout.untrainable), -100)
 
 
 @pytest.fixture(scope="module")

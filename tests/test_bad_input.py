@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import MAX_MESSAGE_BYTES
 from niels_gpt.cache.meta import open_meta, sha256_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.cli import main
+from niels_gpt.cli.main import main
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file, notes_dir
@@ -211,12 +211,19 @@ def test_allowed_bad_rows_are_counted_and_listed(niels: Niels) -> None:
         ("--tokenizer", "chats.jsonl", DATA, ("chats.jsonl", "not a SentencePiece model")),
         ("--val-frac", 1.5, USAGE, ("--val-frac is 1.5", "expected at most 0.999999")),
         ("--max-bad-rows", -1, USAGE, ("--max-bad-rows is -1", "0 or more")),
-        ("--token-dtype", "int8", USAGE, ("'int8'", "'uint16' or 'uint32'")),
     ],
 )
 def test_bad_options_are_refused(niels: Niels, option: str, value: object, code: int, said: tuple[str, ...]) -> None:
     Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
     check_refused(niels(*BUILD, option, value), code, *said)
+    assert not Path("out").exists()
+
+
+def test_a_value_outside_an_enumeration_is_answered_with_the_values(niels: Niels) -> None:
+    Path("chats.jsonl").write_text(GOOD, encoding="utf-8")
+    result = niels(*BUILD, "--token-dtype", "int8")
+    assert result.code == USAGE
+    assert all(name in result.err for name in ("--token-dtype", "'int8'", "'uint16'", "'uint32'"))
     assert not Path("out").exists()
 
 

@@ -20,7 +20,7 @@ def test_a_benchmark_can_be_loaded(name: str) -> None:
 
 def test_what_is_remembered_of_tools_can_be_forgotten() -> None:
     from benchmarks.fresh import forget
-    from niels_gpt.renderers.tools import tools_of
+    from niels_gpt.renderers.conversation import tools_of
 
     offered = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
     first, second, third = (tools_of([*offered]) for _ in range(3))

@@ -25,7 +25,7 @@ from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests.conftest import EOT, REPOSITORY, FakeTokenizer, run_cli
@@ -107,11 +107,11 @@ def test_a_shard_of_another_size_is_refused_everywhere(niels: Niels, case: str) 
 
 
 def test_shards_without_a_meta_must_be_whole_tokens(niels: Niels) -> None:
-    """Document 001's bare files: there is no recorded size, but half a token is seen."""
+    """Bare files of another program: there is no recorded size, but half a token is seen."""
     Path("notes/meta.json").unlink()
     assert open_notes().n_windows == 2 * (SHARD_TOKENS - 64) + 900 - 64
     shorten(SHARD, 1)
-    with pytest.raises(CacheError, match=r"shard_00002.bin: 1,799 bytes is no whole number of 16-bit tokens"):
+    with pytest.raises(CacheError, match=r"shard_00002.bin: 1,799 bytes is not a multiple of 2 bytes per token"):
         open_notes()
 
 
@@ -162,7 +162,7 @@ def test_a_cut_index_without_a_meta_is_refused(niels: Niels) -> None:
     Path("chats/meta.json").unlink()
     assert len(open_chats(asst_id=3)) == 90
     shorten("chats/train_idx.npy", 8)
-    with pytest.raises(CacheError, match=r"train_idx.npy: not a whole .npy file"):
+    with pytest.raises(CacheError, match=r"train_idx.npy: not a complete .npy file"):
         open_chats(asst_id=3)
 
 
@@ -185,21 +185,21 @@ def edit_meta(**changes: object) -> None:
 
 
 METAS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
-    "missing": (lambda: Path("chats/meta.json").unlink(), ("not there", "no finished cache", "Run the build")),
+    "missing": (lambda: Path("chats/meta.json").unlink(), ("finished cache", "Run the build")),
     "empty": (lambda: os.truncate("chats/meta.json", 0), ("not valid JSON", "build again with --overwrite")),
     "cut": (lambda: shorten("chats/meta.json", 50), ("not valid JSON", "build again with --overwrite")),
     "a list": (lambda: Path("chats/meta.json").write_text("[]", encoding="utf-8"), ("list", "expected a JSON object")),
     "another version": (lambda: edit_meta(format_version=2), ("format version 2", "reads 1", "Build the cache again")),
     "another dtype": (lambda: edit_meta(token_dtype="int4"), ("'int4'", "uint16-le, uint32-le")),
     "files are no object": (lambda: edit_meta(files=None), ("files is None", "expected an object")),
-    "no files": (lambda: edit_meta(files={}), ("count different tokens",)),
+    "no files": (lambda: edit_meta(files={}), ("different numbers of tokens",)),
     "no special ids": (lambda: edit_meta(special_token_ids=None), ("special_token_ids is None",)),
     "no splits": (lambda: edit_meta(splits=[]), ("splits is []",)),
     "a record without sums": (
         lambda: edit_meta(files={"train_tokens.bin": {"bytes": 1}}),
         ("lacks sha256, crc32_blocks",),
     ),
-    "without a key": (lambda: edit_meta(seed=...), ("lacks seed", "no token cache of this format")),
+    "without a key": (lambda: edit_meta(seed=...), ("lacks seed", "not a token cache of this format")),
 }
 
 
@@ -246,10 +246,10 @@ def test_verify_is_content_with_what_was_written(niels: Niels) -> None:
         (("notes", "--", "-1"), ("NUMBER is -1", "expected 0 or more")),
         (("chats", "-1"), ("NUMBER is -1", "expected 0 or more")),
         (("chats", 90), ("examples 0 to 89", "no 90")),
-        (("notes", 999), ("fewer than 1,000 runs of 64 tokens",)),
-        (("chats", 0, "--T", 0), ("T is 0", "at least 1")),
-        (("notes", 0, "--T", 0), ("T is 0", "at least 1")),
-        (("notes", 0, "--T", -3), ("T is -3", "at least 1")),
+        (("notes", 999), ("fewer than 1,000 windows of 64 tokens",)),
+        (("chats", 0, "--T", 0), ("sequence-length is 0", "at least 1")),
+        (("notes", 0, "--T", 0), ("sequence-length is 0", "at least 1")),
+        (("notes", 0, "--T", -3), ("sequence-length is -3", "at least 1")),
     ],
     ids=str,
 )

@@ -21,15 +21,15 @@ import pytest
 pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow.parquet as pq
 
-from niels_gpt.build_all import NAMES
+from niels_gpt.cache.build_all import NAMES
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import CacheError
-from niels_gpt.inputs import Document
 from niels_gpt.messages import Conversation
 from niels_gpt.samples import notes_dir
+from niels_gpt.sources.hub_corpora import articles
+from niels_gpt.sources.inputs import Document
 from niels_gpt.sources.oasst1 import threads
-from niels_gpt.sources.wikitext import articles
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local
 from tests.hub import Fault, Hub, Repository
@@ -159,7 +159,7 @@ def test_the_layout_is_document_001_s(whole: Builder) -> None:
         meta = open_meta(whole.cache / place)
         assert meta["streaming"] is (place != "pretrain/roam")
         assert meta["seed"] == 42
-    with pytest.raises(CacheError, match="a stub that says 'not built'"):
+    with pytest.raises(CacheError, match="a stub, marked as not built"):
         open_meta(whole.cache / "pretrain/gutenberg")
 
 
@@ -216,6 +216,7 @@ def test_workers_do_not_show_in_the_bytes(whole: Builder, builder: Builder, hub:
     assert builder.digests() == whole.digests()
 
 
+@pytest.mark.slow
 def test_budgets_end_a_stream_early_and_the_command_ends_well(builder: Builder, hub: Hub) -> None:
     """A broken-off parquet stream aborted one process in ten before its threads were given time to stop."""
     for number in range(4):
@@ -367,7 +368,7 @@ USAGE = {
     "--seed -1": "--seed is -1; expected 0 or more",
     "--shuffle-buffer 0": "--shuffle-buffer is 0; expected at least 1",
     "--max-messages 0": "--max-messages is 0; expected at least 2",
-    "--token-dtype int8": "token_dtype is 'int8'",
+    "--token-dtype int8": "'int8' is not one of",
     "--only roam --skip roam": "roam is named by --only and by --skip; leave one of them out",
     " ".join(f"--skip {name}" for name in NAMES): "--skip names every source",
 }
@@ -532,7 +533,7 @@ def test_two_builds_into_one_directory_the_second_is_refused(builder: Builder, h
 
 RESUME = """
 import json, sys
-from niels_gpt.sources.fineweb_edu import FineWebEdu
+from niels_gpt.sources.hub_corpora import FineWebEdu
 source = FineWebEdu(seed=3, shuffle_buffer=7)
 texts = [document.text for document in source.iterate()]
 print(json.dumps([texts == [d.text for d in FineWebEdu(seed=3, shuffle_buffer=7).iterate()],
@@ -555,7 +556,8 @@ def test_fineweb_goes_on_from_a_recorded_position(hub: Hub, tmp_path: Path) -> N
 
 def test_without_the_hub_libraries_the_message_says_what_to_install(builder: Builder, hub: Hub) -> None:
     code = (
-        "import sys; sys.modules['datasets'] = None; from niels_gpt.sources.dolly import Dolly; next(Dolly().iterate())"
+        "import sys; sys.modules['datasets'] = None; "
+        "from niels_gpt.sources.hub_corpora import Dolly; next(Dolly().iterate())"
     )
     environment = hub.environment(builder.home / "hf")
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -564,9 +566,9 @@ def test_without_the_hub_libraries_the_message_says_what_to_install(builder: Bui
 
 SHARES = """
 import json
-from niels_gpt.sources.dolly import Dolly
+from niels_gpt.sources.hub_corpora import Dolly
 source = Dolly()
-shares = [source.read_share()] + [source.read_share() for _ in source.iterate()]
+shares = [source.fraction_read()] + [source.fraction_read() for _ in source.iterate()]
 print(json.dumps(shares))
 """
 

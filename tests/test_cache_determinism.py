@@ -1,4 +1,4 @@
-"""Document 001: the same input, tokenizer, options and seed give the same bytes; another seed gives others."""
+"""The same input, tokenizer, options and seed give the same bytes; another seed gives others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from niels_gpt.builds import rows
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.meta import read_meta
-from niels_gpt.format import rows
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 

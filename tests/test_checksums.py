@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.checksums import BLOCK_BYTES, Checksums, Damage, file_record, find_damage
 from niels_gpt.errors import StorageError
+from niels_gpt.storage.checksums import BLOCK_BYTES, Checksums, Damage, file_record, find_damage
 
 EDGE_SIZES = [1, 2, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 5]
 

@@ -17,11 +17,11 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from niels_gpt.cli import COMMANDS, app
+from niels_gpt.cli.main import COMMANDS, app
 from niels_gpt.explorer.example import ExampleView, TokenView
-from niels_gpt.explorer.looks import visible
-from niels_gpt.explorer.show import show_view
+from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.token_styles import visible
 from tests.assets import ASSETS, needs_assets
 from tests.conftest import REPOSITORY, run_cli
 from tests.test_ranges import commands, told
@@ -39,8 +39,8 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_version() -> None:
     assert run_cli("--version").stdout in (
-        "niels-gpt 0.1.0, native kernel\n",
-        "niels-gpt 0.1.0, numpy (the native kernel was not built)\n",
+        "niels-gpt 0.2.0, native kernel\n",
+        "niels-gpt 0.2.0, numpy (the native kernel was not built)\n",
     )
 
 
@@ -58,7 +58,7 @@ def imported_by(*arguments: object) -> set[str]:
     code = (
         "import atexit, sys; sys.argv = ['niels-gpt', *sys.argv[1:]];"
         "atexit.register(lambda: print(*sys.modules, sep='\\n', file=sys.stderr));"
-        "from niels_gpt.entry import main; main()"
+        "from niels_gpt.cli.entry import main; main()"
     )
     line = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(line, capture_output=True, text=True, check=False, cwd=REPOSITORY)
@@ -71,10 +71,16 @@ def imported_by(*arguments: object) -> set[str]:
 )
 def test_help_and_version_import_no_command(arguments: list[str]) -> None:
     found = imported_by(*arguments)
-    assert "niels_gpt.cli" in found
+    assert "niels_gpt.cli.main" in found
     assert not found & {
         *("numpy", "pydantic", "torch", "tokenizers", "gigatoken", "transformers", "sentencepiece", "jinja2"),
-        *("niels_gpt.messages", "niels_gpt.renderers", "niels_gpt.tokenizer", "niels_gpt.cache", "niels_gpt.commands"),
+        *(
+            "niels_gpt.messages",
+            "niels_gpt.renderers",
+            "niels_gpt.tokenizer",
+            "niels_gpt.cache",
+            "niels_gpt.cli.show",
+        ),
     }
     assert "--version" not in arguments or "rich.console" not in found
 
@@ -85,10 +91,10 @@ def test_render_imports_what_it_needs_alone() -> None:
     line = ["render", chats_file(), "0", "--tokenizer", ASSETS / "qwen2.5-0.5b-instruct", "--no-table"]
     imported_by(*line)  # proves it, unless another test of this run did
     found = imported_by(*line)
-    assert {"gigatoken", "niels_gpt.commands"} <= found
+    assert {"gigatoken", "niels_gpt.cli.show"} <= found
     assert not found & {
         *("tokenizers", "torch", "transformers", "datasets", "pyarrow", "httpx"),
-        *("niels_gpt.cache.cli", "niels_gpt.episodes.cli", "niels_gpt.exchange_cli", "niels_gpt.doctor"),
+        *("niels_gpt.cli.cache", "niels_gpt.cli.episodes", "niels_gpt.cli.exchange", "niels_gpt.doctor"),
     }
 
 
@@ -136,7 +142,10 @@ def test_without_torch_builds_work_and_else_the_message_says_what_to_install(
 ) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         given = ["niels-gpt", *map(str, arguments)]
-        code = f"import sys; sys.modules['torch'] = None; sys.argv = {given!r}; from niels_gpt.cli import main; main()"
+        code = (
+            f"import sys; sys.modules['torch'] = None; sys.argv = {given!r}; "
+            "from niels_gpt.cli.main import main; main()"
+        )
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     built = run("cache", "build-sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir)

@@ -25,7 +25,7 @@ import json, os, sys
 from pathlib import Path
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
 from tests.killing import count_and_kill

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.inputs import Record, read_jsonl
-from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS
+from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.inputs import Record, read_jsonl
+from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 
@@ -79,6 +84,70 @@ def test_the_pages_on_exports_and_trainers(
         exec(compile(block, f"docs/{page}, block {number}", "exec"), names)
 
 
+def test_the_page_on_attribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks in order, with tiny tokenizers of the families in the place of the models."""
+    pytest.importorskip("tokenizers")
+    from tests.renderers.tiny_families import folder_of
+
+    families = {
+        "Qwen3-8B": "qwen3",
+        "Qwen2.5-0.5B-Instruct": "qwen2.5",
+        "GLM-5": "glm-5",
+        "Laguna-XS.2": "laguna-xs.2",
+        "Nemotron-3-Nano": "nemotron-3",
+    }
+    # The page names models by hub directories, `folder` among them; here they are links to the tiny ones.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "models").mkdir()
+    for model, family in families.items():
+        (tmp_path / "models" / model).symlink_to(folder_of(family), target_is_directory=True)
+    found = blocks(REPOSITORY / "docs" / "attribution.md")
+    assert len(found) >= 8
+    names: dict[str, object] = {}
+    for number, block in enumerate(found):
+        exec(compile(block, f"docs/attribution.md, block {number}", "exec"), names)
+
+
+PAGES = sorted((REPOSITORY / "docs").glob("*.md")) + [
+    REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/README.md")
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_pages_name_exists(page: Path) -> None:
+    """Links, files of the repository, modules and their names: pages go out of date silently otherwise."""
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), f"link to {target}"
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for path in re.findall(r"`((?:niels_gpt|tests|docs|benchmarks|examples)/[\w./]+\.(?:py|c|h|md|toml|js))`", prose):
+        assert (REPOSITORY / path).is_file(), path
+    if page.name in ("glossary.md", "architecture.md"):  # their paths are below niels_gpt/
+        for path in re.findall(r"`((?!tests/)\w[\w/]*(?:\.py|\.c|/))`", prose):
+            places = (REPOSITORY / path, REPOSITORY / "niels_gpt" / path)
+            assert path == "niels_gpt/" or any(place.exists() for place in places), path
+    for dotted in re.findall(r"`(niels_gpt(?:\.\w+)+)(?!\w*\.\{)", prose):
+        if (REPOSITORY / dotted.replace(".", "/")).exists() or (REPOSITORY / f"{dotted.replace('.', '/')}.py").exists():
+            continue
+        module, _, name = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), dotted
+    for path, names in re.findall(r"^\| `([\w/]+\.py)` \| (`\w.*?) \|", prose, flags=re.MULTILINE):
+        if not (place := REPOSITORY / "niels_gpt" / path).is_file() and page.parent.name != "docs":
+            continue  # a table of examples or benchmarks
+        code = place.read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:\w+\.)*(\w+)`", names):
+            assert re.search(rf"^\s*(?:def|class) {name}\b|^{name}\b", code, flags=re.MULTILINE), f"{path}: {name}"
+
+
+def test_the_floors_on_the_page_are_those_of_the_contract() -> None:
+    """docs/architecture.md draws the layers that import-linter checks."""
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (floors,) = [contract["layers"] for contract in contracts if contract.get("containers") == ["niels_gpt"]]
+    (drawing,) = re.findall(r"^```text\n(.*?)^```", (REPOSITORY / "docs/architecture.md").read_text(), re.M | re.S)
+    drawn = [re.split(r"\s{2,}", line)[0] for line in drawing.splitlines()]
+    assert drawn == floors
+
+
 @pytest.mark.parametrize("name", ["families.md", "families.html"])
 def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
     pytest.importorskip("tokenizers")
@@ -125,6 +194,43 @@ def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyP
     test_bridges.test_bridges_over_tool_cycles_equal_the_whole_rendered_again("radio")
     test_forgery.test_labels_never_become_control_tokens("radio")
     test_damage.damage("radio", 200, seed=1)
+
+
+def test_the_page_on_adding_a_source(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for number, block in enumerate(blocks(REPOSITORY / "docs" / "add_a_source.md")):
+        exec(compile(block, f"docs/add_a_source.md, block {number}", "exec", dont_inherit=True), names)
+    assert (tmp_path / "episodes" / "sums" / "episodes.json").is_file()
+
+
+def test_the_readme(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks run, with a tiny tokenizer in the place of the model."""
+    pytest.importorskip("tokenizers")
+    from tests.renderers.small import CHATML
+    from tests.renderers.tiny_families import folder_of
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder_of("qwen3"), tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    shutil.copy(chats_file(), tmp_path / "chats.jsonl")
+    tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
+    build_sft_cache(ChatFile(chats_file()).iterate(), "cache/sft/chats", tokenizer=tokenizer, val_frac=0.1, seed=1)
+    budget = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.05}
+    build_pretrain_cache(
+        TextFiles([notes_dir()]).iterate(),
+        "cache/pretrain/notes",
+        tokenizer=tokenizer,
+        shard_bytes=SHARD_BYTES,
+        seed=1,
+        shuffle_buffer=None,
+        **budget,
+    )
+    names: dict[str, Any] = {}
+    for number, block in enumerate(blocks(REPOSITORY / "README.md")):
+        code = block.replace("~/models/Qwen3-8B", str(tmp_path / "model"))
+        exec(compile(code, f"README.md, block {number}", "exec"), names)
 
 
 def test_the_page_on_the_doctor(tmp_path: Path) -> None:

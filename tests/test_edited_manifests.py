@@ -20,11 +20,11 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import DataError
 from niels_gpt.explorer.dataset import Filter
-from niels_gpt.explorer.gallery import Choice
+from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.export import export
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
@@ -64,7 +64,7 @@ EPISODES: Final = ["episodes info {}", "episodes info {} --json", "episodes veri
 COMMANDS: Final = {
     "chats/meta.json": CACHE,
     "notes/meta.json": CACHE,
-    "original/meta.json": CACHE,  # with the keys of document 001 alone
+    "original/meta.json": CACHE,  # as other programs write it: the basic keys alone
     "episodes/episodes.json": EPISODES,
     "exported/export.json": ["import {} --from hf --out imported --overwrite"],
 }

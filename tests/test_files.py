@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.checksums import file_record
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
-from niels_gpt.files import HashedWriter, create_whole, json_bytes, write_atomic
-from niels_gpt.staging import StagedDirectory, staging_path, tidy_up
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import HashedWriter, create_exclusive, json_bytes, write_atomic
+from niels_gpt.storage.staging import StagedDirectory, recover_interrupted, staging_path
 
 MANIFEST = "meta.json"
 
@@ -141,7 +141,7 @@ def test_write_atomic_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monke
 WRITE_SLOWLY = """
 import sys, time
 from pathlib import Path
-from niels_gpt.files import atomic_file
+from niels_gpt.storage.files import atomic_file
 with atomic_file(Path(sys.argv[1])) as file:
     file.write(b"slow")
     print("open", flush=True)
@@ -174,7 +174,7 @@ def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_p
 def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
     """Each looks for abandoned files while the others have just opened theirs."""
     path, writers = tmp_path / "file", 4
-    script = "import sys; from pathlib import Path; from niels_gpt.files import write_atomic\n"
+    script = "import sys; from pathlib import Path; from niels_gpt.storage.files import write_atomic\n"
     script += "for n in range(300): write_atomic(Path(sys.argv[1]), sys.argv[2].encode() * 1000)"
     processes = [subprocess.Popen([sys.executable, "-c", script, str(path), str(n)]) for n in range(writers)]
     assert [process.wait(timeout=120) for process in processes] == [0] * writers
@@ -215,8 +215,10 @@ def test_what_others_put_beside_a_file_is_neither_followed_nor_waited_for(tmp_pa
 
 
 def test_of_several_creators_one_succeeds(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from niels_gpt.files import create_whole\n"
-    script += "print(sum(create_whole(Path(sys.argv[1]) / str(n), sys.argv[2].encode() * 1000) for n in range(200)))"
+    script = "import sys; from pathlib import Path; from niels_gpt.storage.files import create_exclusive\n"
+    script += (
+        "print(sum(create_exclusive(Path(sys.argv[1]) / str(n), sys.argv[2].encode() * 1000) for n in range(200)))"
+    )
     processes = [subprocess.Popen(python(script, tmp_path, n), stdout=subprocess.PIPE, text=True) for n in range(3)]
     assert sum(int(process.communicate(timeout=60)[0]) for process in processes) == 200
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -229,11 +231,11 @@ def test_creating_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "link", raising(OSError(number, os.strerror(number))))
     if number == errno.EIO:
         with pytest.raises(StorageError, match="creating the file failed: Input/output error"):
-            create_whole(tmp_path / "file", b"new")
+            create_exclusive(tmp_path / "file", b"new")
         assert tree(tmp_path) == {}
         return
-    assert create_whole(tmp_path / "file", b"new")
-    assert not create_whole(tmp_path / "file", b"newer")
+    assert create_exclusive(tmp_path / "file", b"new")
+    assert not create_exclusive(tmp_path / "file", b"newer")
     assert tree(tmp_path) == {"file": "new"}
 
 
@@ -413,7 +415,7 @@ def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
 HOLD = """
 import sys, time
 from pathlib import Path
-from niels_gpt.staging import StagedDirectory
+from niels_gpt.storage.staging import StagedDirectory
 with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
     (staged.path / "half").mkdir()
     (staged.path / "half" / "data").write_text("x")
@@ -462,7 +464,7 @@ def test_what_a_killed_process_left_is_gone_before_the_next_one_writes(tmp_path:
 DIE_BETWEEN_RENAMES = """
 import os, signal, sys
 from pathlib import Path
-from niels_gpt.staging import StagedDirectory
+from niels_gpt.storage.staging import StagedDirectory
 rename = Path.rename
 def dying(self, target):
     if self.name == ".out.partial":
@@ -505,19 +507,19 @@ def test_who_finds_it_finished_tidies_up(tmp_path: Path, left: str) -> None:
     build(tmp_path / "out", "new")
     build(tmp_path / "old", "old")
     (tmp_path / "old").rename(tmp_path / left)
-    tidy_up(tmp_path / "out")
+    recover_interrupted(tmp_path / "out")
     assert tree(tmp_path) == built("new")
 
 
 def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_path: Path) -> None:
     build(tmp_path / "out", "old")
     assert run(python(DIE_BETWEEN_RENAMES, tmp_path / "out")).returncode == -signal.SIGKILL
-    tidy_up(tmp_path / "out")
+    recover_interrupted(tmp_path / "out")
     assert tree(tmp_path) == built("old")
-    tidy_up(tmp_path / "elsewhere" / "out")
+    recover_interrupted(tmp_path / "elsewhere" / "out")
     assert tree(tmp_path) == built("old")
     with other_builder(tmp_path / "other"):
-        tidy_up(tmp_path / "other")
+        recover_interrupted(tmp_path / "other")
         assert (tmp_path / ".other.partial" / "half" / "data").is_file()
 
 
@@ -526,8 +528,8 @@ def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_pat
 WRITE_TOO_MUCH = """
 import resource, signal, sys
 from pathlib import Path
-from niels_gpt.files import HashedWriter, write_atomic
-from niels_gpt.staging import StagedDirectory
+from niels_gpt.storage.files import HashedWriter, write_atomic
+from niels_gpt.storage.staging import StagedDirectory
 folder, how, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
+from niels_gpt.builds.fit_images import POLICIES, fit_rendered
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.fitting import beside_runs
-from niels_gpt.format.media import POLICIES, fit_rendered
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
 from tests.memory import shared
 from tests.renderers.sweeps import chats

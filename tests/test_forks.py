@@ -55,7 +55,7 @@ def script(text: str) -> str:
     return run("-c", BEGIN + textwrap.dedent(text))
 
 
-@pytest.mark.parametrize(("name", "forks"), [("qwen3", 200), ("template", 40), ("tokenizers", 15), ("ngpt", 25)])
+@pytest.mark.parametrize(("name", "forks"), [("qwen3", 100), ("template", 40), ("tokenizers", 15), ("ngpt", 25)])
 def test_forks_under_load(name: str, forks: int) -> None:
     """Gigatoken, templates, `tokenizers` told to use threads whatever happens, and our own tokenizer."""
     pytest.importorskip("tokenizers")
@@ -162,7 +162,7 @@ def test_a_limit_that_another_thread_was_asking_for() -> None:
     found = script(
         """
         import asyncio
-        from niels_gpt.renderers.limits import Answer, Limits
+        from niels_gpt.renderers.client import Answer, Limits
         limits = Limits()
         def work(began):
             async def ask():
@@ -182,7 +182,7 @@ def test_batches_that_another_thread_was_making() -> None:
     found = script(
         """
         import queue
-        from niels_gpt.episodes.prefetch import Prefetch
+        from niels_gpt.episodes.iterate import Prefetch
         made = Prefetch.__new__(Prefetch)
         made._stop, made._queue, made._process = threading.Event(), queue.Queue(), os.getpid()
         def work(began):
@@ -207,7 +207,7 @@ def test_a_template_that_another_thread_compiles() -> None:
     found = script(
         """
         import jinja2.lexer
-        from niels_gpt.renderers.template_run import compile_template
+        from niels_gpt.renderers.template.run import compile_template
         class Slow(dict):
             began = None
             def __getitem__(self, key):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from niels_gpt import inputs
 from niels_gpt.errors import InputError
-from niels_gpt.inputs import Record, Rejected, expand, fingerprint, read_jsonl, read_text, the_file
+from niels_gpt.sources import inputs
+from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, fingerprint, read_jsonl, read_text
 
 BOM = b"\xef\xbb\xbf"
 SUFFIXES = (".txt", ".md")
@@ -192,7 +192,7 @@ def test_missing_directory_and_empty(tmp_path: Path, name: str, expected: str) -
     (tmp_path / "folder").mkdir()
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(InputError, match=expected):
-        the_file(tmp_path / name)
+        existing_file(tmp_path / name)
     with pytest.raises(InputError, match=expected):
         next(read_jsonl(tmp_path / name))
 

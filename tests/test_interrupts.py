@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.episodes.verify import verify_dataset
-from niels_gpt.interrupts import interruptible
+from niels_gpt.interrupts import interruptible, sigint_blocked
 from niels_gpt.samples import notes_dir
 from tests.conftest import REPOSITORY
 from tests.scale.builds import write_chats
@@ -24,7 +25,7 @@ LINE = "interrupted; nothing half-written remains\n"
 
 AT_A_STEP = """
 import atexit, os, signal, sys
-from niels_gpt.entry import main
+from niels_gpt.cli.entry import main
 
 point, steps, log = int(sys.argv.pop(1)), 0, sys.argv.pop(1)
 
@@ -46,14 +47,27 @@ main()
 
 AT_A_TIME = """
 import os, sys
-from niels_gpt.entry import main
+from niels_gpt.cli.entry import main
 
 if __name__ == "__main__":
     if sys.argv[1] == "doctor":  # whose workers begin after ten seconds
-        import niels_gpt.doctor.pool
-        niels_gpt.doctor.pool.ALONE_SECONDS = 0
+        import niels_gpt.doctor.examine
+        niels_gpt.doctor.examine.SECONDS_BEFORE_WORKERS = 0
     os.write(1, b"begun")
     main()
+"""
+
+AFTER_THE_WORK = """
+import os, signal
+from niels_gpt.interrupts import interruptible
+
+class Last:
+    \"\"\"Is freed with its module, after Python has restored the default action of handled signals.\"\"\"
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+last = Last()
+interruptible(lambda: None, last=True)
 """
 
 COMMANDS = {
@@ -111,6 +125,12 @@ def test_interrupted_at_any_step(given: Path, tmp_path: Path, command: str, numb
         left = {path.name for path in (given / "out").glob("*")}
         assert left <= made | {f".{name}.units" for name in made}, f"step {point} of {steps}"  # units are whole
         shutil.rmtree(given / "out", ignore_errors=True)
+
+
+def test_an_interrupt_after_the_work_does_not_change_the_exit_code() -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", AFTER_THE_WORK], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def processes_of(group: int) -> list[str]:
@@ -238,5 +258,31 @@ def test_in_the_background_of_a_shell_the_signal_stays_ignored() -> None:
     try:
         interruptible(press)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_end_of_a_start() -> None:
+    """Another thread receives the signal, as a tokenizer's may; the handler runs when the block has ended."""
+    seen: list[str] = []
+    ready, begin = threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        ready.set()
+        begin.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()  # before the block, so that this thread does not block the signal
+    ready.wait()
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append("handled"))
+    try:
+        with sigint_blocked():
+            begin.set()
+            thread.join()
+            for _ in range(100_000):  # Python runs handlers between instructions of the main thread
+                pass
+            assert seen == []
+        assert seen == ["handled"]
     finally:
         signal.signal(signal.SIGINT, before)

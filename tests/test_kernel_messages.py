@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from niels_gpt import messages
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers import chat
+from niels_gpt.renderers import conversation as chat
 from tests import odd_values
 
 SEEDS = st.integers(0, 2**40)
@@ -74,7 +74,7 @@ def test_normalise_is_the_same_without_the_kernel(kernel: ModuleType, seed: int)
 @given(seed=SEEDS)
 def test_roles_are_told_where_python_has_nothing_to_refuse(kernel: ModuleType, seed: int) -> None:
     rng = random.Random(seed)
-    given_ = [made for _ in range(3) if (made := messages._copied(odd_values.message(rng))) is not None]
+    given_ = [made for _ in range(3) if (made := messages._plain_copy(odd_values.message(rng))) is not None]
     roles = kernel.plain_roles(given_, ("system", "user", "assistant", "tool"))
     plain = given_ and all(
         one["role"] in ("system", "user", "assistant") and {*one} <= messages._TEXTS for one in given_

@@ -32,13 +32,13 @@ import json, os, sys
 from pathlib import Path
 import pandas, pyarrow.parquet, fsspec.implementations.local
 import niels_gpt.doctor.run, niels_gpt.export.registry, niels_gpt.imports.run, niels_gpt.tokenizer.training
-from niels_gpt.build_all import Target
-from niels_gpt.cli import main
+from niels_gpt.cache.build_all import Target
+from niels_gpt.cli.main import main
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.sources.roam import RoamNotes
 from tests.killing import count_and_kill
-import niels_gpt.build_all
+import niels_gpt.cache.build_all
 
 
 def run(command):
@@ -49,7 +49,7 @@ def run(command):
     if command[0] == "stub":  # what --with-gutenberg does, without the hub
         notes, command = RoamNotes(Path(command[1])), command[2:]
         limits = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
-        niels_gpt.build_all.plan = lambda settings: [Target("gutenberg", "pretrain/gutenberg", notes, limits)]
+        niels_gpt.cache.build_all.plan = lambda settings: [Target("gutenberg", "pretrain/gutenberg", notes, limits)]
     sys.argv = ["niels-gpt", *command]
     try:
         main()

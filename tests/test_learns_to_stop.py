@@ -22,7 +22,7 @@ from niels_gpt.cache.formats import SEED, VAL_FRAC
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 WIDTH, HEADS, LAYERS = 96, 4, 2

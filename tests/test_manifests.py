@@ -23,8 +23,8 @@ from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
-from niels_gpt.manifests import SEAL, check_names, check_seal, sealed
 from niels_gpt.scale.publish import publish
+from niels_gpt.storage.manifests import HASH_KEY, check_file_names, check_manifest_hash, with_manifest_hash
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
 from tests.test_sft_cache_roundtrip import CHATS
@@ -80,7 +80,9 @@ def change(path: Path, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-@pytest.mark.parametrize("edit", [{"seed": 43}, {"dataset_name": "other"}, {"comment": "x"}, {SEAL: "0" * 64}], ids=str)
+@pytest.mark.parametrize(
+    "edit", [{"seed": 43}, {"dataset_name": "other"}, {"comment": "x"}, {HASH_KEY: "0" * 64}], ids=str
+)
 def test_an_edit_is_found(folder: Path, niels: Niels, kind: str, edit: dict[str, Any]) -> None:
     path = folder / kind / MANIFESTS[kind]
     change(path, **edit)
@@ -98,7 +100,7 @@ def test_a_manifest_without_hash_is_accepted_and_verify_says_so(folder: Path, ni
     verify = ("episodes" if kind == "episodes" else "cache", "verify", folder / kind)
     before = niels(*verify)
     assert (before.code, "not judged" in before.out) == (0, False)
-    change(folder / kind / MANIFESTS[kind], **{SEAL: None, "seed": 43})
+    change(folder / kind / MANIFESTS[kind], **{HASH_KEY: None, "seed": 43})
     CHECKS[kind](folder / kind)
     result = niels(*verify)
     assert result.code == 0
@@ -115,13 +117,13 @@ def test_other_white_space_and_another_order_are_the_same_manifest(folder: Path,
 
 
 def test_the_hash_is_of_the_manifest_as_json_has_it(tmp_path: Path) -> None:
-    written = sealed({"b": (1, 2), 10: 0.1, 9: float("inf"), "a": None})
-    assert list(written)[-1] == SEAL
+    written = with_manifest_hash({"b": (1, 2), 10: 0.1, 9: float("inf"), "a": None})
+    assert list(written)[-1] == HASH_KEY
     again = json.loads(json.dumps(written))
-    check_seal(tmp_path, again)
-    assert sealed(again) == again
+    check_manifest_hash(tmp_path, again)
+    assert with_manifest_hash(again) == again
     with pytest.raises(CacheError, match="edited"):
-        check_seal(tmp_path, again | {"10": 0.2})
+        check_manifest_hash(tmp_path, again | {"10": 0.2})
 
 
 def test_an_edited_export_is_not_imported(folder: Path) -> None:
@@ -138,7 +140,7 @@ def test_an_edited_checksum_is_found_without_the_hash_too(folder: Path, kind: st
     files = json.loads(path.read_bytes())["files"]
     name = next(iter(files))
     files[name]["sha256"] = "0" * 64
-    change(path, **{SEAL: None, "files": files})
+    change(path, **{HASH_KEY: None, "files": files})
     found = list((verify_dataset if kind == "episodes" else verify_cache)(folder / kind))
     assert ["the record was edited" in line for line in found] == [True]
     files[name]["crc32_blocks"] = ""
@@ -178,7 +180,7 @@ def test_a_name_that_leaves_the_directory_is_refused(folder: Path, niels: Niels,
     record = {"bytes": 6, "sha256": sha256_file(str(folder / "secret.txt")), "crc32_blocks": "00000000"}
     path = folder / kind / MANIFESTS[kind]
     held = json.loads(path.read_bytes())
-    path.write_text(json.dumps(sealed(held | {"files": held["files"] | {name: record}})))
+    path.write_text(json.dumps(with_manifest_hash(held | {"files": held["files"] | {name: record}})))
     with pytest.raises(CacheError, match="do not trust this dataset") as error:
         CHECKS[kind](folder / kind)
     assert len(str(error.value)) < 1000
@@ -190,16 +192,16 @@ def test_a_name_that_leaves_the_directory_is_refused(folder: Path, niels: Niels,
 
 
 def test_names_of_files(tmp_path: Path) -> None:
-    check_names(tmp_path / "meta.json", ["train/shard_00000.bin", "rejected.jsonl", "a b/é.bin", "a..b"])
+    check_file_names(tmp_path / "meta.json", ["train/shard_00000.bin", "rejected.jsonl", "a b/é.bin", "a..b"])
     with pytest.raises(CacheError, match=r"lists 'meta.json'"):
-        check_names(tmp_path / "meta.json", ["meta.json"])
+        check_file_names(tmp_path / "meta.json", ["meta.json"])
 
 
-# ---- caches whose meta has document 001's keys alone
+# ---- caches of other programs, whose meta has the basic keys alone
 
 
 def as_the_original_writes_it(cache: Path, *, nested: bool) -> dict[str, Any]:
-    """Replace a cache's meta by one with exactly the keys that document 001 lists."""
+    """Replace a cache's meta by one with exactly the keys that every meta.json must have."""
     meta = json.loads((cache / "meta.json").read_bytes())
     names = ["dataset_name", "split_rule", "seed", "token_dtype", "tokenizer_sha256", "vocab_size", "special_token_ids"]
     own = {name: meta[name] for name in names} | {"dataset_config": "CC-MAIN-2024-10"}
@@ -239,7 +241,7 @@ def test_a_cache_of_the_original_system_opens(
         assert niels("show", folder / cache, "0").code == 0
         assert niels("doctor", folder / cache, "--workers", "1").code in (0, 1)
         export(folder / cache, to="hf", out=folder / f"{cache}-exported")
-        with pytest.raises(CacheError, match="without checksums"):
+        with pytest.raises(CacheError, match="without the checksums"):
             publish(folder / cache, f"file://{folder}/there")
 
 
@@ -249,7 +251,7 @@ def test_what_such_a_meta_says_is_checked(folder: Path) -> None:
     tokens = folder / "sft/train_tokens.bin"
     held = tokens.read_bytes()
     tokens.write_bytes(held[:-1])
-    with pytest.raises(CacheError, match="no whole number of"):
+    with pytest.raises(CacheError, match="is not a multiple of"):
         list(verify_cache(folder / "sft"))
     tokens.write_bytes(held)
     change(path, train_examples=meta["train_examples"] + 1)

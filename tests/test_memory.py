@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 BUILD = """
 import json, sys
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
 from pathlib import Path

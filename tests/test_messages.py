@@ -193,10 +193,10 @@ _CALLS = st.fixed_dictionaries(
 @example({"content": "c", "role": "r", "tool_calls": [{"function": {"arguments": {"b": 1, "a": "x"}, "name": "f"}}]})
 def test_what_is_taken_quickly_would_have_passed(given_: dict[str, Any]) -> None:
     """The quick way takes nothing that a close look refuses, and returns the same, in the caller's order."""
-    quick = messages._copied(given_)
+    quick = messages._plain_copy(given_)
     if quick is None:
         return
-    tidy = messages._tidy(given_, 0)
+    tidy = messages._without_message_nulls(given_, 0)
     assert messages._adapter().validate_python(tidy) == tidy == quick
     assert json.dumps(quick) == json.dumps(given_)
     assert all(mine is not theirs for mine, theirs in zip(_dicts(quick), _dicts(given_), strict=True))

@@ -11,8 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
-from niels_gpt.format.layout import Layout, layout
-from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.format.packing import Layout, PackPlan, layout, pack
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 Draw = Callable[[np.random.Generator, int], npt.NDArray[np.int64]]
@@ -200,7 +199,7 @@ def test_lays_out_as_token_by_token(batch: tuple[list[list[int]], int]) -> None:
     segments, positions, seams = layout_reference(pieces, T)
     assert found.segment_ids.tolist() == segments
     assert found.position_ids.tolist() == positions
-    assert found.seams.tolist() == seams
+    assert found.untrainable.tolist() == seams
     starts = [at for at, place in enumerate(np.ravel(positions)) if place == 0]
     assert found.cu_seqlens.tolist() == [*starts, len(pieces) * T]
     assert found.max_seqlen == max(map(max, positions)) + 1
@@ -210,7 +209,7 @@ def test_the_layout_of_the_documentation() -> None:
     found = layout(np.array([0, 0]), np.array([3, 2]), B=1, T=5)
     assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2]]
     assert found.position_ids.tolist() == [[0, 1, 2, 0, 1]]
-    assert found.seams.tolist() == [[False, False, True, False, True]]
+    assert found.untrainable.tolist() == [[False, False, True, False, True]]
     assert found.cu_seqlens.tolist() == [0, 3, 5]
     assert found.max_seqlen == 3
 
@@ -219,7 +218,8 @@ def test_the_layout_of_the_documentation() -> None:
 def test_types_of_a_layout(dtype: type[np.integer]) -> None:
     found = laid_out([[3, 2], [], [1]], 5, dtype)
     assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2], [0] * 5, [1, 0, 0, 0, 0]]
-    assert (found.segment_ids.dtype, found.position_ids.dtype, found.seams.dtype) == (np.int32, np.int64, np.bool_)
+    dtypes = (found.segment_ids.dtype, found.position_ids.dtype, found.untrainable.dtype)
+    assert dtypes == (np.int32, np.int64, np.bool_)
     assert (found.cu_seqlens.dtype, type(found.max_seqlen)) == (np.int32, int)
     assert found.segment_ids.flags.c_contiguous
     assert found.position_ids.flags.c_contiguous
@@ -228,18 +228,18 @@ def test_types_of_a_layout(dtype: type[np.integer]) -> None:
 def test_a_batch_without_pieces_is_padding() -> None:
     found = laid_out([[], []], 3)
     assert not found.segment_ids.any()
-    assert found.seams.all()
+    assert found.untrainable.all()
     assert found.cu_seqlens.tolist() == [0, 3, 6]
 
 
 @pytest.mark.parametrize(
     ("rows", "lengths", "shape", "message"),
     [
-        ([0, 1, 1], [6, 3, 4], (2, 5), r"pieces of row 1 have 7 tokens; expected at most 6"),
-        ([0, 0], [3, 0], (1, 5), r"piece 1 has length 0; expected at least 1"),
-        ([0, 2], [1, 1], (2, 5), r"rows run from 0 to 2; expected 0 to 1, never falling"),
+        ([0, 1, 1], [6, 3, 4], (2, 5), r"items of row 1 have 7 tokens; expected at most 6"),
+        ([0, 0], [3, 0], (1, 5), r"item 1 has length 0; expected at least 1"),
+        ([0, 2], [1, 1], (2, 5), r"rows run from 0 to 2; expected 0 to 1, never decreasing"),
         ([-1, 0], [1, 1], (2, 5), r"rows run from -1 to 0"),
-        ([0, 1, 0], [1, 1, 1], (2, 5), r"never falling"),
+        ([0, 1, 0], [1, 1, 1], (2, 5), r"never decreasing"),
         ([0], [1, 1], (2, 5), r"rows are int64 of shape \(1,\), lengths int64 of shape \(2,\); expected integers"),
         ([0.0], [1], (2, 5), r"rows are float64"),
         ([0], [1.5], (2, 5), r"lengths float64"),

@@ -1,4 +1,4 @@
-"""Document 001: random windows of token streams."""
+"""Random windows of token streams."""
 
 from __future__ import annotations
 

@@ -16,25 +16,23 @@ import pytest
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.build_all import Settings, plan
+from niels_gpt.builds.splits import ValidationSplit, shuffled
+from niels_gpt.cache.build_all import Settings, plan
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cli import COMMANDS, app
+from niels_gpt.cli.main import COMMANDS, app
 from niels_gpt.doctor.run import diagnose
-from niels_gpt.episodes.packed import pack_episodes
-from niels_gpt.episodes.shards import EpisodeWriter
+from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.episodes.verify import verify_dataset
-from niels_gpt.episodes.writer import build_episodes
+from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import UsageError
-from niels_gpt.explorer.tokens import view_episode, view_example
+from niels_gpt.explorer.example_view import view_episode, view_example
 from niels_gpt.export.run import export
 from niels_gpt.imports.run import import_episodes
-from niels_gpt.scale.engine import UnitEngine
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.scale.fetch import ReadCache
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.sources.chat_file import nth_conversation
-from niels_gpt.sources.fineweb_edu import FineWebEdu
+from niels_gpt.sources.chat_files import nth_conversation
+from niels_gpt.sources.hub_corpora import FineWebEdu
 from niels_gpt.sources.oasst1 import OpenAssistant, threads
-from niels_gpt.splits import ValidationSplit, shuffled
 from niels_gpt.tokenizer.training import train_tokenizer
 from tests.conftest import FakeTokenizer
 
@@ -176,7 +174,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (lambda **given: import_episodes("nowhere", "hf", "out", **given), ("eos_id", "vocab_size", "shard_bytes")),
     (lambda **given: train_tokenizer([], "out", **given), ("vocab_size", "character_coverage", "max_lines", "seed")),
     (lambda **given: LocalRunner(**given), ("workers", "timeout")),
-    (lambda **given: UnitEngine(LocalRunner(), **given), ("slice_bytes",)),
+    (lambda **given: UnitExecutor(LocalRunner(), **given), ("slice_bytes",)),
     (lambda **given: ReadCache("out", **given), ("max_bytes",)),
     (FineWebEdu, ("seed", "shuffle_buffer")),
     (OpenAssistant, ("max_messages",)),

@@ -1,4 +1,4 @@
-"""Document 001: what goes into a cache comes out of it."""
+"""What goes into a cache comes out of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import SPLITS
 from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
@@ -21,7 +22,6 @@ from niels_gpt.errors import DataError
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file
-from niels_gpt.splits import ValidationSplit
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import ASST, EOT, SYS, USR, FakeTokenizer
 

@@ -1,4 +1,4 @@
-"""Document 000: serialise, mask, pack, collate."""
+"""The chat format with four sentinels: serialise, mask, pack, collate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds.rows import characters
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
-from niels_gpt.format.rows import characters
 from niels_gpt.format.sft import (
     DEFAULT_SYSTEM_TEXT,
     IGNORE_INDEX,

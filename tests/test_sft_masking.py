@@ -1,4 +1,4 @@
-"""Document 001: what the SFT reader trains."""
+"""What the reader of SFT caches trains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dataset(folder: Path, examples: list[list[int]], *, T: int, **options: objec
 
 
 def rows_reference(example: list[int], T: int) -> tuple[list[int], list[int], list[int]]:
-    """Document 001's rules for one example, a token at a time."""
+    """The rules for one example, a token at a time."""
     ids = example[: T + 1]
     trained = mask_reference(ids, *IDS.values()) + [False] * (T + 1 - len(ids))
     ids = ids + [EOT] * (T + 1 - len(ids))

@@ -14,8 +14,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds.splits import BLOCK, ValidationSplit, _Draws, shuffled
 from niels_gpt.errors import UsageError
-from niels_gpt.splits import BLOCK, ValidationSplit, _Draws, shuffled
 
 FRACTIONS = [0.5, 0.1, 0.25, 1 / 3, 0.3, 0.9, 0.01, 0.005, 2 / 7]
 

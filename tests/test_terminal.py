@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from niels_gpt import terminal
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.formats import UNLIMITED_TOKENS
+from niels_gpt.cli import terminal
+from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.progress import Progress
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.terminal import ShownProgress
 from tests.conftest import FakeTokenizer
 
 
@@ -104,11 +104,11 @@ def test_builds_expect_what_the_source_s_share_tells(tmp_path: object, fake: Fak
         f"{tmp_path}/c",
         tokenizer=fake,
         seed=0,
-        read_share=source.read_share,
+        fraction_read=source.fraction_read,
         progress=heard,
         **options,
     )
-    assert source.read_share() == 1.0
+    assert source.fraction_read() == 1.0
     assert heard.totals[-1] > 10_000
 
 
@@ -117,7 +117,7 @@ def test_a_reader_that_leaves_is_no_failure() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     for command in (["doctor", "--rules"], ["doctor", "--rules", "--json"]):
-        code = f"import sys; sys.argv = ['niels-gpt', *{command!r}]; from niels_gpt.cli import main; main()"
+        code = f"import sys; sys.argv = ['niels-gpt', *{command!r}]; from niels_gpt.cli.main import main; main()"
         done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
     os.close(writing)

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from niels_gpt.cli import app
+from niels_gpt.cli.main import app
+from niels_gpt.cli.terminal import run
 from niels_gpt.samples import chats_file
-from niels_gpt.terminal import run
 from tests.export.sources import sft_cache
 
 Ask = Callable[..., tuple[int, str]]
@@ -69,7 +69,7 @@ def test_pipes_and_devices_are_not_called_missing(ask: Ask, tokenizer_dir: Path,
 def test_the_doctor_says_nothing_of_nothing(ask: Ask, tokenizer_dir: Path) -> None:
     """Not 'nothing found', with exit code 0."""
     code, error = ask("doctor", "blank.jsonl", "--tokenizer", tokenizer_dir)
-    assert (code, "blank.jsonl: no row in it" in error) == (3, True), error
+    assert (code, "blank.jsonl: contains no rows" in error) == (3, True), error
 
 
 @pytest.mark.parametrize("command", [("cache", "info"), ("cache", "verify"), ("show",)])

@@ -1,15 +1,16 @@
-"""Token caches on disk (document 001): written once, mapped by every training job.
+"""Token caches on disk: written once, memory-mapped by every training job. The format is in docs/formats.md.
 
 ::
 
-    build_cache.py        conversations, texts  ->  the files below          (needs a tokenizer)
-    cli.py                the same from the command line
+    build_cache.py        conversations or texts -> the files below             (needs a tokenizer)
+    build_all.py          the caches of all named sources
+    cli.py                another name of `niels-gpt cache`
     ----------------------------------------------------------------------
-    pretrain_dataset.py   random windows of token streams                     (numpy and torch alone)
+    pretrain_dataset.py   random windows of token streams                        (needs numpy and torch alone)
     sft_dataset.py        conversations with masked targets
-    mmap.py               files as arrays; opening, verifying
-    meta.py               meta.json: what the files are, written last
-    formats.py            names, dtypes, writers
+    mmap.py               files as arrays; verification
+    meta.py               meta.json: what the files are; written last
+    formats.py            file names, dtypes, writers
 
     pretrain/NAME/  train/shard_00000.bin ...  val/shard_00000.bin ...  meta.json
     sft/NAME/       train_tokens.bin train_idx.npy val_tokens.bin val_idx.npy meta.json

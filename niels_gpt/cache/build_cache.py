@@ -1,44 +1,65 @@
-"""Builds token caches (document 001): conversations and texts in, files on disk out.
+"""Build token caches: texts or conversations in, files on disk out.
 
-A build is a pure function of the rows, the tokenizer, the options and the seed. It works on batches of about a
-million characters, so memory does not grow with the input::
+A build is a pure function of the rows, the tokenizer, the options and the seed. It works on batches of about a million
+characters, so memory does not grow with the input::
 
-    rows -> usable rows -> batches -> ids -> train or val (-> shuffle buffer) -> files aside -> meta.json -> rename
+    texts          --DocumentTask--> chunks --split, shuffle buffer, budgets--> ShardWriter    of train and of val
+    conversations  --SFTCacheTask--> chunks --split---------------------------> ExampleWriter  of train and of val
+                                                                                then meta.json, then the rename
 
-Nothing carries the cache's name before everything is written and flushed.
+Nothing has the cache's name before everything is written and flushed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds import Build, CacheTokenizer, already_built, recipe, tell_changes
+from niels_gpt.builds.build import (
+    Build,
+    BuildOptions,
+    CacheTokenizer,
+    check_cache_tokenizer,
+    new_build,
+    report_changes,
+    unknown_fraction,
+)
+from niels_gpt.builds.conversation_encoders import (
+    ConversationEncoder,
+    OnUnsupported,
+    RenderingPolicy,
+    SentinelEncoder,
+    as_encoder,
+)
+from niels_gpt.builds.conversations import SFTCacheTask
+from niels_gpt.builds.documents import DocumentTask, SplitDocument, TokenBudgets, concatenated, with_split
+from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
+from niels_gpt.builds.splits import ValidationSplit, shuffled
+from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
 from niels_gpt.cache.formats import (
-    MAX_MESSAGE_BYTES,
+    FORMAT_VERSION,
+    META_NAME,
     SPLITS,
     TOKEN_DTYPES,
     UNLIMITED_TOKENS,
     ExampleWriter,
     ShardWriter,
+    dtype_for,
 )
-from niels_gpt.documents import DocumentWork, DrawnDocument, Rooms, drawn, joined
-from niels_gpt.encoders import Choices, Encoder, OnUnsupported, SentinelEncoder, encoder_of
+from niels_gpt.cache.meta import Meta, open_meta
 from niels_gpt.errors import DataError, MessageError, UsageError
-from niels_gpt.format.rows import batches
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
-from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import ChatMsg as Message
 from niels_gpt.messages import Conversation, check_text
-from niels_gpt.portions import SERIAL, CacheWork, Engine, finishing
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.splits import ValidationSplit, shuffled
+from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.storage.manifests import tokenizer_sha256
 
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
 
@@ -56,56 +77,64 @@ def build_pretrain_cache(
     val_frac: float | None = None,
     separate_documents: bool = True,
     token_dtype: str = "uint16",
+    streaming: bool | None = None,
+    num_threads: int | None = None,
+    options: BuildOptions | None = None,
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
-    streaming: bool | None = None,
     max_bad_rows: int = 0,
-    num_threads: int | None = None,
     overwrite: bool = False,
-    engine: Engine = SERIAL,
-    read_share: Callable[[], float | None] = lambda: None,
+    executor: Executor = SERIAL,
+    fraction_read: Callable[[], float | None] = unknown_fraction,
     progress: Progress = SILENT,
 ) -> None:
     """Write `out_dir/{train,val}/shard_*.bin` and `out_dir/meta.json` from a stream of documents.
 
     Whole documents go to train or val. Reading stops when both budgets are full; the document that fills one is cut
-    there. A split whose budget is full hands its documents to the other.
+    there. When one split is full, its documents go to the other.
 
     Args:
-        texts: documents, in order; consumed once, never held.
-        max_train_tokens, max_val_tokens: budgets, in tokens, separators included.
-        shard_bytes: the most bytes of one shard.
+        texts: documents, in order; read once, never all in memory.
+        max_train_tokens, max_val_tokens: budgets, in tokens, end-of-turn separators included.
+        shard_bytes: the largest size of a shard, in bytes.
         seed: of the split and of the shuffle buffer.
-        shuffle_buffer: documents held for shuffling; `None` keeps the order.
-        val_frac: share of documents for val; `None` means in proportion to the budgets. Documents of one group stay
+        shuffle_buffer: number of documents in the shuffle buffer; `None` retains the order.
+        val_frac: fraction of documents for val; `None` means in proportion to the budgets. Documents of one group stay
             together, and documents that name their `split` go there.
-        separate_documents: an end-of-turn id after each document, so that windows know where text ends.
+        separate_documents: an end-of-turn id after each document, so that windows show where a text ends.
         token_dtype: "uint16", or "uint32" for vocabularies above 65 536.
-        source_name, source_config, streaming: recorded; a cache of the same `source_config` is not built twice.
-        max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
+        streaming: recorded: whether rows were read over the network during the build.
         num_threads: for encoding; the result does not depend on it.
-        overwrite: replace an earlier cache at `out_dir`.
-        engine: runs the work, see `scale`; the bytes do not depend on it.
-        read_share: how much of the input has been read, 0 to 1, to tell the time left.
+        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
-        DataError: too many bad rows, or no text at all. TokenizerError: ids that should not be.
-        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no text at all. TokenizerError: ids outside the vocabulary.
+        StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    _check_numbers(seed, num_threads, max_bad_rows, val_frac)
+    options = BuildOptions.merged(
+        options,
+        source_name=source_name,
+        source_config=source_config,
+        max_bad_rows=max_bad_rows,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=fraction_read,
+        progress=progress,
+    )
+    _check_numbers(seed, num_threads, options, val_frac)
     check_budgets(max_train_tokens, max_val_tokens)
     ranges.SHARD_BYTES.check(shard_bytes)
     ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
+    # Without a budget for train every document goes to val, as the overflow of train; nothing is drawn.
     split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
     meta = recipe(
         "pretrain",
         tokenizer,
+        options,
         seed=seed,
         token_dtype=token_dtype,
-        source_name=source_name,
-        source_config=source_config,
         streaming=streaming,
         split_rule=_split_rule(fraction, "documents"),
         max_train_tokens=max_train_tokens,
@@ -115,42 +144,54 @@ def build_pretrain_cache(
         separate_documents=separate_documents,
     )
     out = Path(out_dir)
-    if not overwrite and already_built(out, meta, progress):
-        engine.discard(out)
-        return
-    with finishing(engine, out, progress), Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
-        writers = {
-            name: build.add(ShardWriter(build.path / name, TOKEN_DTYPES[meta["token_dtype"]], shard_bytes))
-            for name in SPLITS
-        }
-        rooms = Rooms({"train": max_train_tokens, "val": max_val_tokens})
-        budget = max_train_tokens + max_val_tokens
-        progress.begin(out.name, total=budget if budget < UNLIMITED_TOKENS else None, unit="tokens")
-        work = DocumentWork(tokenizer, separate_documents, num_threads)
-        portions = engine.portions(work, texts, build.rejections, out=out, recipe=meta, progress=progress)
-        with closing(portions):  # a full budget is met before the last of them
-            for batch in batches(_ordered(drawn(portions, split), shuffle_buffer, seed), _characters):
-                ids, lengths, in_val = joined(batch)
-                for name, chosen in rooms.assign(in_val, lengths).items():
-                    writers[name].write(rooms.cut(name, ids[np.repeat(chosen, lengths)]))
-                progress.advance(len(ids))
-                if budget >= UNLIMITED_TOKENS:
-                    share = read_share() or engine.read_share()
-                    _expect(progress, sum(writer.tokens for writer in writers.values()), share)
-                if rooms.full:
-                    break
-        build.close_writers()
-        totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
-        _refuse_empty(out, sum(totals.values()), "text", build)
-        build.finish(totals, {n: {"documents": rooms.documents[n], "tokens": w.tokens} for n, w in writers.items()})
+    with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
+        if build is not None:
+            task = DocumentTask(tokenizer, separate_documents, num_threads)
+            _write_documents(build, task, texts, split, meta, out, options)
 
 
-def _ordered(documents: Iterable[DrawnDocument], buffer: int | None, seed: int) -> Iterable[DrawnDocument]:
-    """Shuffled, if wanted: after the split, so that a group stays together."""
+def _write_documents(
+    build: Build,
+    task: DocumentTask,
+    texts: Iterable[str | Document | Rejected],
+    split: ValidationSplit,
+    meta: Meta,
+    out: Path,
+    options: BuildOptions,
+) -> None:
+    """The steps of a pretraining cache, from the rows to the finished directory."""
+    dtype = TOKEN_DTYPES[meta["token_dtype"]]
+    writers = {name: build.add(ShardWriter(build.path / name, dtype, meta["shard_bytes"])) for name in SPLITS}
+    budgets = TokenBudgets({"train": meta["max_train_tokens"], "val": meta["max_val_tokens"]})
+    total = meta["max_train_tokens"] + meta["max_val_tokens"]
+    options.progress.begin(out.name, total=total if total < UNLIMITED_TOKENS else None, unit="tokens")
+    chunks = options.executor.chunks(task, texts, build.rejections, out=out, recipe=meta, progress=options.progress)
+    with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
+        documents = _in_order(with_split(chunks, split), meta["shuffle_buffer"], meta["seed"])
+        for batch in batches(documents, _characters):
+            ids, lengths, in_val = concatenated(batch)
+            for name, chosen in budgets.assign(in_val, lengths).items():
+                writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
+            options.progress.advance(len(ids))
+            if total >= UNLIMITED_TOKENS:
+                options.expect_tokens(sum(writer.tokens for writer in writers.values()))
+            if budgets.full:
+                break
+    build.close_writers()
+    totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
+    _refuse_empty(out, sum(totals.values()), "text", build)
+    build.finish(
+        totals,
+        {name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()},
+    )
+
+
+def _in_order(documents: Iterable[SplitDocument], buffer: int | None, seed: int) -> Iterable[SplitDocument]:
+    """The documents, shuffled if there is a buffer. This comes after the split, so that a group stays together."""
     return documents if buffer is None else shuffled(documents, buffer, seed)
 
 
-def _characters(document: DrawnDocument) -> int:
+def _characters(document: SplitDocument) -> int:
     return document.characters
 
 
@@ -164,104 +205,129 @@ def build_sft_cache(
     loss_on: LossOn | None = None,
     default_system_text: str = DEFAULT_SYSTEM_TEXT,
     token_dtype: str = "uint16",
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
     streaming: bool | None = None,
-    max_bad_rows: int = 0,
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     num_threads: int | None = None,
+    options: BuildOptions | None = None,
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    max_bad_rows: int = 0,
     overwrite: bool = False,
-    engine: Engine = SERIAL,
-    read_share: Callable[[], float | None] = lambda: None,
+    executor: Executor = SERIAL,
+    fraction_read: Callable[[], float | None] = unknown_fraction,
     progress: Progress = SILENT,
 ) -> None:
     """Write `out_dir/{train,val}_{tokens.bin,idx.npy}` and `out_dir/meta.json` from conversations.
 
-    Examples keep their order within a split; whole examples go to train or val. With a tokenizer they are serialised as
-    document 000 says, and sentinels tell what is trained. With a renderer `{train,val}_mask.bin` says so, one byte a
-    token: its format has no sentinels to read a mask from.
+    Examples retain their order within a split; whole examples go to train or val. With a tokenizer they are serialised
+    in the sentinel format (`niels_gpt.format.sft`), and readers compute the loss mask from the sentinels. A renderer's
+    format has no sentinels, so its cache also has `{train,val}_mask.bin`, one byte per token.
 
     Args:
-        examples: lists of messages, in order; consumed once, never held.
+        examples: lists of messages, in order; read once, never all in memory.
         tokenizer: one with the four sentinels, or a renderer.
-        loss_on: which tokens of a renderer's are trained; default what the model itself would emit.
-        val_frac: share of examples for val, 0 or more and below 1. Conversations of one group stay together.
+        val_frac: fraction of examples for val, 0 or more and below 1. Conversations of one group stay together.
         seed: of the split.
-        allow_partial, on_unsupported: of renderers, see `encoders.Choices`.
+        loss_on: which tokens of a renderer are trained; default the sampled ones.
         default_system_text: the system turn of conversations that have none.
-        max_message_bytes: a longer message makes its row unusable.
-        token_dtype, source_name, source_config, streaming, max_bad_rows, num_threads, overwrite, engine, read_share:
-            as for `build_pretrain_cache`.
+        token_dtype, streaming, num_threads: as for `build_pretrain_cache`.
+        allow_partial, on_unsupported: for renderers, see `RenderingPolicy`.
+        max_message_bytes: a row with a longer message is rejected.
+        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
-        DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
-        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no usable conversation. TokenizerError: ids outside the vocabulary.
+        StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
-    _check_numbers(seed, num_threads, max_bad_rows, val_frac)
+    options = BuildOptions.merged(
+        options,
+        source_name=source_name,
+        source_config=source_config,
+        max_bad_rows=max_bad_rows,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=fraction_read,
+        progress=progress,
+    )
+    _check_numbers(seed, num_threads, options, val_frac)
     _check_chat_options(max_message_bytes, default_system_text)
-    choices = Choices(allow_partial, on_unsupported)
-    encoder = _sft_encoder(tokenizer, loss_on, choices, default_system_text, max_message_bytes, num_threads)
+    policy = RenderingPolicy(allow_partial, on_unsupported)
+    encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split = ValidationSplit(val_frac, seed)
     meta = recipe(
         "sft",
         tokenizer,
+        options,
         seed=seed,
         token_dtype=token_dtype,
-        source_name=source_name,
-        source_config=source_config,
         streaming=streaming,
         split_rule=_split_rule(val_frac, "examples"),
         val_frac=val_frac,
-        **_sft_options(encoder),
+        **_encoder_options(encoder),
     )
     out = Path(out_dir)
-    if not overwrite and already_built(out, meta, progress):
-        engine.discard(out)
-        return
-    with finishing(engine, out, progress), Build(out, meta, max_bad_rows=max_bad_rows, overwrite=overwrite) as build:
-        writers = {
-            name: build.add(
-                ExampleWriter(build.path, name, TOKEN_DTYPES[meta["token_dtype"]], masked="mask_dtype" in meta)
-            )
-            for name in SPLITS
-        }
-        trained = dict.fromkeys(SPLITS, 0)
-        progress.begin(out.name, unit="tokens")
-        work = CacheWork(encoder)
-        for portion in engine.portions(work, examples, build.rejections, out=out, recipe=meta, progress=progress):
-            in_val = np.fromiter((split.draw(group) for group in portion.groups), dtype=np.bool_)
-            for name, chosen in (("train", ~in_val), ("val", in_val)):
-                own = np.repeat(chosen, portion.lengths)
-                mask = portion.weights[own] > 0
-                writers[name].write(portion.ids[own], portion.lengths[chosen], mask)
-                trained[name] += int(mask.sum())
-            progress.advance(len(portion.ids))
-            share = read_share() or engine.read_share()
-            _expect(progress, sum(writer.tokens for writer in writers.values()), share)
-        build.close_writers()
-        totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
-        _refuse_empty(out, sum(totals.values()), "usable conversation", build)
-        splits = {
-            name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
-            for name, writer in writers.items()
-        }
-        build.finish(totals, splits)
-        tell_changes(out, build.rejections.changed, progress)
+    with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
+        if build is not None:
+            _write_examples(build, SFTCacheTask(encoder), examples, split, meta, out, options)
+
+
+def _write_examples(
+    build: Build,
+    task: SFTCacheTask,
+    examples: Iterable[Sequence[Message] | Conversation | Rejected],
+    split: ValidationSplit,
+    meta: Meta,
+    out: Path,
+    options: BuildOptions,
+) -> None:
+    """The steps of an SFT cache, from the rows to the finished directory."""
+    dtype, masked = TOKEN_DTYPES[meta["token_dtype"]], "mask_dtype" in meta
+    writers = {name: build.add(ExampleWriter(build.path, name, dtype, masked=masked)) for name in SPLITS}
+    trained = dict.fromkeys(SPLITS, 0)
+    options.progress.begin(out.name, unit="tokens")
+    for chunk in options.executor.chunks(
+        task, examples, build.rejections, out=out, recipe=meta, progress=options.progress
+    ):
+        _write_chunk(chunk, split, writers, trained)
+        options.progress.advance(len(chunk.ids))
+        options.expect_tokens(sum(writer.tokens for writer in writers.values()))
+    build.close_writers()
+    totals = {f"{name}_examples": writer.examples for name, writer in writers.items()}
+    _refuse_empty(out, sum(totals.values()), "usable conversation", build)
+    splits = {
+        name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
+        for name, writer in writers.items()
+    }
+    build.finish(totals, splits)
+    report_changes(out, build.rejections.changed, options.progress)
+
+
+def _write_chunk(
+    chunk: Chunk, split: ValidationSplit, writers: Mapping[str, ExampleWriter], trained: dict[str, int]
+) -> None:
+    """Write a chunk's examples to their splits, and add their trained tokens to `trained`."""
+    in_val = np.fromiter((split.draw(group) for group in chunk.groups), dtype=np.bool_)
+    for name, chosen in (("train", ~in_val), ("val", in_val)):
+        # Lengths 3 2, the second chosen: tokens [F F F T T].
+        own = np.repeat(chosen, chunk.lengths)
+        mask = chunk.weights[own] > 0
+        writers[name].write(chunk.ids[own], chunk.lengths[chosen], mask)
+        trained[name] += int(mask.sum())
 
 
 def _sft_encoder(
     tokenizer: Any,
     loss_on: LossOn | None,
-    choices: Choices,
+    policy: RenderingPolicy,
     default_system_text: str,
     max_message_bytes: int,
     num_threads: int | None,
-) -> Encoder:
+) -> ConversationEncoder:
     if not isinstance(tokenizer, CacheTokenizer):
-        return encoder_of(tokenizer, loss_on, choices)
+        return as_encoder(tokenizer, loss_on, policy)
     if loss_on is not None:
         raise UsageError("loss_on is for renderers; with sentinels every assistant turn is trained")
     return SentinelEncoder(
@@ -269,35 +335,30 @@ def _sft_encoder(
         default_system_text=default_system_text,
         max_message_bytes=max_message_bytes,
         num_threads=num_threads,
-        keeps_flags=False,
+        allow_message_weights=False,
     )
 
 
-def _sft_options(encoder: Encoder) -> dict[str, Any]:
-    """What the meta records of the encoder beside its tokenizer."""
-    told = encoder.describe()
+def _encoder_options(encoder: ConversationEncoder) -> dict[str, Any]:
+    """What `meta.json` records about the encoder, except the tokenizer's hash, which `recipe` adds."""
+    described = encoder.describe()
     if isinstance(encoder, SentinelEncoder):
-        return {name: told[name] for name in ("default_system_text", "max_message_bytes")}
-    return {"mask_dtype": "uint8", **{name: held for name, held in told.items() if name != "tokenizer_sha256"}}
-
-
-def _expect(progress: Progress, tokens: int, share: float | None) -> None:
-    """A quarter read and a million tokens written: four million are to be expected."""
-    if share:
-        progress.expect(int(tokens / share))
+        return {name: described[name] for name in ("default_system_text", "max_message_bytes")}
+    return {"mask_dtype": "uint8", **{name: value for name, value in described.items() if name != "tokenizer_sha256"}}
 
 
 def _split_rule(fraction: float, rows: str) -> str:
     if not fraction:
         return f"all {rows} to train"
-    drawn = f"one of every {1 / fraction:.6g} neighbouring {rows} to val, drawn by torch RNG"
-    return drawn + (", unless the source says where one belongs" if rows == "documents" else "")
+    # Recorded in meta.json and compared when a build is repeated: the wording must not change.
+    with_split = f"one of every {1 / fraction:.6g} neighbouring {rows} to val, drawn by torch RNG"
+    return with_split + (", unless the source says where one belongs" if rows == "documents" else "")
 
 
-def _check_numbers(seed: int, num_threads: int | None, max_bad_rows: int, val_frac: float | None) -> None:
+def _check_numbers(seed: int, num_threads: int | None, options: BuildOptions, val_frac: float | None) -> None:
     ranges.SEED.check(seed)
     ranges.THREADS.check(num_threads)
-    ranges.MAX_BAD_ROWS.check(max_bad_rows)
+    options.check()
     ranges.VAL_FRAC.check(val_frac)
 
 
@@ -310,7 +371,7 @@ def _check_chat_options(max_message_bytes: int, default_system_text: str) -> Non
 
 
 def check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
-    """Raise `UsageError` for budgets out of range, or two of 0."""
+    """Raise `UsageError` for budgets out of range, or if both are 0."""
     ranges.MAX_TRAIN_TOKENS.check(max_train_tokens)
     ranges.MAX_VAL_TOKENS.check(max_val_tokens)
     if max_train_tokens + max_val_tokens == 0:
@@ -321,3 +382,65 @@ def _refuse_empty(out: Path, rows: int, what: str, build: Build) -> None:
     if not rows:
         dropped = dict(build.rejections.dropped) or "none"
         raise DataError(f"{out}: the input holds no {what}, so nothing was written; rows left out: {dropped}")
+
+
+@runtime_checkable
+class IdentifiedRenderer(Protocol):
+    """The part of a renderer that a cache records."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> Mapping[str, str | None]: ...
+
+    def get_stop_token_ids(self) -> list[int]: ...
+
+
+def recipe(
+    kind: str,
+    tokenizer: Any,
+    options: BuildOptions,
+    *,
+    seed: int,
+    token_dtype: str,
+    streaming: bool | None,
+    **more: Any,
+) -> Meta:
+    """The recipe of a cache: the part of `meta.json` that is known before the build.
+
+    Two builds of one recipe from the same rows give the same bytes.
+
+    Args:
+        more: further keys, in the order in which they are written.
+
+    Raises:
+        UsageError: the tokenizer lacks a method, or `token_dtype` cannot hold its vocabulary.
+        TokenizerError: special ids are missing, shared or outside the vocabulary.
+    """
+    special, sha256 = _identity(tokenizer)
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "dataset_name": options.source_name,
+        "dataset_config": options.source_config,
+        "streaming": bool(streaming),
+        "seed": seed,
+        "token_dtype": dtype_for(token_dtype, tokenizer.vocab_size),
+        "tokenizer_sha256": sha256,
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": special,
+        **more,
+    }
+
+
+def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
+    """The special ids that readers need, by name, and the sha256 of the tokenizer."""
+    if isinstance(tokenizer, IdentifiedRenderer):
+        stops = tokenizer.get_stop_token_ids()
+        if not stops:
+            raise UsageError(
+                "the renderer's tokenizer names no eos token; a cache needs one to pad with. Set eos_token"
+            )
+        return {"eot": stops[0]}, str(tokenizer.fingerprints["tokenizer_sha256"])
+    return check_cache_tokenizer(tokenizer), tokenizer_sha256(tokenizer)

@@ -3,7 +3,7 @@
 Tokens are little-endian and headerless. An index (`*_idx.npy`) holds where each example starts, in tokens::
 
     tokens   a a a b b c c c c          idx  [0 3 5]
-    lengths  3 2 4                      the last example ends with the file
+    lengths  3 2 4                      the last example ends at the end of the file
 """
 
 from __future__ import annotations
@@ -17,37 +17,36 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
-from niels_gpt.fields import REPAIR
-from niels_gpt.files import HashedWriter
+from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.storage.files import HashedWriter
+from niels_gpt.storage.schema import REPAIR
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
 META_NAME: Final = "meta.json"
 
-# The name as document 001 spells it in meta.json -> numpy's name. The short name is what callers pass.
+# Name in meta.json -> numpy's name; and the name that callers pass -> the name in meta.json.
 TOKEN_DTYPES: Final = {"uint16-le": "<u2", "uint32-le": "<u4"}
 SHORT_DTYPES: Final = {"uint16": "uint16-le", "uint32": "uint32-le"}
 
-# Document 001's constants; each is an argument of the builders and an option of the command line.
+# The defaults of the cache format; each is an argument of the builders and an option of the command line.
 SHARD_BYTES: Final = 128 * 1024 * 1024
 MAX_TRAIN_TOKENS: Final = 200_000_000
 MAX_VAL_TOKENS: Final = 5_000_000
 UNLIMITED_TOKENS: Final = 1 << 62
 VAL_FRAC: Final = 0.10
 SEED: Final = 42
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
-MOST_HEADER_BYTES: Final = 10_000  # of an .npy, as numpy has it
+MOST_HEADER_BYTES: Final = 10_000  # of an .npy header; numpy's own limit
 _COPY_ITEMS = 1 << 17
 
 
 def dtype_for(token_dtype: str, vocab_size: int) -> str:
-    """The meta name of `token_dtype` ("uint16" or "uint32"), if every id below `vocab_size` fits.
+    """The name in `meta.json` of `token_dtype` ("uint16" or "uint32"), after a check that all ids fit.
 
     Raises:
-        UsageError: unknown name, or a vocabulary too large for it; ids are never wrapped.
+        UsageError: unknown name, or a vocabulary that is too large for it.
     """
     if token_dtype not in SHORT_DTYPES:
         raise UsageError(f"token_dtype is {token_dtype!r}; expected 'uint16' or 'uint32'")
@@ -72,7 +71,7 @@ def tokens_name(split: str) -> str:
 
 
 def mask_name(split: str) -> str:
-    """The file name of a split's mask, uint8 0 or 1 for each token; caches built by a renderer have one."""
+    """The file name of a split's loss mask: uint8, 0 or 1 per token. Only caches built by a renderer have one."""
     return f"{split}_mask.bin"
 
 
@@ -82,7 +81,7 @@ def index_name(split: str) -> str:
 
 
 class ShardWriter:
-    """Writes one endless run of tokens as `shard_00000.bin`, `shard_00001.bin`, ... of at most `shard_bytes`."""
+    """Writes a stream of tokens as `shard_00000.bin`, `shard_00001.bin`, ... of at most `shard_bytes` each."""
 
     def __init__(self, folder: Path, dtype: str, shard_bytes: int) -> None:
         self.folder = folder
@@ -97,7 +96,7 @@ class ShardWriter:
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, ids: npt.NDArray[Any]) -> None:
-        """Append tokens, starting new shards where one is full."""
+        """Append tokens; a full shard is closed and the next one begun."""
         self.tokens += len(ids)
         while len(ids):
             if self._room == 0:
@@ -115,20 +114,20 @@ class ShardWriter:
             self._shard = None
 
     def close(self) -> None:
-        """Finish the last shard; a split without tokens has no shards."""
+        """Close the last shard. A split without tokens has no shards."""
         self._close_shard()
 
     def abandon(self) -> None:
-        """Let go of an unfinished shard; harmless after `close`."""
+        """Delete an unfinished shard; does nothing after `close`."""
         if self._shard is not None:
             self._shard.abandon()
 
 
 class ExampleWriter:
-    """Writes one split of an SFT cache: tokens as they come, the index at the end.
+    """Writes one split of an SFT cache: the tokens at once, the index at the end.
 
-    The lengths wait in a file of their own meanwhile, because an `.npy` header says how many entries follow and
-    memory must not grow with the number of examples.
+    Until then the lengths are in a temporary file: the header of an `.npy` holds the number of entries, which is not
+    known before, and memory must not grow with the number of examples.
     """
 
     def __init__(self, folder: Path, split: str, dtype: str, *, masked: bool = False) -> None:
@@ -144,7 +143,7 @@ class ExampleWriter:
     def write(
         self, ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None = None
     ) -> None:
-        """Append examples: their tokens one after the other, how many each has, and which are trained if masked."""
+        """Append examples: their tokens concatenated, their lengths, and with `masked` which tokens are trained."""
         if self._mask is not None:
             assert mask is not None
             self._mask.write(mask.astype(np.uint8))
@@ -154,7 +153,7 @@ class ExampleWriter:
         self.examples += len(lengths)
 
     def close(self) -> None:
-        """Finish the tokens and write the index."""
+        """Close the tokens and write the index."""
         self.files[self._tokens.path.name] = self._tokens.close()
         if self._mask is not None:
             self.files[self._mask.path.name] = self._mask.close()
@@ -164,13 +163,13 @@ class ExampleWriter:
         offset = 0
         for lengths in _chunks(self._lengths.path):
             ends = offset + np.cumsum(lengths)
-            index.write((ends - lengths).astype("<i8"))  # starts: each end less its own length
+            index.write((ends - lengths).astype("<i8"))  # lengths 3 2 4 from offset 0: ends 3 5 9, starts 0 3 5
             offset = int(ends[-1])
         self.files[self._index_path.name] = index.close()
         self._lengths.path.unlink()
 
     def abandon(self) -> None:
-        """Let go of unfinished files; harmless after `close`."""
+        """Delete unfinished files; does nothing after `close`."""
         self._tokens.abandon()
         if self._mask is not None:
             self._mask.abandon()
@@ -184,12 +183,12 @@ def _npy_header(n: int) -> bytes:
 
 
 def index_header(path: Path) -> tuple[int, int]:
-    """How many offsets an index holds, and where in the file they begin, in bytes.
+    """The number of offsets in an index, and the byte at which they begin.
 
-    Read here and not by numpy, whose reader evaluates the header's text and fails in many ways where that is damaged.
+    numpy's own reader is not used: on a damaged header it raises many different errors.
 
     Raises:
-        CacheError: no `.npy` of int64 and one dimension, or one of another size than its header says.
+        CacheError: the file is not a one-dimensional int64 `.npy`, or its size differs from its header.
     """
     if not path.is_file():
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
@@ -199,13 +198,14 @@ def index_header(path: Path) -> tuple[int, int]:
         length = int.from_bytes(file.read(length_bytes), "little")
         text = file.read(length) if length <= MOST_HEADER_BYTES else b""
         size = path.stat().st_size
-    whole = begin[:6] == b"\x93NUMPY" and begin[6:] in (b"\x01\0", b"\x02\0", b"\x03\0") and len(text) == length
+    # Magic string, version, and a header of the length that it declares.
+    complete = begin[:6] == b"\x93NUMPY" and begin[6:] in (b"\x01\0", b"\x02\0", b"\x03\0") and len(text) == length
     try:
-        header = ast.literal_eval(text.decode("latin-1")) if whole else None
+        header = ast.literal_eval(text.decode("latin-1")) if complete else None
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         header = None
     if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
-        raise CacheError(f"{path}: not a whole .npy file; it is short, damaged or foreign. {REPAIR}")
+        raise CacheError(f"{path}: not a complete .npy file; it is truncated, damaged or of another format. {REPAIR}")
     shape = header["shape"]
     one_dimension = isinstance(shape, tuple) and len(shape) == 1 and type(shape[0]) is int and shape[0] >= 0
     if header["descr"] != "<i8" or not one_dimension or not isinstance(header["fortran_order"], bool):
@@ -214,7 +214,7 @@ def index_header(path: Path) -> tuple[int, int]:
     start = len(begin) + length_bytes + length
     if size != start + 8 * shape[0]:
         raise CacheError(
-            f"{path}: not a whole .npy file: {size:,} bytes, but the {shape[0]:,} offsets of its header need "
+            f"{path}: not a complete .npy file: {size:,} bytes, but the {shape[0]:,} offsets of its header need "
             f"{start + 8 * shape[0]:,}. {REPAIR}"
         )
     return shape[0], start

@@ -1,17 +1,19 @@
-"""`meta.json`: what a cache is made of. It is written last, so its presence means that the cache is complete.
+"""`meta.json`: the manifest of a cache. It is written last, so a cache that has one is complete.
 
-Keys (document 001, and ours): `format_version`, `kind` ("pretrain" or "sft"), `dataset_name`, `dataset_config`,
-`streaming`, `split_rule`, `seed`, `token_dtype`, `tokenizer_sha256`, `vocab_size`, `special_token_ids`, `totals` (its
-entries also stand at the top level, as either reading of the document expects), the options of the build, counts
-per split, `dropped` rows by reason, `files`: bytes, sha256 and block CRCs of each, and `manifest_sha256`.
+Keys: `format_version`, `kind` ("pretrain" or "sft"), `dataset_name`, `dataset_config`, `streaming`, `split_rule`,
+    `seed`,
+`token_dtype`, `tokenizer_sha256`, `vocab_size`, `special_token_ids`, the options of the build, `totals` (repeated at
+the top level, for readers that expect them there), `splits` (counts by split), `dropped` (rows by reason), `files` (the
+record of each), and `manifest_sha256`. docs/formats.md describes them.
+
+Other programs write caches with the documented keys alone (`DOCUMENT_KEYS`); `open_meta` completes such a meta from the
+files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,20 @@ from niels_gpt.cache.formats import (
     mask_name,
     tokens_name,
 )
-from niels_gpt.checksums import file_record
-from niels_gpt.errors import CacheError, Mismatch, UsageError, shown, storage_errors
-from niels_gpt.fields import COUNT, COUNTS, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, Field, check_fields, one_of
-from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.manifests import Manifest, check_files, check_keys, check_listed, check_seal, check_splits, read_manifest
+from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.manifests import (
+    Manifest,
+    check_file_records,
+    check_files,
+    check_keys,
+    check_manifest_hash,
+    check_splits,
+    read_manifest,
+    tokenizer_sha256,
+)
+from niels_gpt.storage.schema import COUNT, COUNTS, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, Field, check_fields, one_of
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")
@@ -52,7 +63,7 @@ REQUIRED_KEYS = (
     "files",
 )
 
-# What document 001 asks for, beside the totals; a meta that has these and none of ours was written by another program.
+# The documented keys, beside the totals. A meta with these and none of `OUR_KEYS` was written by another program.
 DOCUMENT_KEYS = (
     "dataset_name",
     "dataset_config",
@@ -66,7 +77,7 @@ DOCUMENT_KEYS = (
 OUR_KEYS = ("format_version", "splits", "files")
 TOTALS = ("train_tokens", "val_tokens", "train_examples", "val_examples")
 CONFIG = Field("an object, a text, or null", lambda value: value is None or isinstance(value, dict | str))
-SAMPLES = 64
+SAMPLES = 64  # read from each file that has no checksum, see `_sampled`
 SAMPLE_BYTES = 4096
 
 FIELDS = {
@@ -82,12 +93,9 @@ FIELDS = {
     "changed": COUNTS,
 }
 
-# Encoded by tokenizers that have no model file, to tell two of them apart.
-_PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
-
 
 def write_meta(path: str, meta: Meta) -> None:
-    """Write `meta` as JSON to `path`, whole or not at all."""
+    """Write `meta` as JSON to `path`, atomically."""
     write_atomic(Path(path), json_bytes(meta))
 
 
@@ -105,36 +113,14 @@ def sha256_file(path: str) -> str:
     return file_record(Path(path)).sha256
 
 
-def tokenizer_sha256(tokenizer: Any) -> str:
-    """What a cache records of its tokenizer: the sha256 of its model file.
-
-    A tokenizer without `model_path`, or with `None`, is told by what it does: the sha256 of its special ids and its
-    encoding of a probe text.
-
-    Raises:
-        UsageError: a `model_path` that is no path.
-    """
-    path = getattr(tokenizer, "model_path", None)
-    if path is not None and not isinstance(path, str | PathLike):
-        raise UsageError(f"the tokenizer's model_path is {shown(path)}; expected the path of its model, or None")
-    if path is not None and Path(path).is_file():
-        return sha256_file(str(path))
-    behaviour = {
-        "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
-        "probe": [int(token) for token in tokenizer.encode(_PROBE)],
-    }
-    return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()
-
-
 def open_meta(folder: Path) -> Meta:
     """The meta of a finished cache whose files all have their recorded size. Reads no tokens.
 
-    A meta with the keys of document 001 alone, as other programs write it, is completed from the files that are there;
-    see `has_checksums`.
+    A meta with the documented keys alone, as other programs write it, is completed from the files; see `has_checksums`.
 
     Raises:
-        CacheError: no cache, a foreign or newer format, not built, an edited or damaged meta, or a file that is missing
-            or of another size.
+        CacheError: no cache, another or a newer format, not built, an edited or damaged meta, or a file that is
+            missing or of another size.
     """
     if not folder.is_dir():
         found = "a file" if folder.exists() else "no such directory"
@@ -142,7 +128,7 @@ def open_meta(folder: Path) -> Meta:
     path = folder / META_NAME
     meta = read_meta(str(path))
     if meta.get("built") is False:
-        raise CacheError(f"{path}: a stub that says 'not built'; build this cache first")
+        raise CacheError(f"{path}: a stub, marked as not built; build this cache first")
     if not any(key in meta for key in OUR_KEYS):
         return completed(folder, meta)
     check_keys(path, meta, REQUIRED_KEYS, "token cache")
@@ -153,11 +139,11 @@ def open_meta(folder: Path) -> Meta:
         )
     check_fields(path, meta, FIELDS)
     check_special_ids(path, meta)
-    check_listed(path, meta)
+    check_file_records(path, meta)
     check_splits(path, meta, SPLITS, ("tokens",))
     _check_counts(path, meta)
     check_files(folder, meta["files"], manifest=META_NAME, patterns=DATA_FILES)
-    check_seal(path, meta)
+    check_manifest_hash(path, meta)
     return meta
 
 
@@ -169,20 +155,20 @@ def check_special_ids(path: Path, meta: Meta) -> None:
 
 
 def has_checksums(meta: Meta) -> bool:
-    """Does the meta record checksums of the files? That of another program, with document 001's keys alone, does not.
+    """Whether the meta records checksums of the files. A completed one (`completed`) does not.
 
-    The `sha256` of its files is then one of 64 samples of each, which tells two caches apart and finds no damage.
+    Its `sha256` values are hashes of 64 samples of each file. They distinguish two caches, but do not detect damage.
     """
     return not meta.get("without_checksums", False)
 
 
 def completed(folder: Path, meta: Meta) -> Meta:
-    """A meta with the keys of document 001 alone, and what the files say.
+    """Complete a meta that has the documented keys alone, from the files of the cache.
 
-    The document can be read either way, so the totals may stand at the top level or in `totals`.
+    The totals may be at the top level or in `totals`: the documentation can be read either way.
 
     Raises:
-        CacheError: a key is missing or wrong, or the files hold other numbers of tokens or examples than it says.
+        CacheError: a key is missing or wrong, or its counts differ from those of the files.
     """
     path = folder / META_NAME
     check_keys(path, meta, DOCUMENT_KEYS, "token cache")
@@ -214,13 +200,13 @@ def completed(folder: Path, meta: Meta) -> Meta:
 
 
 def _sft_names(folder: Path, split: str) -> list[Path]:
-    """The two files of a split; none where it is absent."""
+    """The two files of a split; none if the split is absent."""
     tokens, index = folder / tokens_name(split), folder / index_name(split)
     return [tokens, index] if tokens.is_file() or index.is_file() else []
 
 
 def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int]) -> bool:
-    """Is the last of the offsets the end of the tokens? The index may have it or not."""
+    """Whether the last offset is the end of the tokens, instead of the start of an example. Both are allowed."""
     if n == 0:
         return False
     last = np.fromfile(path, dtype="<i8", count=1, offset=start + 8 * (n - 1))
@@ -228,14 +214,14 @@ def _ends_with_the_file(path: Path, n: int, start: int, counts: Mapping[str, int
 
 
 def _sampled(path: Path) -> dict[str, Any]:
-    """A record of a file whose bytes are not all read."""
+    """The record of a file without reading all of it: its size, and the hash of 64 evenly spaced samples."""
     if not path.is_file():
         raise CacheError(f"{path}: no such file; expected tokens and index side by side. Copy the missing one")
     size = path.stat().st_size
     seen = hashlib.sha256(str(size).encode())
     with storage_errors("reading", path), path.open("rb") as file:
         for block in range(SAMPLES):
-            file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
+            file.seek(block * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))  # the last one ends with the file
             seen.update(file.read(SAMPLE_BYTES))
     return {"bytes": size, "sha256": f"samples:{seen.hexdigest()}", "crc32_blocks": ""}
 
@@ -247,22 +233,22 @@ def _check_counts(path: Path, meta: Meta) -> None:
     width = int(TOKEN_DTYPES[meta["token_dtype"]][-1])  # "<u2" has two bytes
     masked = sum(record["bytes"] for name, record in files if name in masks)
     if "mask_dtype" in meta and masked * width != tokens:
-        raise CacheError(f"{path}: masks and tokens do not go together. {REPAIR}")
+        raise CacheError(f"{path}: the masks have another number of entries than the tokens. {REPAIR}")
     if tokens != width * sum(split["tokens"] for split in meta["splits"].values()):
-        raise CacheError(f"{path}: files and splits count different tokens. {REPAIR}")
+        raise CacheError(f"{path}: files and splits have different numbers of tokens. {REPAIR}")
 
 
 def meta_beside(folder: Path, tokenizer: Any | None) -> Meta | None:
-    """The meta of a directory that a reader opens, or `None` where there is none; checked against `tokenizer` if given.
+    """The meta of a directory that a reader opens, `None` if there is none; checked against `tokenizer`, unless `None`.
 
     Raises:
-        CacheError: as `open_meta`; or no meta although a tokenizer is to be checked.
+        CacheError: as `open_meta`; or there is no meta although a tokenizer is to be checked.
         Mismatch: the cache was built with another tokenizer.
     """
     if not (folder / META_NAME).is_file():
         if tokenizer is not None:
             raise CacheError(
-                f"{folder / META_NAME}: not there, so the tokenizer cannot be checked; leave tokenizer out"
+                f"{folder / META_NAME}: does not exist, so the tokenizer cannot be checked; leave tokenizer out"
             )
         return None
     meta = open_meta(folder)

@@ -1,4 +1,7 @@
-"""Files as arrays, without reading them: a map costs microseconds and is shared by all processes of a machine."""
+"""Memory-mapped files of a cache: tokens, the index of examples, and windows and rows of them; and `verify_cache`.
+
+Mapping a file takes microseconds and reads nothing; all processes of a machine share the pages.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,22 @@ import numpy.typing as npt
 from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_name, mask_name, tokens_name
 from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.fields import REPAIR
-from niels_gpt.manifests import verify_files
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.manifests import verify_files
+from niels_gpt.storage.schema import REPAIR
 
-INDEX_PROBES = 1 << 16
-VERIFY_TOKENS = 1 << 22
+INDEX_PROBES = 1 << 16  # entries of an index that are checked when it is opened
+VERIFY_TOKENS = 1 << 22  # tokens per step of a verification
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 Int64s = npt.NDArray[np.int64]
 
 
 def map_tokens(path: Path, dtype: str) -> Tokens:
-    """The tokens of a headerless file as a read-only array, shape (n,).
+    """Map the tokens of a headerless file as a read-only array, shape (n,).
 
     Raises:
-        CacheError: missing, or a size that is no whole number of tokens.
+        CacheError: missing, or its size is not a multiple of the token size.
         StorageError: the file system refused.
     """
     if not path.is_file():
@@ -35,7 +38,7 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
     size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
         raise CacheError(
-            f"{path}: {size:,} bytes is no whole number of {8 * width}-bit tokens; the file is short or foreign"
+            f"{path}: {size:,} bytes is not a multiple of {width} bytes per token; the file is truncated or foreign"
         )
     if size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype=dtype)
@@ -44,13 +47,13 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
 
 
 class ExampleIndex:
-    """Where examples start and stop in a token file, from offsets with or without the file's end.
+    """Where examples start and stop in a token file, from its offsets; the end of the last example may be among them.
 
-    Of a long index only 65 536 evenly spaced entries are read when it is opened; `spans` looks at the drawn ones,
-    `verify` at all.
+    When a long index is opened, only 65 536 evenly spaced entries are checked; `spans` checks those it returns, and
+    `verify_cache` all.
 
     Raises:
-        CacheError: missing, not an int64 `.npy`, or offsets that do not start at 0, grow, and stay in the file.
+        CacheError: missing, not an int64 `.npy`, or the offsets do not start at 0, do not grow, or leave the file.
     """
 
     def __init__(self, path: Path, n_tokens: int) -> None:
@@ -71,7 +74,7 @@ class ExampleIndex:
         return len(self.offsets)
 
     def check_growing(self, *, step: int = 1) -> None:
-        """Raise `CacheError` at the first of every `step`-th offset that is not above the one before it."""
+        """Raise `CacheError` if an offset is not above the one before, looking at every `step`-th one."""
         probes = self.offsets[::step]
         wrong = np.flatnonzero(probes[1:] <= probes[:-1])
         if wrong.size:
@@ -85,7 +88,7 @@ class ExampleIndex:
         """Start and stop of each example, in tokens, both int64 of the shape of `examples`.
 
         Raises:
-            CacheError: an example stops at or before its start.
+            CacheError: an example is empty or ends before it starts.
         """
         starts = self.offsets[examples]
         stops = self.offsets[np.minimum(examples + 1, len(self) - 1)]
@@ -107,7 +110,7 @@ def _load_npy(path: Path) -> Int64s:
 
 
 def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """Every run of `width` neighbouring tokens as the rows of a view, shape (n - width + 1, width); none if too short.
+    """All windows of `width` neighbouring tokens as a view, shape (n - width + 1, width); no rows if too few tokens.
 
     ::
 
@@ -120,7 +123,7 @@ def windows(tokens: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
 
 
 class RowReader:
-    """Reads runs of values from any places of a mapped file as the rows of an array.
+    """Reads `n` values from each of several places of a mapped file, as the rows of an array.
 
     ::
 
@@ -129,7 +132,7 @@ class RowReader:
 
     Args:
         values: shape (n,), any dtype.
-        width: the longest run that will be asked for.
+        width: the largest `n` that will be read.
     """
 
     def __init__(self, values: npt.NDArray[Any], width: int) -> None:
@@ -137,26 +140,26 @@ class RowReader:
         self._windows = windows(values, width)
 
     def read(self, starts: npt.NDArray[np.integer[Any]], n: int) -> npt.NDArray[Any]:
-        """`n` values from each start, a new array of shape (len(starts), n); `n` at most the width, starts inside."""
+        """`n` values from each start, a new array of shape (len(starts), n); `n` at most the width."""
         if starts.size and starts.max() < len(self._windows):
-            return self._windows[starts, :n]  # one copy per row
-        whole = starts < len(self._windows)
+            return self._windows[starts, :n]  # the common case: one copy per row
+        # Near the end of the file there is no window of the full width: those rows are read value by value.
+        inside = starts < len(self._windows)
         rows = np.empty((len(starts), n), dtype=self._values.dtype)
-        rows[whole] = self._windows[starts[whole], :n]
-        # Too near the file's end for a run of the full width: value by value, slower and seldom.
-        places = starts[~whole, None] + np.arange(n)
-        rows[~whole] = self._values[np.minimum(places, len(self._values) - 1)]
+        rows[inside] = self._windows[starts[inside], :n]
+        places = starts[~inside, None] + np.arange(n)
+        rows[~inside] = self._values[np.minimum(places, len(self._values) - 1)]
         return rows
 
 
 def verify_cache(folder: Path, progress: Progress = SILENT) -> Iterator[str]:
-    """Read a whole cache and yield one line for each thing that is wrong; nothing if all is well.
+    """Read a whole cache and yield one line for each problem.
 
-    Every byte is compared with the recorded checksums, where another program has not left them out; every token must be
-    in the vocabulary, every index must grow.
+    Every byte is compared with the recorded checksums (if the meta has them), every token with the vocabulary size, and
+    every index must grow.
 
     Raises:
-        CacheError: the cache cannot be opened at all.
+        CacheError: the cache cannot be opened.
     """
     meta = open_meta(folder)
     damaged = list(verify_files(folder, meta["files"], progress)) if has_checksums(meta) else []

@@ -1,4 +1,4 @@
-"""Random windows of a token stream (document 001)."""
+"""`PretrainTokenStreamDataset`: random windows of a token stream, from the shards of a pretraining cache."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class PretrainTokenStreamDataset:
     """Draws windows of T + 1 tokens from the shards of one split; every window of every shard is equally likely.
 
     Args:
-        shards_dir: holds `shard_*.bin`; beside it a `meta.json`, if a build of ours wrote it. Without one the shards
-            are taken as little-endian uint16, as document 001 says.
+        shards_dir: the directory of `shard_*.bin`, with the cache's `meta.json` in its parent. Without a `meta.json`
+            the tokens are little-endian uint16.
         T: length of `x` and `y`, in tokens. Shards shorter than T + 1 are skipped.
         device: where batches go.
-        tokenizer: if given, a cache that was built with another one is refused.
+        tokenizer: if not `None`, a cache that was built with another one is refused.
 
     Attributes:
-        n_windows: how many different windows can be drawn.
+        n_windows: number of different windows that can be drawn.
 
     Raises:
         UsageError: `T` below 1, or larger than every shard allows (the sizes are named); or no such device.
-        CacheError: no shards, an unfinished cache, or a shard that is short, long, missing or foreign.
+        CacheError: no shards, an unfinished cache, or a shard that is missing or of a wrong size.
         Mismatch: the cache was built with another tokenizer.
     """
 
@@ -71,19 +71,19 @@ class PretrainTokenStreamDataset:
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
 
     def _gather(self, numbers: Int64s) -> Tokens:
-        """The windows of these numbers as rows of a new array, shape (B, T + 1). The loop is over the shards hit."""
+        """The windows of these numbers as the rows of a new array, shape (B, T + 1)."""
         if len(self._windows) == 1:
             return self._windows[0][numbers]
         shard = np.searchsorted(self._starts, numbers, side="right") - 1
         offset = numbers - self._starts[shard]
         rows = np.empty((len(numbers), self.T + 1), dtype=self._dtype)
-        for hit in set(shard.tolist()):
+        for hit in set(shard.tolist()):  # one copy per shard, not per window
             here = shard == hit
             rows[here] = self._windows[hit][offset[here]]
         return rows
 
     def __getstate__(self) -> dict[str, Any]:
-        """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
+        """The arguments, so that a data loader's worker maps the files again instead of receiving their contents."""
         return {"shards_dir": str(self.shards_dir), "T": self.T, "device": self.device}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class PretrainTokenStreamDataset:
 
 
 def _find_shards(folder: Path, tokenizer: Any | None) -> tuple[str, list[Path]]:
-    """The token dtype and the shards of a split, checked against the cache's meta where there is one."""
+    """The token dtype and the shards of a split, checked against the cache's `meta.json` if there is one."""
     if not folder.is_dir():
         raise CacheError(f"{folder}: no such directory; expected the train or val directory of a pretrain cache")
     paths = sorted(folder.glob("shard_*.bin"))

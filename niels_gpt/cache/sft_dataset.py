@@ -1,4 +1,4 @@
-"""Conversations with masked targets (document 001)."""
+"""`SFTExampleDataset`: random examples of an SFT cache, with masked targets."""
 
 from __future__ import annotations
 
@@ -25,23 +25,28 @@ from niels_gpt.ranges import TOKEN_ID
 
 
 class SFTExampleDataset:
-    """Draws whole examples, cut to their first T + 1 tokens or padded with `eot_id` to as many.
+    """Draws examples, each cut or padded (with `eot_id`) to T + 1 tokens.
 
-    In a cache that a renderer built, its mask tells what is trained; else the sentinels do.
+    The loss mask comes from the mask file of a cache that a renderer built, else from the sentinels::
+
+        tokens   U u E A a a E          U, A: user and assistant sentinel, E: end-of-turn
+        x        U u E A a a
+        y        u E A a a E
+        y_masked . . . a a E            . is -100
 
     Args:
         tokens_path: tokens of all examples, one after the other.
         idx_path: int64 start offsets, with or without the end.
         T: length of `x` and `y`, in tokens.
         device: where batches go.
-        eot_id: the end-of-turn sentinel, which also pads. Padding is told by position: a real end-of-turn stays
-            trained, a padded one never is.
+        eot_id: the end-of-turn sentinel, which is also the padding. Padding is masked by position, so a real
+            end-of-turn is trained and a padded one never is.
         asst_id: the assistant sentinel; by default from the `meta.json` beside the files.
-        tokenizer: if given, a cache that was built with another one is refused.
+        tokenizer: if not `None`, a cache that was built with another one is refused.
 
     Raises:
-        UsageError: `T` below 1, no such device, or `asst_id` neither given nor recorded.
-        CacheError: a file is missing, short or foreign, an unfinished cache, or no examples.
+        UsageError: `T` below 1, no such device, or `asst_id` is neither passed nor recorded.
+        CacheError: a file is missing or of a wrong size, the cache is unfinished, or it has no examples.
         Mismatch: the cache records another tokenizer or other sentinels.
     """
 
@@ -70,7 +75,7 @@ class SFTExampleDataset:
         self._index = ExampleIndex(self.idx_path, len(tokens))
         self._rows = RowReader(tokens, T + 1)
         if len(self) == 0:
-            raise CacheError(f"{idx_path}: no examples in it; use the other split or build with more data")
+            raise CacheError(f"{idx_path}: holds no examples; use the other split or build with more data")
 
     def __len__(self) -> int:
         return len(self._index)
@@ -96,8 +101,8 @@ class SFTExampleDataset:
         `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
         """
         starts, lengths = self._places(examples)
-        # n is the longest example's length, cut to T + 1: work on columns that all rows would pad is spared. What
-        # follows an example in a row is what follows it in the file.
+        # n: the length of the longest example, at most T + 1, so that no column is only padding. After a shorter
+        # example its row continues with the next tokens of the file; `own` masks those.
         n = int(lengths.max(initial=1))
         ids = self._rows.read(starts, n)
         own = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
@@ -112,12 +117,12 @@ class SFTExampleDataset:
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y), cast(torch.LongTensor, y_masked)
 
     def _places(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
-        """Where each example starts, and how many of its tokens a row holds."""
+        """The start of each example, and how many of its tokens fit into a row."""
         starts, stops = self._index.spans(examples)
         return starts, np.minimum(stops - starts, self.T + 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Maps are reopened, not copied, when a data loader's worker receives the dataset."""
+        """The arguments, so that a data loader's worker maps the files again instead of receiving their contents."""
         return {
             "tokens_path": str(self.tokens_path),
             "idx_path": str(self.idx_path),
@@ -132,7 +137,7 @@ class SFTExampleDataset:
 
 
 def _mask_beside(tokens_path: Path, meta: Meta | None, n: int, T: int) -> RowReader | None:
-    """The mask that a renderer's cache has; `None` where sentinels tell what is trained.
+    """The mask file of a cache that a renderer built; `None` for a cache with sentinels.
 
     Raises:
         CacheError: the mask is not as long as the tokens.
@@ -142,20 +147,20 @@ def _mask_beside(tokens_path: Path, meta: Meta | None, n: int, T: int) -> RowRea
     path = tokens_path.with_name(tokens_path.name.replace("_tokens.bin", "_mask.bin"))
     mask = map_tokens(path, "|u1")
     if len(mask) != n:
-        raise CacheError(f"{path}: {len(mask):,} entries for {n:,} tokens; expected one each. Build the cache again")
+        raise CacheError(f"{path}: {len(mask):,} entries for {n:,} tokens; expected one per token. Build it again")
     return RowReader(mask, T + 1)
 
 
-def _agreed(name: str, given: int | None, recorded: dict[str, int], path: Path) -> int:
-    """The sentinel's id: what was given and what is recorded must agree where both are there."""
-    if given is None and name not in recorded:
+def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path) -> int:
+    """The id of a sentinel: the recorded one or the passed one, which must agree if there are both."""
+    if passed is None and name not in recorded:
         raise UsageError(
-            f"{path}: no {META_NAME} beside it names the {name} sentinel; pass {name}_id, or build the cache with "
+            f"{path}: no {META_NAME} beside it records the {name} sentinel; pass {name}_id, or build the cache with "
             "niels-gpt cache build-sft"
         )
-    given = None if given is None else TOKEN_ID.whole(given, f"{name}_id")
-    if given is not None and name in recorded and given != recorded[name]:
+    passed = None if passed is None else TOKEN_ID.whole(passed, f"{name}_id")
+    if passed is not None and name in recorded and passed != recorded[name]:
         raise Mismatch(
-            f"{path}: built with {name} id {recorded[name]} but opened with {name}_id={given}; pass the former"
+            f"{path}: built with {name} id {recorded[name]} but opened with {name}_id={passed}; pass the former"
         )
-    return int(recorded[name] if given is None else given)
+    return int(recorded[name] if passed is None else passed)

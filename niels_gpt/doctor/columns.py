@@ -1,4 +1,13 @@
-"""Columns of a tokenised dataset, under the names that other tools give them, as `TokenRows`."""
+"""Columns of a tokenised dataset, under the names that other tools use, as `TokenRows`.
+
+::
+
+    input_ids, tokens                          the ids
+    labels                                     trained where not -100
+    assistant_masks, completion_mask, ...      trained where all of them are 1, as in TRL; not used beside labels
+    attention_mask                             0 is padding; numbers above 1 count the texts of a packed row
+    position_ids, seq_lengths                  where the texts of a packed row begin
+"""
 
 from __future__ import annotations
 
@@ -21,7 +30,7 @@ KNOWN: Final = (*IDS, *ALIGNED, LENGTHS)
 
 @dataclass(frozen=True)
 class Column:
-    """Lists of numbers, one after the other: `flat` of shape (all,), `lengths` of shape (rows,)."""
+    """A column of lists of numbers: all values, and the length of each row's list, int64 of shape (rows,)."""
 
     flat: np.ndarray[Any, Any]
     lengths: Int64s
@@ -29,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Problem:
-    """A row (by its place among those given) that cannot be used, or not wholly."""
+    """A row that cannot be used, or only in part: the rule that reports it, its index in the slice, and a note."""
 
     rule: str
     row: int
@@ -42,35 +51,36 @@ def is_tokenised(names: Sequence[str] | Mapping[str, Any]) -> bool:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], list[Problem]]:
-    """Columns from rows as objects; a row whose column is no list of numbers is given back as a problem."""
+    """Columns from rows as objects; a row with a column that is not a list of numbers is a problem."""
     columns: dict[str, Column] = {}
     problems: list[Problem] = []
     names = [name for name in KNOWN if any(row.get(name) is not None for row in rows)]
     for name in names:
         lists: list[Sequence[Any]] = []
         for number, row in enumerate(rows):
-            held = row.get(name)
-            usable = held is None or _is_numbers(held, whole=name not in MASKS)
+            values = row.get(name)
+            usable = values is None or _is_numbers(values, whole=name not in MASKS)
             if not usable:
-                problems.append(Problem("unusable-row", number, f"{name} is no list of numbers"))
-            lists.append(held if usable and held is not None else ())
+                problems.append(Problem("unusable-row", number, f"{name} is not a list of numbers"))
+            lists.append(values if usable and values is not None else ())
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         kind = np.float64 if name in MASKS else np.int64
         columns[name] = Column(np.fromiter(chain.from_iterable(lists), dtype=kind, count=int(lengths.sum())), lengths)
     return columns, problems
 
 
-def _is_numbers(held: Any, *, whole: bool) -> bool:
-    """A list of numbers that fit into 64 bits."""
-    if isinstance(held, np.ndarray):
-        return held.ndim == 1 and held.dtype.kind in ("iub" if whole else "iubf")
-    if not isinstance(held, list | tuple) or not set(map(type, held)) <= ({int, bool} if whole else {int, bool, float}):
+def _is_numbers(values: Any, *, whole: bool) -> bool:
+    """A list or array of numbers that fit into 64 bits; with `whole`, integers."""
+    if isinstance(values, np.ndarray):
+        return values.ndim == 1 and values.dtype.kind in ("iub" if whole else "iubf")
+    allowed = {int, bool} if whole else {int, bool, float}
+    if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
         return False
-    return not held or (min(held) >= -(2**63) and max(held) < 2**63)
+    return not values or (min(values) >= -(2**63) and max(values) < 2**63)
 
 
 def columns_of_arrow(batch: Any) -> dict[str, Column]:
-    """Columns from an Arrow record batch or table chunk; other columns than the known are left alone."""
+    """Columns from an Arrow record batch; unknown columns, and columns that are not lists of numbers, are ignored."""
     import pyarrow as pa
 
     columns: dict[str, Column] = {}
@@ -80,6 +90,7 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
             continue
         column = batch.column(at)
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+            # Other columns under these names, such as `tokens` as text, are not ids.
             if not pa.types.is_fixed_size_list(column.type):
                 continue
             column = column.cast(pa.list_(column.type.value_type))
@@ -87,7 +98,8 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
         if not (pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)):
             continue
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        flat = column.flatten().fill_null(False if pa.types.is_boolean(value) else -1)  # a null id is no id
+        # A null id becomes -1, which is reported as outside the vocabulary.
+        flat = column.flatten().fill_null(False if pa.types.is_boolean(value) else -1)
         columns[name] = Column(flat.to_numpy(zero_copy_only=False), lengths)
     return columns
 
@@ -95,10 +107,13 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
 def token_rows(
     columns: Mapping[str, Column], numbers: Int64s, wheres: Sequence[str]
 ) -> tuple[TokenRows, list[Problem]]:
-    """Rows from columns; rows that are empty or whose columns do not fit are left out and told.
+    """Rows from columns.
 
     Args:
-        numbers, wheres: of each row.
+        numbers, wheres: number and place of each row.
+
+    Returns:
+        The usable rows; and the others, empty or with columns of different lengths, as problems in order of rows.
     """
     ids = next(
         (columns[name] for name in IDS if name in columns), Column(np.zeros(0), np.zeros(len(numbers), np.int64))
@@ -113,19 +128,20 @@ def token_rows(
                 Problem("unusable-row", row, f"{ids.lengths[row]:,} ids and {columns[name].lengths[row]:,} {name}")
                 for row in np.flatnonzero(wrong).tolist()
             ]
+            # A row is left out at its first misfit, so it is reported once.
             usable &= ~wrong
-    kept = {name: _kept(column, usable) for name, column in columns.items()}
+    values = {name: _select_rows(column, usable) for name, column in columns.items()}
     starts = np.concatenate(([0], np.cumsum(ids.lengths[usable])))
-    labels, trained, origin = _trained(kept)
-    attended = kept["attention_mask"] > 0 if "attention_mask" in kept else None
+    labels, trained, origin = _trained(values)
+    attended = values["attention_mask"] > 0 if "attention_mask" in values else None
     chosen = np.flatnonzero(usable)
-    documents, misfits = _documents(kept, columns, usable, starts, attended)
+    documents, misfits = _documents(values, columns, usable, starts, attended)
     problems += [Problem("packing-lengths", int(chosen[row]), note) for row, note in misfits]
-    own = next((name for name in IDS if name in kept), None)
+    ids_name = next((name for name in IDS if name in values), None)
     rows = TokenRows(
         numbers=numbers[chosen],
         wheres=[wheres[row] for row in chosen.tolist()],
-        ids=kept[own].astype(np.int64) if own else np.zeros(0, np.int64),
+        ids=values[ids_name].astype(np.int64) if ids_name else np.zeros(0, np.int64),
         starts=starts,
         trained=trained,
         labels=labels,
@@ -136,56 +152,67 @@ def token_rows(
     return rows, sorted(problems, key=lambda problem: problem.row)
 
 
-def _kept(column: Column, usable: Bools) -> np.ndarray[Any, Any]:
+def _select_rows(column: Column, usable: Bools) -> np.ndarray[Any, Any]:
+    """The values of the usable rows: usable # . and lengths 2 3 select # # . . .."""
     return column.flat if usable.all() else column.flat[np.repeat(usable, column.lengths)]
 
 
-def _trained(kept: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Int64s | None, Bools | None, str]:
-    """Labels, what is trained, and the column that says so: labels first, else all masks together, as TRL does."""
-    if "labels" in kept:
-        labels = kept["labels"].astype(np.int64)
+def _trained(values: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Int64s | None, Bools | None, str]:
+    """Labels, what is trained, and the column that this comes from: labels first, else all masks, as in TRL."""
+    if "labels" in values:
+        labels = values["labels"].astype(np.int64)
         return labels, labels != IGNORE_INDEX, "labels"
-    masks = [name for name in MASKS if name in kept]
+    masks = [name for name in MASKS if name in values]
     if not masks:
         return None, None, ""
-    trained = np.logical_and.reduce([kept[name] > 0 for name in masks])
+    # Masks may be floats; any weight above 0 trains the token.
+    trained = np.logical_and.reduce([values[name] > 0 for name in masks])
     return None, trained, ", ".join(masks)
 
 
 def _documents(
-    kept: Mapping[str, np.ndarray[Any, Any]],
+    values: Mapping[str, np.ndarray[Any, Any]],
     columns: Mapping[str, Column],
     usable: Bools,
     starts: Int64s,
     attended: Bools | None,
 ) -> tuple[Int64s | None, list[tuple[int, str]]]:
-    """The number of each token's text, by whichever column tells it; and what does not fit."""
+    """A number for the text of each token, from the first column that has it, and `(row, note)` where it is wrong.
+
+    `None` where no column separates texts.
+    """
     n, lengths = int(starts[-1]), np.diff(starts)
-    if LENGTHS in kept and n:
+    if LENGTHS in values and n:
         counts = columns[LENGTHS].lengths[usable]
-        return _by_lengths(kept[LENGTHS].astype(np.int64), counts, lengths, starts)
-    if "position_ids" in kept and n:
-        return _by_positions(kept["position_ids"].astype(np.int64), starts, attended)
-    if "attention_mask" in kept and n and int(kept["attention_mask"].max()) > 1:
-        return kept["attention_mask"].astype(np.int64), []
+        return _by_lengths(values[LENGTHS].astype(np.int64), counts, lengths, starts)
+    if "position_ids" in values and n:
+        return _by_positions(values["position_ids"].astype(np.int64), starts, attended)
+    if "attention_mask" in values and n and int(values["attention_mask"].max()) > 1:
+        return values["attention_mask"].astype(np.int64), []
     return None, []
 
 
 def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -> tuple[Int64s, list[tuple[int, str]]]:
-    """::
+    """Numbers of texts from their lengths.
 
-    seq_lengths  [2 1] [3]      rows of 3 and 3      documents  1 1 2 3 3 3
+    ::
+
+        seq_lengths  [2 1] [3]      rows of 3 and 3      documents  1 1 2 3 3 3
+
+    Args:
+        flat: `seq_lengths` of all rows. counts: how many each row has. lengths: tokens of each row.
     """
     owner = np.repeat(np.arange(len(counts)), counts)
-    flat = np.clip(flat, -1, 1 << 40)  # longer than any row, and no sum of such lengths overflows
+    flat = np.clip(flat, -1, 1 << 40)  # above any real length, and sums of such numbers do not overflow
     sums = np.bincount(owner, weights=flat, minlength=len(counts)).astype(np.int64)
     wrong = (sums != lengths) | (np.bincount(owner, weights=flat <= 0, minlength=len(counts)) > 0)
     notes = [
-        (row, f"seq_lengths add up to {sums[row]:,} (all must be above 0); the row has {lengths[row]:,} ids")
+        (row, f"seq_lengths add up to {sums[row]:,} and must all be above 0; the row has {lengths[row]:,} ids")
         for row in np.flatnonzero(wrong).tolist()
     ]
     first = np.zeros(int(starts[-1]), dtype=np.int64)
     first[starts[:-1]] = 1
+    # A text begins where those before it in its row end: 0 2 3 of all rows, minus 0 0 3 for the texts of rows before.
     inside = np.concatenate(([0], np.cumsum(flat)))[:-1]
     base = np.concatenate(([0], np.cumsum(sums)))[:-1]
     fine = ~wrong[owner]
@@ -194,18 +221,20 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
 
 
 def _by_positions(positions: Int64s, starts: Int64s, attended: Bools | None) -> tuple[Int64s, list[tuple[int, str]]]:
-    """::
+    """Numbers of texts from positions, which restart at 0.
 
-    position_ids  0 1 0 1 2 | 0 1      documents  1 1 2 2 2 3 3
+    ::
+
+        position_ids  0 1 0 1 2 | 0 1      documents  1 1 2 2 2 3 3
     """
     first = positions == 0
     first[starts[:-1]] = True
     counts_on = np.ones(len(positions), dtype=np.bool_)
     counts_on[1:] = positions[1:] == positions[:-1] + 1
-    odd = ~counts_on & (positions != 0)
-    odd[starts[:-1]] = positions[starts[:-1]] != 0
-    if attended is not None:  # what stands at padding is read by nobody
-        odd &= attended & np.concatenate(([True], attended[:-1]))
-    rows = np.searchsorted(starts, np.flatnonzero(odd), side="right") - 1
+    wrong = ~counts_on & (positions != 0)
+    wrong[starts[:-1]] = positions[starts[:-1]] != 0
+    if attended is not None:  # positions of padding are not used
+        wrong &= attended & np.concatenate(([True], attended[:-1]))
+    rows = np.searchsorted(starts, np.flatnonzero(wrong), side="right") - 1
     notes = [(int(row), "position_ids neither count up by one nor restart at 0") for row in np.unique(rows)]
     return np.cumsum(first), notes

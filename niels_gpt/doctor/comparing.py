@@ -1,4 +1,4 @@
-"""Two formats on the same conversations: the built-in probes, and the user's own."""
+"""Drift: two tokenizers or templates on the same conversations, the built-in probes and the user's own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.doctor.chats import ChatRow, chat_rows
-from niels_gpt.doctor.kit import is_renderer, renderer_for
-from niels_gpt.doctor.learning import AnyRenderer
-from niels_gpt.doctor.pool import examined
-from niels_gpt.doctor.probes import PROBES
-from niels_gpt.doctor.reading import Opened, is_tokenizer
+from niels_gpt.doctor.context import is_renderer, renderer_for
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.examine import examine_slices
+from niels_gpt.doctor.layout_inference import PROBES, AnyRenderer
+from niels_gpt.doctor.open_input import Opened, is_tokenizer
+from niels_gpt.doctor.rows import ChatRow, chat_rows
 from niels_gpt.doctor.rules import drift
 from niels_gpt.doctor.slices import Slice, decoded
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import TemplateError, UsageError
 from niels_gpt.messages import normalise
 from niels_gpt.progress import Progress
@@ -22,88 +21,92 @@ from niels_gpt.progress import Progress
 Sides = tuple[AnyRenderer, AnyRenderer]
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The two formats, and how conversations are written in the input."""
-
-    sides: Sides
-    dialect: str
-    keep: int
-
-    def examine(self, part: Slice) -> Tally:
-        """Compare the two on the conversations of a slice."""
-        numbers, payload = part
-        tally = Tally(self.keep)
-        tally.sums["rows"] = len(numbers)
-        chats = chat_rows(numbers, decoded(payload), self.dialect, tally)
-        tally.sums["tokens"] = drift.check(*self.sides, chats, tally)
-        return tally
-
-
-def compared(
-    sides: Sides, opened: Opened | None, sample: int | None, seed: int, workers: int, keep: int, progress: Progress
-) -> tuple[Tally, dict[str, Any]]:
-    """Both on the conversations of an input, if there is one, and on the probes.
-
-    Rows are those of the input; the probes are numbered behind them.
-    """
-    tally, told = Tally(keep), dict[str, Any]()
-    behind = 0
-    if opened is not None:
-        progress.begin(f"comparing on {opened.name}", total=sample or opened.count(), unit="rows")
-        for part in examined(Comparison(sides, opened.dialect, keep), opened.slices(sample, seed), workers):
-            tally.merge(part)
-            behind += part.sums["rows"]
-            progress.advance(part.sums["rows"])
-        told = {"chats": opened.name, "conversations": behind}
-        if sample is not None:
-            told |= {"sample": sample, "seed": seed}
-            behind = opened.count() or behind
-    probed = _on_probes(sides, behind, keep)
-    if opened is not None:
-        for rule in drift.RULES:
-            for name, part in (("conversations", tally), ("probes", probed)):
-                held = part.hits.get(rule.id)
-                tally.sums[f"{rule.id}: {name}"] = held.rows if held is not None else 0
-    tally.merge(probed)
-    return tally, told
-
-
-def _on_probes(sides: Sides, first: int, keep: int) -> Tally:
-    tally = Tally(keep)
-    tally.sums["rows"] = len(PROBES)
-    chats = [
-        ChatRow(number, f"probe {name!r}", normalise(messages), tools)  # type: ignore[arg-type]
-        for number, (name, messages, tools) in enumerate(PROBES, start=first)
-    ]
-    tally.sums["tokens"] = drift.check(*sides, chats, tally)
-    return tally
-
-
-def sides_of(one: Any, other: Any, tokenizer: Any, renderer: Any, date: str | None) -> Sides:
-    """The two to compare: each a renderer, a tokenizer directory, or a template file with `tokenizer`.
+def open_sides(one: Any, other: Any, tokenizer: Any, renderer: Any, date: str | None) -> Sides:
+    """The two to compare: each is a renderer, a tokenizer directory, or a template file together with `tokenizer`.
 
     Raises:
         UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
     """
-    return _side(one, tokenizer, renderer, date), _side(other, tokenizer, renderer, date)
+    return _open_side(one, tokenizer, renderer, date), _open_side(other, tokenizer, renderer, date)
 
 
-def _side(given: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
-    """One side of a comparison: a renderer, a tokenizer directory, or a template file with `tokenizer`.
-
-    Raises:
-        UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
-    """
-    if is_renderer(given):
-        return given
-    path = Path(str(given))
+def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
+    if is_renderer(side):
+        return side
+    path = Path(str(side))
     if path.is_file() and not is_tokenizer(path):
         if tokenizer is None:
             raise UsageError(f"{path}: a template needs a tokenizer; pass --tokenizer DIR")
-        _, made = renderer_for(tokenizer, path.read_text(encoding="utf-8"), None, date)
+        _, opened = renderer_for(tokenizer, path.read_text(encoding="utf-8"), None, date)
     else:
-        _, made = renderer_for(given, None, renderer, date)
-    if made is None:
-        raise TemplateError(f"{given}: no chat template to compare; add chat_template.jinja, or name --renderer")
-    return made
+        _, opened = renderer_for(side, None, renderer, date, own_template=True)
+    if opened is None:
+        raise TemplateError(f"{side}: no chat template to compare; add chat_template.jinja, or name --renderer")
+    return opened
+
+
+def compare_formats(
+    sides: Sides,
+    opened: Opened | None,
+    sample: int | None,
+    seed: int,
+    workers: int,
+    max_evidence: int,
+    progress: Progress,
+) -> tuple[Counters, dict[str, Any]]:
+    """Compare on the conversations of an input, if there is one, and on the probes.
+
+    Returns:
+        What was found, and a description of the input for the report's `source`. Probes are numbered after the rows of
+        the input.
+    """
+    counters, description = Counters(max_evidence), dict[str, Any]()
+    first_probe = 0
+    if opened is not None:
+        progress.begin(f"comparing on {opened.name}", total=sample or opened.count(), unit="rows")
+        comparison = Comparison(sides, opened.dialect, max_evidence)
+        for part in examine_slices(comparison, opened.slices(sample, seed), workers):
+            counters.merge(part)
+            first_probe += part.sums["rows"]
+            progress.advance(part.sums["rows"])
+        description = {"chats": opened.name, "conversations": first_probe}
+        if sample is not None:
+            description |= {"sample": sample, "seed": seed}
+            first_probe = opened.count() or first_probe
+    on_probes = _compare_probes(sides, first_probe, max_evidence)
+    if opened is not None:
+        for rule in drift.RULES:
+            for name, part in (("conversations", counters), ("probes", on_probes)):
+                hits = part.hits.get(rule.id)
+                counters.sums[f"{rule.id}: {name}"] = hits.rows if hits is not None else 0
+    counters.merge(on_probes)
+    return counters, description
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The examiner of a comparison: the two renderers, and the dialect in which conversations are stored."""
+
+    sides: Sides
+    dialect: str
+    max_evidence: int
+
+    def examine(self, part: Slice) -> Counters:
+        """Compare the two on the conversations of a slice."""
+        numbers, payload = part
+        counters = Counters(self.max_evidence)
+        counters.sums["rows"] = len(numbers)
+        chats = chat_rows(numbers, decoded(payload), self.dialect, counters)
+        counters.sums["tokens"] = drift.check(*self.sides, chats, counters)
+        return counters
+
+
+def _compare_probes(sides: Sides, first_number: int, max_evidence: int) -> Counters:
+    counters = Counters(max_evidence)
+    counters.sums["rows"] = len(PROBES)
+    chats = [
+        ChatRow(number, f"probe {name!r}", normalise(messages), tools)  # type: ignore[arg-type]
+        for number, (name, messages, tools) in enumerate(PROBES, start=first_number)
+    ]
+    counters.sums["tokens"] = drift.check(*sides, chats, counters)
+    return counters

@@ -1,4 +1,7 @@
-"""How a format lays out its turns, as learned from probes, and turns found by it in ids of any origin."""
+"""How a format writes its turns in ids (`Layout`), and finding turns by it in rows that came without any facts.
+
+`layout_inference` makes a layout from a renderer; two more are known without one: sentinels, and plain text.
+"""
 
 from __future__ import annotations
 
@@ -12,52 +15,61 @@ from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, Int64s, TokenRows, Tu
 from niels_gpt.forks import cached_property
 
 Ids = tuple[int, ...]
-_WHITE = 4  # tokens of white space that are looked at behind an opener
-_Part = tuple[int, int]  # an id, or a number of bytes of white space
+_WHITE = 4  # tokens of white space that are looked at after an opener; formats write one or two
+# An id and 0, or 0 and a number of bytes of white space, whichever tokens spell it.
+_Part = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the turns of a format look like in ids.
+    """What the turns of a format look like in ids. A part of it for ChatML, without the system role::
+
+        openers  (1, (<|im_start|>, user)), (2, (<|im_start|>, assistant))      stops  (<|im_end|>,)
+        supplied (newline,), or (newline, <think>) where the generation prompt opens a think block
 
     Attributes:
-        openers: `(role, ids)`: what begins a turn, without white space and think tags behind it.
-        supplied: what a generation prompt may put behind the assistant's opener, longest first.
-        stops: the ids that end an assistant's turn. closes: an assistant's turn has a stop of its own; where it has
-            none, the next turn's opener ends it, and `stops` are openers.
-        preamble: control tokens that begin a text once; bos: the one that the tokenizer calls so.
-        structural: ids that renderings of the probes hold. firsts: those that they begin with, if control tokens all.
+        openers: `(role, ids)`: what begins a turn, without the white space and think tags after it.
+        supplied: what a generation prompt may write after the assistant's opener, longest first.
+        stops: the ids that end an assistant turn.
+        has_own_stop: assistant turns end in a token of their own. Without it (GLM) the opener of the next turn ends
+            them, and `stops` are these openers.
+        preamble: control tokens that begin a text and come nowhere else. bos: the tokenizer's own bos token.
+        template_ids: all ids in the renderings of the probes.
         pad: the tokenizer's padding token.
-        joins: the model itself writes the assistant's opener between parts of what it says (gpt-oss's channels).
-        controls: control tokens, which no text becomes.
-        known: all ids that serving stops at.
-        think: ids of the tags around reasoning, where they are tokens.
-        blank: int64 of shape (vocab_size,), the bytes of tokens of nothing but white space, 0 for all others.
+        controls: control tokens, which no ordinary text is encoded as.
+        serving_stops: all ids that serving stops at.
+        think: ids of `<think>` and `</think>`, where each is one token.
+        white_bytes: int64 of shape (vocab_size,): the bytes of tokens that are nothing but white space, 0 for others.
         vocab_size: all ids are below it.
-        gaps: of each opener the bytes of white space behind it, in all probes at least.
-        heads: first ids of openers that are control tokens, each with the ids that followed it in a probe.
-        trusted: the turns of every probe were found exactly where the renderer wrote them. `doubt` says what was not.
+        trusted: the turns of every probe were found exactly where the renderer wrote them.
+        untrusted_because: what was not found; empty if trusted.
+        first_ids: ids that renderings of the probes begin with; empty if one of them could be ordinary text.
+        repeats_opener: the model itself writes the assistant's opener between parts of an answer (gpt-oss's channels).
+        min_white_space: for each opener the fewest bytes of white space that follow it in the probes.
+        header_pairs: `(first id of an opener, the id after it)` as seen in the probes, for openers that begin with a
+            control token.
+        names: text of added tokens, by id.
     """
 
     openers: tuple[tuple[int, Ids], ...]
     supplied: tuple[Ids, ...]
     stops: Ids
-    closes: bool
+    has_own_stop: bool
     preamble: Ids
     bos: int | None
-    structural: frozenset[int]
+    template_ids: frozenset[int]
     pad: int | None
     controls: frozenset[int]
-    known: frozenset[int]
+    serving_stops: frozenset[int]
     think: tuple[int, int] | None
-    blank: Int64s
+    white_bytes: Int64s
     vocab_size: int
     trusted: bool = True
-    doubt: str = ""
-    firsts: frozenset[int] = frozenset()
-    joins: bool = False
-    gaps: tuple[int, ...] = ()
-    heads: frozenset[tuple[int, int]] = frozenset()
+    untrusted_because: str = ""
+    first_ids: frozenset[int] = frozenset()
+    repeats_opener: bool = False
+    min_white_space: tuple[int, ...] = ()
+    header_pairs: frozenset[tuple[int, int]] = frozenset()
     names: dict[int, str] = field(default_factory=dict)
 
     def turns(self, rows: TokenRows) -> Turns:
@@ -66,7 +78,8 @@ class Layout:
         place, which, length = self._openings(rows)
         role = self._roles[which]
         row = rows.row_of[place]
-        # A turn ends where the next begins, a row or text ends: the first such edge behind its opener.
+        # A turn ends where the next turn, row or text begins. Turns at 0 5, rows at 0 8, 10 ids: edges 0 5 8 10, so
+        # the turns end at 5 and 8.
         edges = np.union1d(np.union1d(place, np.flatnonzero(rows.first_of_document)), [n])
         end = edges[np.searchsorted(edges, place, side="right")]
         supplied = np.minimum(place + length, end)
@@ -75,7 +88,7 @@ class Layout:
         return Turns(row, role, place, supplied, body, stop, end)
 
     def _openings(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s]:
-        """`(place, index in openers, length)` of every opener; where two begin at one place, the longer."""
+        """`(place, index in openers, length)` of every opener; where two match at one place, the longer one."""
         found = [
             (at, np.full(len(at), which), np.full(len(at), len(opener)))
             for which, (_, opener) in enumerate(self.openers)
@@ -84,11 +97,12 @@ class Layout:
         if not found:
             return (np.zeros(0, dtype=np.int64),) * 3
         place, which, length = (np.concatenate(column) for column in zip(*found, strict=True))
-        # Sorted by place, then length: of 4 4 7 with lengths 2 3 1 the second and third stay.
+        # Sorted by place, then length; the last of each place stays: of 4 4 7 with lengths 2 3 1 the last two.
         order = np.lexsort((length, place))
         place, which, length = place[order], which[order], length[order]
         last = np.append(place[1:] != place[:-1], True)
         inside = place + length <= rows.starts[rows.row_of[place] + 1]
+        # An opener cannot reach into the next row, where the concatenated ids happen to continue it.
         chosen = last & inside
         return place[chosen], which[chosen], length[chosen]
 
@@ -96,48 +110,52 @@ class Layout:
     def _roles(self) -> Int64s:
         return np.array([role for role, _ in self.openers], dtype=np.int64)
 
-    def white_behind(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """`(place, index in openers, behind, bytes)` of every opener: the run of white space behind it and its end.
+    def white_space_after(self, rows: TokenRows) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+        """The white space after every opener: `(place, index in openers, end, bytes)`, all of shape (openers found,).
 
         ::
 
-            <|im_start|> user new-line Hi      place 0, behind 3, 1 byte      a run goes to the end of its row at most
+            <|im_start|> user newline Hi      place 0, end 3, 1 byte
+
+        A run of white space ends with its row at the latest.
         """
         place, which, length = self._openings(rows)
         at, size = place + length, np.zeros(len(place), dtype=np.int64)
         end = rows.starts[1:][rows.row_of[place]]
+        # One step a token of white space, for all openers at once.
         open_ = np.ones(len(place), dtype=np.bool_)
         for _ in range(_WHITE):
             here = rows.ids[np.minimum(at, len(rows.ids) - 1)]
-            open_ &= (at < end) & (here >= 0) & (here < len(self.blank))
+            open_ &= (at < end) & (here >= 0) & (here < len(self.white_bytes))
             white = np.zeros(len(place), dtype=np.int64)
-            white[open_] = self.blank[here[open_]]
+            white[open_] = self.white_bytes[here[open_]]
             open_ &= white > 0
             size, at = size + white, at + open_
         return place, which, at, size
 
-    def strange_heads(self, rows: TokenRows) -> Int64s:
-        """Places of control tokens that begin headers, with something behind them that no probe shows."""
-        ids, firsts = rows.ids, [first for first, _ in self.heads]
-        places = np.flatnonzero(np.isin(ids[:-1], firsts))
+    def unknown_headers(self, rows: TokenRows) -> Int64s:
+        """Positions of control tokens that begin headers and are followed by an id that no probe has there."""
+        ids, first_ids = rows.ids, [first for first, _ in self.header_pairs]
+        places = np.flatnonzero(np.isin(ids[:-1], first_ids))
         places = places[places + 1 < rows.starts[1:][rows.row_of[places]]]
+        # Openers that were found are headers that the format writes.
         places = np.setdiff1d(places, self._openings(rows)[0])
         pairs = zip(ids[places].tolist(), ids[places + 1].tolist(), strict=True)
-        strange = np.fromiter((pair not in self.heads for pair in pairs), dtype=np.bool_, count=len(places))
-        return places[strange]
+        unknown = np.fromiter((pair not in self.header_pairs for pair in pairs), dtype=np.bool_, count=len(places))
+        return places[unknown]
 
     def _body(self, ids: Int64s, after: Int64s, end: Int64s) -> Int64s:
-        """Where what the model says begins: behind the longest of `supplied` that stands there.
+        """Where the sampled text begins: after the longest of `supplied` that is found at `after`.
 
-        White space is told by its length, not by its tokens: a new line that the format writes may share a token with
-        white space that the model says, and by its first character that token is the format's.
+        White space is compared by its length, not by its tokens: a newline of the format may share a token with white
+        space that the model wrote. Such a token belongs to the format, as its first character does.
         """
-        body, open_ = after.copy(), np.ones(len(after), dtype=np.bool_)
+        body, undecided = after.copy(), np.ones(len(after), dtype=np.bool_)
         for parts in self._supplied_parts:
-            here, behind = self._behind(ids, after, parts)
-            here &= open_
-            body[here] = behind[here]
-            open_ &= ~here
+            here, part_end = self._match(ids, after, parts)
+            here &= undecided
+            body[here] = part_end[here]
+            undecided &= ~here
         return np.minimum(body, end)
 
     @cached_property
@@ -146,53 +164,58 @@ class Layout:
 
         ::
 
-            new line, <think>, new line, new line       (0, 1) (7, 0) (0, 2)        7 is the tag's id
+            newline, <think>, newline, newline       (0, 1) (7, 0) (0, 2)        where 7 is the id of <think>
         """
         shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
         for run in self.supplied:
             parts: list[_Part] = []
             for token in run:
-                size = int(self.blank[token])
+                size = int(self.white_bytes[token])
                 if size and parts and parts[-1][1]:
                     parts[-1] = (0, parts[-1][1] + size)
                 else:
                     parts.append((0, size) if size else (token, 0))
-            # White space at the end may hold some of the model's, in a token that both share: the least of it is the
-            # format's.
+            # The last token of white space may be shared with the model's text, so runs that differ only in its
+            # length are one run, and the shortest is what the format writes.
             last = parts.pop()[1] if parts and parts[-1][1] else 0
             key = (tuple(parts), last > 0)
             shortest[key] = min(last, shortest.get(key, last))
+        # With the shortest run for each, now in the order in which they are tried.
         found = [[*parts, *([(0, last)] if last else [])] for (parts, _), last in shortest.items()]
         return sorted(found, key=lambda parts: (-len(parts), [-size for _, size in parts]))
 
-    def _behind(self, ids: Int64s, places: Int64s, parts: Sequence[_Part]) -> tuple[Bools, Int64s]:
-        """At which places the parts stand, and where they end there."""
+    def _match(self, ids: Int64s, places: Int64s, parts: Sequence[_Part]) -> tuple[Bools, Int64s]:
+        """At which of the places the parts are found, and where they end there."""
         at, fits = places.copy(), np.ones(len(places), dtype=np.bool_)
         for token, size in parts:
             left = np.full(len(at), max(size, 1))
             for _ in range(max(size, 1)):  # a token of white space has at least one byte
                 here = ids[np.minimum(at, len(ids) - 1)]
-                known = (at < len(ids)) & (here >= 0) & (here < len(self.blank))
+                valid = (at < len(ids)) & (here >= 0) & (here < len(self.white_bytes))
                 lengths = np.zeros(len(at), dtype=np.int64)
-                lengths[known] = self.blank[here[known]] if size else here[known] == token
-                going = left > 0
-                fits &= ~going | (lengths > 0)
-                left, at = left - lengths * going, at + (going & fits)
+                lengths[valid] = self.white_bytes[here[valid]] if size else here[valid] == token
+                unfinished = left > 0
+                fits &= ~unfinished | (lengths > 0)
+                left, at = left - lengths * unfinished, at + (unfinished & fits)
             fits &= left <= 0
         return fits, at
 
     def _stop(self, ids: Int64s, body: Int64s, end: Int64s, rows: TokenRows) -> Int64s:
-        """The first stop behind `body`; without stops of its own, the opener that follows."""
+        """The first stop at or after `body` in each turn, -1 where there is none."""
         stops = np.flatnonzero(np.isin(ids, list(self.stops)))
+        # Stops at 5 9 of 12 ids: body 3 6 10 have the stops 5 9 12, and 12 is no stop.
         at = np.append(stops, len(ids))[np.searchsorted(stops, body)]
         last = end
-        if not self.closes:  # the next opener is at `end`, if that is still the same row
+        if not self.has_own_stop:  # the stop is the next opener, at `end`, if that is still the same row
             last = end + (end < rows.starts[1:][rows.row_of[np.maximum(body - 1, 0)]])
         return np.where(at < last, at, -1)
 
 
 def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:
-    """Where a run of ids begins, by comparing whole arrays: one comparison per wanted id."""
+    """Where a run of ids begins: `wanted` 2 3 in 1 2 3 2 2 3 is found at 1 and 4.
+
+    One comparison of arrays per wanted id, so long rows cost no Python.
+    """
     if len(ids) < len(wanted) or not wanted:
         return np.zeros(0, dtype=np.int64)
     places = np.flatnonzero(ids[: len(ids) - len(wanted) + 1] == wanted[0])
@@ -202,7 +225,11 @@ def occurrences(ids: Int64s, wanted: Sequence[int]) -> Int64s:
 
 
 def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
-    """The layout of document 000, from the four sentinels alone."""
+    """The layout of the sentinel format, in which each of `sys`, `usr`, `asst` and `eot` is one id.
+
+    Args:
+        special: the ids of these four, by name.
+    """
     openers = tuple(
         (ROLES.index(role), (special[name],)) for role, name in zip(ROLES, ("sys", "usr", "asst"), strict=False)
     )
@@ -211,28 +238,34 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
         openers=openers,
         supplied=((),),
         stops=(stop,),
-        closes=True,
+        has_own_stop=True,
         preamble=(),
         bos=None,
-        structural=frozenset(special.values()),
-        firsts=frozenset(special[name] for name in ("sys", "usr", "asst")),
+        template_ids=frozenset(special.values()),
+        first_ids=frozenset(special[name] for name in ("sys", "usr", "asst")),
         pad=None,
         controls=frozenset(special.values()),
-        known=frozenset((stop,)),
+        serving_stops=frozenset((stop,)),
         think=None,
-        blank=np.zeros(vocab_size, dtype=np.int64),
+        white_bytes=np.zeros(vocab_size, dtype=np.int64),
         vocab_size=vocab_size,
         names={token: f"<{name}>" for name, token in special.items()},
     )
 
 
 def plain_layout(special: dict[str, int], vocab_size: int) -> Layout:
-    """Of plain text: a vocabulary and the names of control tokens, no turns."""
-    return replace(sentinel_layout(special, vocab_size), openers=(), trusted=False, doubt="documents have no turns")
+    """The layout of plain text: a vocabulary and the names of control tokens, no turns."""
+    return replace(
+        sentinel_layout(special, vocab_size), openers=(), trusted=False, untrusted_because="documents have no turns"
+    )
 
 
 def rows_of(many: Sequence[Sequence[int]], **more: Any) -> TokenRows:
-    """Rows from lists of ids."""
+    """Rows from lists of ids.
+
+    Args:
+        more: further fields of `TokenRows`.
+    """
     lengths = np.array([len(ids) for ids in many], dtype=np.int64)
     return TokenRows(
         numbers=np.arange(len(many)),

@@ -1,9 +1,10 @@
-"""What the doctor says: evidence, findings, a report, and its JSON form (version 1, which other tools open)."""
+"""A report: findings with their evidence, and its JSON form, version 1, which the explorer and other tools read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any, Final, Literal
 
 Severity = Literal["error", "warning", "info"]
@@ -13,7 +14,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True)
 class WindowToken:
-    """A token of evidence. `trained` is `None` where no mask is known, `role` where no turn is."""
+    """A token shown with evidence. `trained` is `None` without a mask, `role` where turns are not known."""
 
     id: int
     text: str
@@ -26,12 +27,13 @@ class Evidence:
     """One place where a rule fires.
 
     Attributes:
-        row: index of the row in the input, from 0.
-        where: where that row stands (`chats.jsonl:17`); empty for what concerns no row.
+        row: index of the row in the input, from 0; -1 where the evidence is not a row.
+        where: where the row comes from (`chats.jsonl:17`); empty where there is no place.
         note: what was found there.
         message: index of the message, where one is known.
         token: index of the token in its row, where one is known.
-        window: the tokens around it; `mark` is the index of the token itself in it.
+        window: the tokens around it.
+        mark: the index of the token in `window`.
     """
 
     row: int
@@ -50,7 +52,7 @@ class Finding:
     Attributes:
         count: how many places; `rows`: in how many rows.
         evidence: the first few places, in order of the input.
-        details: numbers that belong to it, such as what each truncation policy would lose.
+        details: further numbers, such as what each truncation policy would lose.
     """
 
     rule: str
@@ -68,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Silenced:
-    """A finding that the user has seen and accepts, with the reason given."""
+    """A finding that the user accepts, with the reason."""
 
     finding: Finding
     reason: str
@@ -80,9 +82,12 @@ class Report:
 
     Attributes:
         source: what was read and how: kind, name, tokenizer, renderer, sample.
-        rows, tokens, trained_tokens: how many were looked at.
-        findings: errors first, then warnings, then remarks; each in the order of the registry.
-        skipped: rules for this kind of input that were not judged, and why. judged: how many were.
+        rows, tokens, trained_tokens: how many were read.
+        findings: errors first, then warnings, then remarks (info); each in the order of the registry.
+        silenced: findings that the user accepts.
+        skipped: rules for this kind of input that were not judged: rule -> reason.
+        judged: how many rules were judged.
+        stats: further numbers about the input, such as the share of trained tokens.
     """
 
     source: Mapping[str, Any]
@@ -95,6 +100,27 @@ class Report:
     judged: int = 0
     stats: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """One line of counts; `niels-gpt doctor` prints all of it."""
+        found = ", ".join(
+            f"{finding.rule} ({finding.severity}, {finding.rows:,} rows)" for finding in self.findings[:5]
+        )
+        more = f" and {len(self.findings) - 5} more" if len(self.findings) > 5 else ""
+        tokens = f", {self.tokens:,} tokens, {self.trained_tokens:,} trained" if self.tokens else ""
+        skipped = f"; {len(self.skipped)} rules not judged" if self.skipped else ""
+        return f"<Report: {self.rows:,} rows{tokens}: {found or 'nothing found'}{more}{skipped}>"
+
+    def _repr_html_(self) -> str:
+        """The findings as a table, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{escape(finding.severity)}</td><td><code>{escape(finding.rule)}</code></td>"
+            f"<td style='text-align:left'><b>{escape(finding.title)}</b><br>{escape(finding.summary)}"
+            f"<br><i>{escape(finding.fix)}</i></td><td>{finding.rows:,}</td></tr>"
+            for finding in self.findings
+        )
+        head = "<tr><th>severity</th><th>rule</th><th>what was found, and what to do</th><th>rows</th></tr>"
+        return f"<div>{escape(repr(self)[1:-1])}</div>" + (f"<table>{head}{rows}</table>" if rows else "")
+
     def rules(self, at_least: Severity = "info") -> list[str]:
         """The ids of the rules that fired at this severity or a worse one."""
         worst = SEVERITIES[: SEVERITIES.index(at_least) + 1]
@@ -105,11 +131,11 @@ class Report:
         return next((finding for finding in self.findings if finding.rule == rule), None)
 
     def failed(self, at_least: Severity = "error") -> bool:
-        """Something was found at this severity or a worse one."""
+        """Some rule fired at this severity or a worse one."""
         return bool(self.rules(at_least))
 
     def reasons(self) -> dict[str, list[str]]:
-        """The rules that were not judged, by the reason."""
+        """The rules that were not judged: reason -> rules."""
         reasons: dict[str, list[str]] = {}
         for rule, reason in self.skipped.items():
             reasons.setdefault(reason, []).append(rule)

@@ -1,4 +1,12 @@
-"""Rows of ids with what is trained, many at once: what every rule on tokens looks at."""
+"""What rules look at: many rows of token ids as flat arrays (`TokenRows`, `Turns`), and conversations (`ChatRow`).
+
+Rows of ids are concatenated, so that a rule is a handful of numpy calls however many rows a slice has::
+
+    row 0    5 6 7        row 1    8 9
+    ids      5 6 7 8 9        shape (tokens,)
+    starts   0     3   5      shape (rows + 1,)
+    row_of   0 0 0 1 1        shape (tokens,)
+"""
 
 from __future__ import annotations
 
@@ -9,32 +17,38 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.report import Evidence
 from niels_gpt.forks import cached_property
+from niels_gpt.messages import Message, ToolSpec
+from niels_gpt.sources.chat_files import record_to_conversation
+from niels_gpt.sources.inputs import Record, Rejected
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
 ROLES: Final = ("system", "user", "assistant", "tool")
+SYSTEM: Final = ROLES.index("system")
 ASSISTANT: Final = ROLES.index("assistant")
 TOOL: Final = ROLES.index("tool")
-SYSTEM: Final = ROLES.index("system")
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Some rows, one after the other; none is empty.
+    """Rows of ids, concatenated; no row is empty.
 
     Attributes:
-        numbers: of each row its index in the input, int64 of shape (rows,).
-        wheres: of each row where it stands.
+        numbers: index of each row in the input, int64 of shape (rows,).
+        wheres: where each row comes from, for reports (`chats.jsonl:17`).
         ids: int64 of shape (tokens,).
         starts: int64 of shape (rows + 1,): row r is `ids[starts[r] : starts[r + 1]]`.
-        trained: bool of shape (tokens,), token-aligned: the token itself is graded when it is predicted. `None` where
-            the data has no mask.
+        trained: bool of shape (tokens,), aligned with the ids: the token is in the loss when it is predicted. `None`
+            where the data has no mask.
         labels: int64 of shape (tokens,) where the data has labels, unshifted as the Hugging Face trainers take them.
-        attended: bool of shape (tokens,), False where an attention mask says padding; `None` without one.
-        documents: int64 of shape (tokens,): the number of the text inside its row, where the data tells.
-        mask_from: the column that the mask is from; empty where it is our own.
+        attended: bool of shape (tokens,), False where an attention mask marks padding; `None` without one.
+        documents: int64 of shape (tokens,): a number that changes where another text of a packed row begins; `None`
+            where the data does not record it.
+        mask_from: the column that `trained` comes from; empty where the dataset is one of ours.
     """
 
     numbers: Int64s
@@ -52,17 +66,17 @@ class TokenRows:
 
     @cached_property
     def lengths(self) -> Int64s:
-        """Tokens of each row."""
+        """Tokens of each row, shape (rows,)."""
         return np.diff(self.starts)
 
     @cached_property
     def row_of(self) -> Int64s:
-        """Of each token its row."""
+        """The row of each token, shape (tokens,)."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @cached_property
     def first_of_document(self) -> Bools:
-        """True where a row, or a text inside a row, begins."""
+        """True on the first token of a row, and of each text of a packed row."""
         first = np.zeros(len(self.ids), dtype=np.bool_)
         first[self.starts[:-1]] = True
         if self.documents is not None:
@@ -83,20 +97,20 @@ class TokenRows:
 
 @dataclass(frozen=True)
 class Turns:
-    """Where the turns of some rows lie, all int64 of shape (turns,), places counted in `TokenRows.ids`.
+    """The turns of some rows: int64 arrays of shape (turns,), whose positions index `TokenRows.ids`.
 
     ::
 
-        place   0  1  2  3  4  5  6        A header of the assistant's turn, S what the prompt supplies behind it
-        token   A  A  S  b  b  E  n        E the stop, n the new line behind it
+        position  0  1  2  3  4  5  6       A header of an assistant turn, S prefilled by the generation prompt
+        token     A  A  S  b  b  E  n       E the stop, n the newline after it
         start 0, supplied 2, body 3, stop 5, end 7
 
     Attributes:
-        row, role: `role` indexes `ROLES`.
-        start: the first token of its header.
-        supplied, body: only told for the assistant; elsewhere both are the end of the header.
-        stop: the token that ends what the model says, -1 if there is none.
-        end: behind the turn's last token.
+        row: the row. role: index into `ROLES`.
+        start: the first token of the header.
+        supplied, body: where the prefilled tokens, and the message, begin; they differ in assistant turns only.
+        stop: the token that ends the message of an assistant turn, -1 where there is none.
+        end: one past the last token of the turn.
     """
 
     row: Int64s
@@ -110,8 +124,8 @@ class Turns:
     def __len__(self) -> int:
         return len(self.row)
 
-    def of(self, chosen: Bools) -> Turns:
-        """The chosen ones."""
+    def select(self, chosen: Bools) -> Turns:
+        """The turns where `chosen`, of shape (turns,), is True."""
         return Turns(
             self.row[chosen],
             self.role[chosen],
@@ -124,14 +138,14 @@ class Turns:
 
     @cached_property
     def assistants(self) -> Turns:
-        """The assistant's."""
-        return self.of(self.role == ASSISTANT)
+        """The assistant turns."""
+        return self.select(self.role == ASSISTANT)
 
     @cached_property
     def resumed(self) -> Bools:
-        """True where the assistant's turn stands right behind another of the assistant's that has its stop.
+        """True where an assistant turn directly follows another one that has its stop.
 
-        ::
+        gpt-oss writes one answer as several such turns, one a channel::
 
             analysis 0:4, final 4:9, user 9:12, final 12:15      resumed  . # . .
         """
@@ -141,26 +155,74 @@ class Turns:
         return resumed
 
     @property
-    def said_end(self) -> Int64s:
-        """Behind the last token that the model says: its stop, or the turn's end where there is none."""
+    def sampled_end(self) -> Int64s:
+        """One past the last token that the model samples: past the stop, or the turn's end where there is no stop."""
         return np.where(self.stop >= 0, self.stop + 1, self.end)
 
 
 def covered(starts: Int64s, stops: Int64s, n: int) -> Bools:
-    """True on the tokens of any of the spans `starts[i] : stops[i]`.
+    """True on the tokens of any of the spans `starts[i] : stops[i]`, bool of shape (n,).
 
     ::
 
-        spans 1:3 and 4:5 of 6      steps  . + . - + -      sums  0 1 1 0 1 0
+        spans 1:3 and 4:5 of 6      steps  . + . - + -      cumsum  0 1 1 0 1 0
     """
     steps = np.zeros(n + 1, dtype=np.int64)
     np.add.at(steps, starts, 1)
+    # A span whose stop is before its start is empty.
     np.add.at(steps, np.maximum(starts, stops), -1)
     return np.cumsum(steps[:-1]) > 0
 
 
 def counts_in(values: Bools, starts: Int64s, stops: Int64s) -> Int64s:
-    """How many of `values` are True in each span."""
+    """How many of `values` are True in each span `starts[i] : stops[i]`.
+
+    ::
+
+        values  0 1 1 0 1      sums  0 0 1 2 2 3      span 1:4 has sums[4] - sums[1] = 2
+    """
     sums = np.concatenate(([0], np.cumsum(values)))
     counted: Int64s = sums[np.maximum(starts, stops)] - sums[starts]
     return counted
+
+
+@dataclass(frozen=True)
+class ChatRow:
+    """A conversation of the input.
+
+    Attributes:
+        number: index of its row in the input. where: where that row comes from, for reports.
+        arrow: it was read from parquet or Arrow, which give every struct the keys of all structs of its column.
+    """
+
+    number: int
+    where: str
+    messages: list[Message]
+    tools: list[ToolSpec] | None = None
+    arrow: bool = False
+
+    def evidence(self, message: int | None, note: str) -> Evidence:
+        """Evidence at a message of this conversation, or for all of it (`None`)."""
+        return Evidence(row=self.number, where=self.where, note=note, message=message)
+
+
+def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: str, counters: Counters) -> list[ChatRow]:
+    """The conversations of a slice; rows that hold none are counted as `unusable-row` or `empty-row`."""
+    usable: list[ChatRow] = []
+    for number, record in zip(numbers.tolist(), records, strict=True):
+        read = record if isinstance(record, Rejected) else record_to_conversation(record, dialect)
+        if isinstance(read, Rejected):
+            rule = "empty-row" if read.reason == "no_messages" else "unusable-row"
+            counters.add(rule, [Evidence(row=number, where=read.where, note=read.why)])
+        else:
+            arrow = isinstance(record, Record) and record.arrow
+            usable.append(ChatRow(number, read.where, read.messages, read.tools, arrow))
+    return usable
+
+
+def texts_of(message: Message) -> Sequence[str]:
+    """The texts of a message's content: one string, or the text parts of a list."""
+    content = message["content"]
+    if isinstance(content, str):
+        return (content,)
+    return [part["text"] for part in content if isinstance(part.get("text"), str)]

@@ -1,4 +1,4 @@
-"""`diagnose`: from whatever is given to a report."""
+"""`diagnose`, from any input to a report, and `check_batch`, the same for a batch that is about to be trained."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from niels_gpt import ranges
-from niels_gpt.doctor.comparing import compared, sides_of
-from niels_gpt.doctor.judged import Conditions
-from niels_gpt.doctor.kit import Kit, renderer_for
-from niels_gpt.doctor.learning import bare, learn
-from niels_gpt.doctor.pool import examined
-from niels_gpt.doctor.reading import Opened, is_tokenizer, open_input
-from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, masks, rule_of, tokenizers
-from niels_gpt.doctor.summaries import details_of, summary_of
-from niels_gpt.doctor.tally import Tally
+from niels_gpt.doctor.comparing import compare_formats, open_sides
+from niels_gpt.doctor.context import Conditions, Context
+from niels_gpt.doctor.counters import Counters, Hits
+from niels_gpt.doctor.examine import Examination, examine_slices
+from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
+from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
+from niels_gpt.doctor.rules import RULES, data, masks, rule_of, tokenizers
+from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
 
 EVIDENCE: Final = 5
 SEED: Final = 0
+# What was found, the report's `source`, and which rules could be judged.
+Judged = tuple[Counters, dict[str, Any], Conditions]
 
 
 def diagnose(
@@ -45,29 +48,32 @@ def diagnose(
     evidence: int = EVIDENCE,
     progress: Progress = SILENT,
 ) -> Report:
-    """Look for what is wrong.
+    """Find what is wrong with data, masks, a tokenizer or a template.
 
     Args:
         source: rows in memory (dicts, conversations or `input_ids`), a file of them, a dataset directory, one of our
-            caches, a hub dataset, a tokenizer directory.
-        other: a second tokenizer directory or template file: then the two are compared (drift).
-        chats: conversations (rows, a file, a directory) on which the two are compared, beside the built-in probes.
-        tokenizer: of the rows: whatever `open_encoder` takes.
-        template: a template's text, or a file with it. renderer: a family's name, a config, or a renderer.
+            caches, a hub dataset, or a tokenizer directory.
+        other: a second tokenizer directory or template file, to compare the two (drift).
+        chats: conversations (rows, a file, a directory) on which the two are compared, besides the built-in probes.
+        tokenizer: of the rows; whatever `open_encoder` accepts.
+        template: a template's text, or a file with it.
+        renderer: a family's name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
+        date: the date that templates write, where they write one.
         loss_on: which tokens of conversations are trained.
-        split: of a hub dataset or of ours. form: the dialect of conversations.
-        sample: look at so many rows only, drawn by `seed`.
+        split: of a hub dataset (default train), or of a dataset of ours (default all).
+        form: the dialect of conversations; by default the first rows decide.
+        sample: read only so many rows, drawn with `seed`.
         max_length: the longest row that training takes.
         workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
-        silence: rule -> why it is accepted.
-        evidence: how many places of each rule are kept.
+        silence: findings that are accepted: rule -> reason.
+        evidence: how many places of each rule are reported.
 
     Returns:
-        The report; the same whatever the number of workers.
+        The report. It does not depend on the number of workers.
 
     Raises:
-        UsageError: arguments that do not go together, a number out of range, or no such rule.
-        DataError: what cannot be read at all.
+        UsageError: arguments that exclude each other, a number out of range, or an unknown rule.
+        DataError: the input cannot be read at all.
     """
     ranges.SAMPLE.check(sample)
     ranges.SEED.check(seed)
@@ -76,62 +82,81 @@ def diagnose(
     ranges.EVIDENCE.check(evidence)
     for name, reason in (silence or {}).items():
         rule_of(name)
-        if not reason.strip():
+        if not reason.strip():  # the report shows the reason to whoever reads it later
             raise UsageError(f"rule {name} is silenced without a reason; say why: {name}=REASON")
     if other is not None:
-        sides = sides_of(source, other, tokenizer, renderer, date)
-        tally, told = compared(sides, _chats(chats, split, form), sample, seed, workers, evidence, progress)
-        about = {"kind": "drift", "name": str(source), "other": str(other), **told}
-        return _report(tally, about, Conditions("drift", {}), silence or {})
-    if chats is not None:
+        sides = open_sides(source, other, tokenizer, renderer, date)
+        compared = _open_chats(chats, split, form)
+        counters, description = compare_formats(sides, compared, sample, seed, workers, evidence, progress)
+        description = {"kind": "drift", "name": str(source), "other": str(other), **description}
+        judged = counters, description, Conditions("drift", {})
+    elif chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
-    if isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        tally, told, conditions = _tokenizer_alone(source, template, renderer, date, evidence)
-        return _report(tally, told, conditions, silence or {})
-    progress.begin("looking into the input")
-    opened = open_input(source, split=split, form=form)
-    kit = Kit.of(opened, tokenizer, template, renderer, date)
-    work = kit.work(opened, loss_on or LossOn(), max_length, evidence)
-    tally = Tally(evidence)
+    elif isinstance(source, str | Path) and is_tokenizer(Path(source)):
+        judged = _judge_tokenizer(source, template, renderer, date, evidence)
+    else:
+        progress.begin("looking into the input")
+        opened = open_input(source, split=split, form=form)
+        context = Context.for_input(opened, tokenizer, template, renderer, date)
+        examination = context.examination(opened, loss_on or LossOn(), max_length, evidence)
+        judged = _judge_rows(opened, context, examination, sample, seed, workers, progress)
+    return _report(*judged, silence or {})
+
+
+def _judge_rows(
+    opened: Opened,
+    context: Context,
+    examination: Examination,
+    sample: int | None,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> Judged:
+    """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
+    counters = Counters(examination.max_evidence)
     progress.begin(f"examining {opened.name}", total=sample or opened.count(), unit="rows")
-    for part in examined(work, opened.slices(sample, seed), workers):
-        tally.merge(part)
+    for part in examine_slices(examination, opened.slices(sample, seed), workers):
+        counters.merge(part)
         progress.advance(part.sums["rows"])
-    if not tally.sums["rows"]:
-        raise InputError(f"{opened.name}: no row in it, so there is nothing to say of it; check the path")
+    if not counters.sums["rows"]:
+        raise InputError(f"{opened.name}: contains no rows; check the path")
     progress.begin("concluding")
-    kit.conclude(tally, opened, sampled=sample is not None)
-    told = {"kind": opened.kind, "name": opened.name, "form": opened.form, **kit.told}
+    context.conclude(counters, opened, sampled=sample is not None)
+    description = {"kind": opened.kind, "name": opened.name, "form": opened.form, **context.description}
     if opened.kind == "chats":
-        told["dialect"] = opened.dialect
+        description["dialect"] = opened.dialect
     if sample is not None:
-        told |= {"sample": sample, "seed": seed}
+        description |= {"sample": sample, "seed": seed}
+    # Reports call plain text "tokens"; for rules it is a kind of its own, because it has neither turns nor masks.
     kind = "documents" if opened.form == "documents" else opened.kind
-    conditions = kit.conditions(kind, tally, length=max_length is not None, sampled=sample is not None)
-    return _report(tally, told, conditions, silence or {})
+    has_max_length = examination.scope.max_length is not None
+    conditions = context.conditions(kind, counters, has_max_length=has_max_length, sampled=sample is not None)
+    return counters, description, conditions
 
 
-def _chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
+def _open_chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
     opened = None if chats is None else open_input(chats, split=split, form=form)
     if opened is not None and opened.kind != "chats":
         raise UsageError(f"{opened.name}: rows of ids; two formats are compared on conversations")
     return opened
 
 
-def _tokenizer_alone(
-    source: Any, template: Any, renderer: Any, date: str | None, keep: int
-) -> tuple[Tally, dict[str, Any], Conditions]:
-    encoder, made = renderer_for(source, template, renderer, date)
-    layout = learn(made) if made is not None else bare(encoder)
-    tally = Tally(keep)
-    tokenizers.check(encoder, made, layout, tally, alone=True)
-    if made is not None and not layout.trusted:
-        tally.add("format-not-understood", [], count=1, rows=0)
-    kit = Kit(encoder, made, layout)
-    return tally, {"kind": "tokenizer", "name": encoder.name, **kit.told}, kit.conditions("tokenizer", tally)
+def _judge_tokenizer(source: Any, template: Any, renderer: Any, date: str | None, max_evidence: int) -> Judged:
+    """Judge a tokenizer and its template without data."""
+    context = Context.for_tokenizer(source, template, renderer, date)
+    assert context.encoder is not None
+    assert context.layout is not None
+    counters = Counters(max_evidence)
+    tokenizers.check(context.encoder, context.renderer, context.layout, counters, without_data=True)
+    context.check_layout(counters)
+    description = {"kind": "tokenizer", "name": context.encoder.name, **context.description}
+    return counters, description, context.conditions("tokenizer", counters)
 
 
-def _report(tally: Tally, told: Mapping[str, Any], conditions: Conditions, silence: Mapping[str, str]) -> Report:
+def _report(
+    counters: Counters, description: Mapping[str, Any], conditions: Conditions, silence: Mapping[str, str]
+) -> Report:
+    """The report: hits with the words of their rules, worst first, and the rules that were not judged."""
     findings = [
         Finding(
             rule=rule.id,
@@ -139,28 +164,100 @@ def _report(tally: Tally, told: Mapping[str, Any], conditions: Conditions, silen
             title=rule.title,
             count=hits.count,
             rows=hits.rows,
-            summary=summary_of(rule, hits, tally),
+            summary=summary_of(rule, hits, counters),
             cause=rule.cause,
             fix=rule.fix,
             thread=rule.thread,
             evidence=tuple(hits.evidence),
-            details=details_of(rule, tally),
+            details=details_of(rule, counters),
         )
         for rule in RULES.values()
-        if (hits := tally.hits.get(rule.id)) is not None
+        if (hits := counters.hits.get(rule.id)) is not None
     ]
-    worst = ("error", "warning", "info")
-    findings.sort(key=lambda finding: worst.index(finding.severity))
-    share = masks.share(tally)
-    skipped, judged = conditions.of(RULES.values(), tally.hits)
+    # Stable: within a severity the order stays that of the registry.
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    share = masks.loss_share(counters)
+    skipped, judged = conditions.skipped(RULES.values(), counters.hits)
     return Report(
-        source=told,
-        rows=tally.sums["rows"],
-        tokens=tally.sums["tokens"],
-        trained_tokens=tally.sums["trained tokens"],
+        source=description,
+        rows=counters.sums["rows"],
+        tokens=counters.sums["tokens"],
+        trained_tokens=counters.sums["trained tokens"],
         findings=tuple(finding for finding in findings if finding.rule not in silence),
         silenced=tuple(Silenced(f, silence[f.rule]) for f in findings if f.rule in silence),
         skipped=skipped,
         judged=judged,
         stats={} if share is None else {"loss_share": round(share, 4)},
     )
+
+
+def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
+    """How much was found, and which part of the input it is."""
+    rows = counters.sums["rows"]
+    if rule.id == "loss-share":
+        share = masks.loss_share(counters) or 0.0
+        return f"{share:.1%} of {hits.count:,} tokens are trained"
+    if rule.id == "format-not-understood":
+        return "the turns of the built-in probes were not found where the template writes them"
+    if not hits.rows or not rows:
+        return hits.evidence[0].note if hits.evidence else rule.title
+    of_rows = f"in {hits.rows:,} of {rows:,} rows ({hits.rows / rows:.1%})"
+    return of_rows if hits.count == hits.rows else f"{hits.count:,} times, {of_rows}"
+
+
+def details_of(rule: Rule, counters: Counters) -> dict[str, Any]:
+    """Numbers that a report shows with a finding."""
+    if rule.id == "over-long":
+        losses: dict[str, Any] = {
+            policy: dict(policy_losses) for policy, policy_losses in data.policy_losses(counters).items()
+        }
+        return {"tokens beyond the limit": counters.sums["over-long tokens"], "policies": losses}
+    if rule.id == "history-thinking-stripped":
+        names = ("samples needed", "tokens of these samples", "tokens of one sequence each")
+        return {name: counters.sums[f"thinking: {name}"] for name in names}
+    if rule.id == "tool-arguments-mixed":
+        return {form: counters.sums[f"arguments as {form}"] for form in ("text", "object")}
+    if f"{rule.id}: conversations" in counters.sums:
+        return {name: counters.sums[f"{rule.id}: {name}"] for name in ("conversations", "probes")}
+    return {}
+
+
+def check_batch(
+    input_ids: Any,
+    labels: Any,
+    attention_mask: Any = None,
+    tokenizer: Any = None,
+    *,
+    position_ids: Any = None,
+    template: Any = None,
+    renderer: Any = None,
+    **more: Any,
+) -> Report:
+    """The report on a batch of numpy arrays or torch tensors (on any device), as a trainer uses it.
+
+    Args:
+        input_ids: integers of shape (rows, length), or (length,) for one row.
+        labels: the same shape, -100 where nothing is trained, aligned with the ids (not shifted).
+        attention_mask, position_ids: the same shape.
+        tokenizer, template, renderer, more: as for `diagnose`.
+
+    Raises:
+        UsageError: the shapes differ, or an array does not hold integers. Else as `diagnose`.
+    """
+    passed = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask, "position_ids": position_ids}
+    arrays = {name: _array(name, values) for name, values in passed.items() if values is not None}
+    shape = arrays["input_ids"].shape
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise UsageError(f"{name} has the shape {array.shape} and input_ids {shape}; expected the same")
+    rows = [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]
+    return diagnose(rows, tokenizer=tokenizer, template=template, renderer=renderer, **more)
+
+
+def _array(name: str, values: Any) -> npt.NDArray[np.integer[Any]]:
+    if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
+        values = values.detach().cpu().numpy()
+    array = np.atleast_2d(np.asarray(values))
+    if array.ndim != 2 or array.dtype.kind not in "iub":
+        raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; expected integers of shape (rows, length)")
+    return array.astype(np.int64)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from niels_gpt import __version__
 from niels_gpt.doctor.report import Evidence, Finding, Report, Severity
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.version import __version__
 
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 LEVELS: Final[dict[Severity, str]] = {"error": "error", "warning": "warning", "info": "note"}
@@ -19,7 +19,7 @@ _FILE_LINE: Final = re.compile(r"(?P<file>.+):(?P<line>[1-9]\d*)")
 
 
 def to_sarif(report: Report) -> dict[str, Any]:
-    """The report: one run, every rule that fired with its words, one result for each piece of evidence."""
+    """The report as one run: every rule that fired with its words, and one result for each piece of evidence."""
     findings = [(finding, None) for finding in report.findings]
     findings += [(silenced.finding, silenced.reason) for silenced in report.silenced]  # type: ignore[misc]
     used = [RULES[finding.rule] for finding, _ in findings]
@@ -45,26 +45,27 @@ def to_sarif(report: Report) -> dict[str, Any]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    """What was not judged, as notifications of the tool itself."""
-    told = [
+    """Rules that were not judged, as notifications of the tool itself."""
+    notifications = [
         {"level": "warning", "message": {"text": f"not judged ({reason}): {', '.join(rules)}"}}
         for reason, rules in report.reasons().items()
     ]
-    return {"executionSuccessful": True, "toolExecutionNotifications": told}
+    return {"executionSuccessful": True, "toolExecutionNotifications": notifications}
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    words: dict[str, Any] = {
         "id": rule.id,
         "shortDescription": {"text": rule.title},
         "fullDescription": {"text": rule.meaning},
         "help": {"text": f"Cause: {rule.cause} Fix: {rule.fix}"},
         "defaultConfiguration": {"level": LEVELS[rule.severity]},
     }
-    return told | ({"helpUri": rule.thread} if rule.threads else {})
+    return words | ({"helpUri": rule.thread} if rule.threads else {})
 
 
 def _results(finding: Finding, index: int, reason: str | None) -> Iterator[dict[str, Any]]:
+    # A finding without evidence is one result without a location.
     for evidence in finding.evidence or (None,):
         note = f": {evidence.note}" if evidence is not None else ""
         result: dict[str, Any] = {
@@ -75,13 +76,13 @@ def _results(finding: Finding, index: int, reason: str | None) -> Iterator[dict[
         }
         if evidence is not None:
             result |= _located(evidence)
-        if reason is not None:
+        if reason is not None:  # code-scanning tools show suppressed results as accepted
             result["suppressions"] = [{"kind": "external", "justification": reason}]
         yield result
 
 
 def _located(evidence: Evidence) -> dict[str, Any]:
-    """File and line where the row has some; else its name."""
+    """File and line where the place has them (`chats.jsonl:17`), else its name only."""
     properties = {"row": evidence.row, "message": evidence.message, "token": evidence.token}
     known = {name: value for name, value in properties.items() if value is not None}
     if not evidence.where:

@@ -1,4 +1,4 @@
-"""A report for people: in a terminal with tokens in colour, or as markdown."""
+"""A report to read: in a terminal with tokens in colour, or as markdown; and the words of rules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.text import Text
 from niels_gpt.doctor.report import SEVERITIES, Evidence, Finding, Report, Severity, WindowToken
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule, thread_url
-from niels_gpt.explorer.looks import STYLES, visible
+from niels_gpt.token_styles import STYLES, visible
 
 COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-SHOWN = 3
+SHOWN = 3  # pieces of evidence of a finding in the terminal; markdown has all
 
 
 def render(report: Report) -> RenderableType:
@@ -36,12 +36,13 @@ def render(report: Report) -> RenderableType:
 def _head(report: Report) -> Text:
     about = [f"{report.rows:,} rows", f"{report.tokens:,} tokens", f"{report.trained_tokens:,} trained"]
     if report.source.get("kind") == "tokenizer":
-        about = ["a tokenizer alone"]
+        # It has no rows, so counts would all be 0.
+        about = ["a tokenizer without data"]
     if "loss_share" in report.stats:
         about.append(f"{report.stats['loss_share']:.1%} in the loss")
-    told = [f"{name} {report.source[name]}" for name in ("tokenizer", "renderer", "sample") if name in report.source]
+    used = [f"{name} {report.source[name]}" for name in ("tokenizer", "renderer", "sample") if name in report.source]
     name = " and ".join(str(report.source[key]) for key in ("name", "other") if key in report.source)
-    return Text.assemble((name, "bold"), ": " + ", ".join(about), (f"  ({', '.join(told)})" if told else "", "dim"))
+    return Text.assemble((name, "bold"), ": " + ", ".join(about), (f"  ({', '.join(used)})" if used else "", "dim"))
 
 
 def _finding(finding: Finding) -> Iterator[RenderableType]:
@@ -66,7 +67,7 @@ def _place(evidence: Evidence) -> Text:
 
 
 def place_of(evidence: Evidence) -> str:
-    """Where evidence stands, in words."""
+    """The place of evidence: `chats.jsonl:17, message 1, token 41`."""
     parts = [evidence.where] if evidence.where else []
     parts += [] if evidence.message is None else [f"message {evidence.message}"]
     parts += [] if evidence.token is None else [f"token {evidence.token}"]
@@ -74,7 +75,7 @@ def place_of(evidence: Evidence) -> str:
 
 
 def _safe(text: str) -> str:
-    """Nothing in data can steer the terminal."""
+    """Control characters as escapes, so that data cannot change the terminal."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 
@@ -107,7 +108,7 @@ def _skipped(report: Report) -> str:
 
 
 def not_judged(report: Report) -> str:
-    """How many rules were not judged, and why: the first thing to know of such a report."""
+    """How many rules were not judged, and why; reports begin with it, because findings may be missing."""
     count = len(report.skipped)
     return f"not judged: {count} of {count + report.judged} rules: {'; '.join(report.reasons())}"
 
@@ -116,18 +117,14 @@ def _verdict(report: Report) -> Text:
     counts = {severity: sum(f.severity == severity for f in report.findings) for severity in SEVERITIES}
     if not report.findings:
         if report.skipped:
-            return Text(_nothing(report), style="bold yellow")
+            text = f"no finding by {report.judged} rules; {len(report.skipped)} were not judged, see above"
+            return Text(text, style="bold yellow")
         return Text("nothing found", style="bold green")
     names = {"error": "errors", "warning": "warnings", "info": "remarks"}
-    told = ", ".join(
+    text = ", ".join(
         f"{n} {names[severity] if n != 1 else names[severity][:-1]}" for severity, n in counts.items() if n
     )
-    return Text(told, style="bold red" if counts["error"] else "bold")
-
-
-def _nothing(report: Report) -> str:
-    """The verdict where some rules were not judged and the others found nothing."""
-    return f"no finding by {report.judged} rules; {len(report.skipped)} were not judged, see above"
+    return Text(text, style="bold red" if counts["error"] else "bold")
 
 
 def markdown(report: Report) -> str:
@@ -160,12 +157,12 @@ def _fenced(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which markdown and HTML mean nothing."""
+    """Text with all markdown and HTML escaped."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|!" else c for c in _safe(text))
 
 
 def explain(rule: Rule) -> RenderableType:
-    """A rule in full."""
+    """All words of a rule, for `niels-gpt rules RULE`."""
     rows = [
         ("what it means", rule.meaning),
         ("usual cause", rule.cause),
@@ -183,11 +180,12 @@ def explain(rule: Rule) -> RenderableType:
 
 
 def listing() -> Table:
-    """All rules."""
+    """All rules as a table, for `niels-gpt rules`."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("severity", "rule", "judged on", "what"):
-        table.add_column(name)
+    for name in ("severity", "rule", "what (judged on)"):
+        # An id must stay whole, because users copy it; a long word of the last column is folded, never cut off.
+        table.add_column(name, no_wrap=name == "rule", overflow="fold")
     for rule in RULES.values():
-        applies = ", ".join(rule.applies)
-        table.add_row(Text(rule.severity, style=COLOURS[rule.severity]), rule.id, applies, rule.title)
+        what = Text.assemble(rule.title, (f" ({', '.join(rule.applies)})", "bright_black"))
+        table.add_row(Text(rule.severity, style=COLOURS[rule.severity]), rule.id, what)
     return table

@@ -1,4 +1,7 @@
-"""Rows with all that rules ask of them: turns, padding, and evidence with the tokens around a place."""
+"""What a rule on token ids is given: rows with their turns, mask and padding, and where it reports hits (`View`).
+
+`GradedTurns` adds how the mask covers each assistant turn, which most rules on masks need.
+"""
 
 from __future__ import annotations
 
@@ -7,64 +10,67 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.forks import cached_property
 
-WINDOW = 6  # tokens shown on either side
+WINDOW = 6  # tokens shown on either side of a hit
+# A padding token that the tokenizer does not name is recognised by a run of at least so many at a row's end.
+UNNAMED_PADDING = 3
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a diagnosis knows beside the rows.
+    """What a diagnosis knows besides the rows.
 
     Attributes:
-        layout: of the format, if a tokenizer was given.
-        spell: an id as text.
+        layout: how the format writes turns, if a tokenizer was passed.
+        decode_id: the text of an id.
         max_length: the longest row that training takes.
-        sentinels: ids of our own four, where rows are in that format.
+        sentinels: ids of `sys`, `usr`, `asst` and `eot`, where rows are in the sentinel format.
     """
 
     layout: Layout | None = None
-    spell: Callable[[int], str] = str
+    decode_id: Callable[[int], str] = str
     max_length: int | None = None
     sentinels: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class View:
-    """Rows, and their turns if they are known for certain.
+    """Rows of ids as rules see them; everything derived is computed at most once.
 
     Args:
-        given: turns that a renderer knows; else the layout finds them.
+        counters: where `hit`, `hit_tokens` and `hit_rows` report.
+        rendered_turns: the turns, where a renderer has just written the rows; else the layout finds them.
     """
 
     rows: TokenRows
     scope: Scope
-    tally: Tally
-    given: Turns | None = None
+    counters: Counters
+    rendered_turns: Turns | None = None
 
     @cached_property
     def turns(self) -> Turns | None:
-        """The turns; `None` where the format is not known, or not surely."""
+        """The turns; `None` where the format is not known, or its layout is not trusted."""
         layout = self.scope.layout
-        if self.given is not None:
-            return self.given
+        if self.rendered_turns is not None:
+            return self.rendered_turns
         return layout.turns(self.rows) if layout is not None and layout.trusted else None
 
     @cached_property
     def trained(self) -> Bools:
-        """What is graded; nothing where the data has no mask."""
+        """True on tokens in the loss, shape (tokens,); all False where the data has no mask."""
         rows = self.rows
         return np.zeros(len(rows.ids), dtype=np.bool_) if rows.trained is None else rows.trained
 
     @cached_property
     def padding(self) -> Bools:
-        """By the attention mask where there is one; else runs of the padding token at the ends of rows.
+        """True on padding: by the attention mask if there is one, else runs of the padding token at the ends of rows.
 
-        Where padding is also a stop, the first of a run behind text is the real one::
+        Where the padding token also ends turns, the first one of a run after text is the real end of the turn::
 
             a b E E E E      padding  . . . # # #
         """
@@ -74,83 +80,89 @@ class View:
         layout = self.scope.layout
         pad = layout.pad if layout is not None else None
         last, first = rows.ids[rows.starts[1:] - 1], rows.ids[rows.starts[:-1]]
-        behind = _run(rows, last)
-        stop = np.isin(last, list(layout.known | set(layout.stops))) if layout is not None else behind > 0
-        real = stop & (behind < rows.lengths)
+        run = _run_at_end(rows, last)
+        stop = np.isin(last, list(layout.serving_stops | set(layout.stops))) if layout is not None else run > 0
+        real = stop & (run < rows.lengths)
         is_pad = (last == pad) if pad is not None else np.zeros(len(rows), dtype=np.bool_)
-        # An unnamed padding token gives itself away by standing there at least three times.
+        # Some tokenizers name no padding token; ordinary text does not repeat a control token at its end.
         control = np.isin(last, list(layout.controls)) if layout is not None else np.zeros(len(rows), dtype=np.bool_)
-        is_pad |= control & (behind >= 3)
-        padded = np.where(is_pad, np.maximum(behind - real, 0), 0)
-        before = np.where((first == pad) & (_run_before(rows, first) >= 2), _run_before(rows, first), 0)
+        is_pad |= control & (run >= UNNAMED_PADDING)
+        after = np.where(is_pad, np.maximum(run - real, 0), 0)
+        # On the left one token is a beginning of text; two or more are padding.
+        before = np.where((first == pad) & (_run_at_start(rows, first) >= 2), _run_at_start(rows, first), 0)
         before = np.where(before >= rows.lengths, 0, before) if pad is not None else np.zeros_like(before)
         ends, starts = rows.starts[1:], rows.starts[:-1]
-        return covered(ends - padded, ends, len(rows.ids)) | covered(starts, starts + before, len(rows.ids))
+        return covered(ends - after, ends, len(rows.ids)) | covered(starts, starts + before, len(rows.ids))
 
     @cached_property
-    def said(self) -> Bools:
-        """True on what the assistant says, stops included."""
+    def sampled(self) -> Bools:
+        """True on what the assistant samples, stops included."""
         turns = self.turns
         if turns is None:
             return np.zeros(len(self.rows.ids), dtype=np.bool_)
         own = turns.assistants
-        return covered(own.body, own.said_end, len(self.rows.ids)) & ~self.padding
+        return covered(own.body, own.sampled_end, len(self.rows.ids)) & ~self.padding
 
     @cached_property
-    def cut_heads(self) -> tuple[Int64s, Int64s]:
-        """What is left of turns that began in another row: first tokens, and behind the last ones.
+    def cut_turns(self) -> tuple[Int64s, Int64s]:
+        """The rests of turns that began in another row: their first tokens, and one past their last.
 
-        A text that the format wrote begins with one of a few control tokens. One that does not, and whose beginning is
-        trained or holds a stop, begins inside a turn::
+        A text in this format begins with one of a few control tokens. A row that does not, and whose first tokens are
+        trained or hold a stop, begins inside a turn::
 
-            row     x y E n | A b b E      x y E n stands before the first opener A, and x begins no text
+            row     x y E n | A b b E      the rest of a turn is x y E n, before the first opener A
         """
         layout, turns, rows = self.scope.layout, self.turns, self.rows
         none = np.zeros(0, dtype=np.int64)
-        if self.given is not None or layout is None or turns is None or not layout.firsts or not len(rows):
+        if self.rendered_turns is not None or layout is None or turns is None or not layout.first_ids or not len(rows):
             return none, none
         n = len(rows.ids)
         begins = np.flatnonzero(rows.first_of_document)
         first = _next(np.flatnonzero(~self.padding), begins, n)
         last = np.minimum(_next(turns.start, first, n), np.append(begins[1:], n))
-        held = rows.ids[np.minimum(first, n - 1)]
-        odd = (first < last) & ~np.isin(held, list(layout.firsts))
-        known = (rows.ids >= 0) & (rows.ids < layout.vocab_size)
+        first_id = rows.ids[np.minimum(first, n - 1)]
+        suspect = (first < last) & ~np.isin(first_id, list(layout.first_ids))
+        # White space before the first opener is no evidence, even if it is trained.
+        in_vocabulary = (rows.ids >= 0) & (rows.ids < layout.vocab_size)
         text = ~self.padding
-        text[known] &= layout.blank[rows.ids[known]] == 0
-        taught = counts_in(self.trained & text & ~rows.first_of_document, first, np.maximum(first, last)) > 0
-        stops = np.isin(rows.ids, layout.stops) & ~self.padding & layout.closes
+        text[in_vocabulary] &= layout.white_bytes[rows.ids[in_vocabulary]] == 0
+        trained = counts_in(self.trained & text & ~rows.first_of_document, first, np.maximum(first, last)) > 0
+        # Where an opener ends turns, a stop in front of the first turn is that turn's own opener.
+        stops = np.isin(rows.ids, layout.stops) & ~self.padding & layout.has_own_stop
         stopped = counts_in(stops, first, np.maximum(first, last)) > 0
-        cut = odd & (taught | (stopped & ~np.isin(held, list(layout.controls))))
+        cut = suspect & (trained | (stopped & ~np.isin(first_id, list(layout.controls))))
         return first[cut], last[cut]
 
     @cached_property
-    def odd_headers(self) -> tuple[Int64s, Int64s]:
-        """Openers with less white space behind them than the format writes, and beginnings of what is no header."""
+    def wrong_headers(self) -> tuple[Int64s, Int64s]:
+        """Openers followed by less white space than the format writes, and positions of headers it never writes."""
         layout, rows = self.scope.layout, self.rows
         none = np.zeros(0, dtype=np.int64)
-        if self.given is not None or layout is None or self.turns is None or not len(rows.ids):
+        if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
             return none, none
-        place, which, behind, sizes = layout.white_behind(rows)
-        wanted = np.array(layout.gaps or [0] * len(layout.openers), dtype=np.int64)[which]
-        whole = behind < rows.starts[1:][rows.row_of[place]]  # else the row was cut there
-        whole &= ~self.padding[np.minimum(behind, len(rows.ids) - 1)]
-        strange = layout.strange_heads(rows)
-        return place[whole & (sizes < wanted)], strange[~self.padding[np.minimum(strange + 1, len(rows.ids) - 1)]]
+        place, which, after, sizes = layout.white_space_after(rows)
+        wanted = np.array(layout.min_white_space or [0] * len(layout.openers), dtype=np.int64)[which]
+        # Nothing is missing where the row, or its text before padding, ends inside the header.
+        whole = after < rows.starts[1:][rows.row_of[place]]
+        whole &= ~self.padding[np.minimum(after, len(rows.ids) - 1)]
+        unknown = layout.unknown_headers(rows)
+        return place[whole & (sizes < wanted)], unknown[~self.padding[np.minimum(unknown + 1, len(rows.ids) - 1)]]
 
     @cached_property
     def role_of(self) -> Int64s:
-        """Of each token the role of its turn, -1 outside of turns."""
+        """The role of each token's turn, as an index into `ROLES`; -1 outside of turns. Shape (tokens,)."""
         roles = np.full(len(self.rows.ids), -1, dtype=np.int64)
         turns = self.turns
         if turns is not None and len(turns):
-            inside = np.maximum(np.searchsorted(turns.start, np.arange(len(roles)), side="right") - 1, 0)
-            within = (np.arange(len(roles)) >= turns.start[inside]) & (np.arange(len(roles)) < turns.end[inside])
+            at = np.arange(len(roles))
+            # Turns start at 0 5 9: token 6 is in turn searchsorted(.., 6, right) - 1 = 1.
+            inside = np.maximum(np.searchsorted(turns.start, at, side="right") - 1, 0)
+            within = (at >= turns.start[inside]) & (at < turns.end[inside])
             roles[within] = turns.role[inside[within]]
         return roles
 
-    def evidence(self, row: int, place: int, note: str, message: int | None = None) -> Evidence:
-        """Evidence at a place of the flat ids; a place of -1 is the row as a whole."""
+    def evidence(self, row: int, place: int, note: str) -> Evidence:
+        """Evidence at a position of the flat ids, with the tokens around it; -1 is the row as a whole."""
         rows = self.rows
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
         shown = place if place >= 0 else start
@@ -159,7 +171,6 @@ class View:
             row=int(rows.numbers[row]),
             where=rows.wheres[row],
             note=note,
-            message=message,
             token=None if place < 0 else place - start,
             window=tuple(self._token(at) for at in range(low, high)),
             mark=None if place < 0 else shown - low,
@@ -168,42 +179,114 @@ class View:
     def _token(self, at: int) -> WindowToken:
         token, role = int(self.rows.ids[at]), int(self.role_of[at])
         trained = None if self.rows.trained is None else bool(self.trained[at])
-        return WindowToken(token, self.scope.spell(token), trained, ROLES[role] if role >= 0 else None)
+        return WindowToken(token, self.scope.decode_id(token), trained, ROLES[role] if role >= 0 else None)
 
     def hit(self, rule: str, rows: Int64s, places: Int64s, note: str | Callable[[int, int], str]) -> None:
-        """Record hits of a rule at places of the flat ids."""
-        told = note if callable(note) else lambda row, place: note
-        self.tally.places(rule, rows, places, lambda row, place: self.evidence(row, place, told(row, place)))
+        """Report hits of a rule at positions of the flat ids.
+
+        Args:
+            rows, places: row and position of each hit, both of shape (hits,).
+            note: what is wrong there, or a function of row and position that returns it.
+        """
+        note_of = note if callable(note) else lambda row, place: note
+        self.counters.places(rule, rows, places, lambda row, place: self.evidence(row, place, note_of(row, place)))
 
     def hit_tokens(self, rule: str, wrong: Bools, note: str | Callable[[int, int], str]) -> None:
-        """Record each run of wrong tokens as one hit, at its first token."""
+        """Report each run of tokens where `wrong`, of shape (tokens,), is True as one hit at its first token."""
+        # Runs end with rows: wrong # # | # in two rows is two hits.
         before = np.concatenate(([False], wrong[:-1]))
         before[self.rows.starts[:-1]] = False
         places = np.flatnonzero(wrong & ~before)
         self.hit(rule, self.rows.row_of[places], places, note)
 
-    def hit_rows(self, rule: str, rows: Bools, note: str | Callable[[int, int], str]) -> None:
-        """Record whole rows."""
-        found = np.flatnonzero(rows)
+    def hit_rows(self, rule: str, wrong: Bools, note: str | Callable[[int, int], str]) -> None:
+        """Report the rows where `wrong`, of shape (rows,), is True."""
+        found = np.flatnonzero(wrong)
         self.hit(rule, found, np.full(len(found), -1), note)
 
 
-def _next(places: Int64s, behind: Int64s, none: int) -> Int64s:
-    """Of each entry of `behind` the first of `places` that is not before it; `none` where there is none."""
-    found: Int64s = np.append(places, none)[np.searchsorted(places, behind)]
+def _next(places: Int64s, lower: Int64s, none: int) -> Int64s:
+    """For each entry of `lower` the first of the sorted `places` at or after it; `none` where there is none."""
+    found: Int64s = np.append(places, none)[np.searchsorted(places, lower)]
     return found
 
 
-def _run(rows: TokenRows, token: Int64s) -> Int64s:
-    """How often `token[r]` stands at the end of row r, one after the other: b a a has 2."""
+def _run_at_end(rows: TokenRows, token: Int64s) -> Int64s:
+    """How many times `token[r]` is repeated at the end of row r: 2 for `a` in b a a."""
     other = np.where(rows.ids != token[rows.row_of], np.arange(len(rows.ids)), -1)
     last = np.maximum.reduceat(other, rows.starts[:-1]) if len(rows) else other
     return rows.starts[1:] - 1 - np.maximum(last, rows.starts[:-1] - 1)
 
 
-def _run_before(rows: TokenRows, token: Int64s) -> Int64s:
-    """The same at the beginning."""
+def _run_at_start(rows: TokenRows, token: Int64s) -> Int64s:
+    """How many times `token[r]` is repeated at the start of row r."""
     n = len(rows.ids)
     other = np.where(rows.ids != token[rows.row_of], np.arange(n), n)
     first = np.minimum.reduceat(other, rows.starts[:-1]) if len(rows) else other
     return np.minimum(first, rows.starts[1:]) - rows.starts[:-1]
+
+
+@dataclass(frozen=True)
+class GradedTurns:
+    """The assistant turns and how the mask covers them; all arrays of shape (turns,).
+
+    Attributes:
+        last: one past the last token before the stop.
+        length, count: tokens before the stop, and how many of them are trained.
+        stop: the stop is trained.
+        left, right: the mask is shifted by one token to the left or right.
+        touched: any token is trained, from the header to one past the stop.
+    """
+
+    turns: Turns
+    last: Int64s
+    length: Int64s
+    count: Int64s
+    stop: Bools
+    left: Bools
+    right: Bools
+    touched: Bools
+
+    @classmethod
+    def of(cls, view: View, turns: Turns) -> GradedTurns:
+        """Measure the turns. For ids h (header) a b (message) E (stop) n (newline after it)::
+
+        ids             h a b E n
+        correct mask    . # # # .
+        left            # # # . .      begins in the header, leaves out the stop
+        right           . . # # #      leaves out the first token
+        """
+        trained = view.trained
+        ends = np.where(turns.stop >= 0, turns.stop, _end_before_padding(view, turns))
+        last = np.maximum(ends, turns.body)
+        count, length = counts_in(trained, turns.body, last), last - turns.body
+        padded = np.concatenate((trained, [False]))  # so that position n, one past the ids, can be asked
+        stopped = turns.stop >= 0
+        # Without a stop the index is -1, the False at the end of `padded`.
+        stop = stopped & padded[turns.stop]
+        whole = stopped & (length > 0)
+        before = (turns.body > turns.start) & padded[turns.body - 1]
+        further = (turns.body - 1 > turns.start) & padded[turns.body - 2]
+        left = whole & before & ~further & (count == length) & ~stop
+        right = whole & ~padded[turns.body] & (count == length - 1) & stop & ~before
+        touched = counts_in(trained, turns.start, np.minimum(turns.end, last + 2)) > 0
+        return cls(turns, last, length, count, stop, left, right, touched)
+
+    def shifted_rows(self, n: int) -> Bools:
+        """Rows whose trained turns are all shifted the same way, bool of shape (n,)."""
+        of_row = np.bincount(self.turns.row[self.touched], minlength=n)
+        lefts = np.bincount(self.turns.row[self.left], minlength=n)
+        rights = np.bincount(self.turns.row[self.right], minlength=n)
+        shifted: Bools = (of_row > 0) & ((lefts == of_row) | (rights == of_row))
+        return shifted
+
+    def shift_note(self, row: int) -> str:
+        """Which way the mask of a shifted row is shifted."""
+        if self.left[self.turns.row == row].any():
+            return "the mask begins one token too early, in the header, and leaves out the end-of-turn"
+        return "the mask leaves out the first token of each answer"
+
+
+def _end_before_padding(view: View, turns: Turns) -> Int64s:
+    """The end of each turn without the padding after it."""
+    return turns.end - counts_in(view.padding, turns.body, turns.end)

@@ -1,51 +1,57 @@
-"""Episodes: whole conversations as batches of fixed shape (document 002).
+"""Episodes: whole conversations, stored as flat files and read as batches of one fixed shape.
 
-::
+How a batch comes about, with the file that does each step::
 
-    writer.py    conversations -> a dataset, whole or absent                       (needs what renders)
-    encoders.py  conversations -> ids and weights: sentinels, or any renderer
-    shards.py    the files of one split, as they are written
-    packed.py    packed rows -> a dataset of their own
-    cli.py       niels-gpt episodes build | pack | info | verify | show | config
-    summary.py   a dataset in numbers            verify.py   what is wrong with one
-    ---------------------------------------------------------------------------------------------------
-    loader.py    GPTEpisodeDataLoader: what a training script opens                (numpy and torch alone)
-    stream.py    GPTDataLoader: random windows of a token stream; make_data_loader chooses
-    settings.py  config, keywords, tokenizer -> settings       ranks.py  which rank of how many
-    views.py     the same batches for torch's DataLoader, and from a background thread
-    opening.py   directories and settings -> a feed
-    feed.py      place -> batch and next place, a pure function
-    batch.py     what a batch carries            state.py    a place as a checkpoint keeps it
-    reading.py   pieces of episodes -> rows of ids, weights and texts, checked
-    schedule.py  which row comes at which position: every row, random, by weight
-    groups.py    the same group by group         mixture.py  how much each group gives   members.py  rows as spans
-    plans.py     packing plans, and counts.py    trained tokens, kept beside the dataset in files of planfile.py
-    metadata.py  type, source and weight of each episode
-    gather.py    pieces of files -> rows of an array
-    dataset.py   one split, opened, checked      kept.py     and filtered
-    format.py    names, records, manifest
+    place (epoch, position)                          loader.py, iterate.py     where a split has been read to
+      -> rows of the global batch, cut by rank       schedule.py               7 2 9 4 | 1 8 3 6
+      -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
+      -> spans: file, start, length                  rows.py, dataset.py       (shard 0, 4096, 300), (shard 0, 17, 211)
+      -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)
+      -> EpisodeBatch: x, y, mask, state, ...        batch.py                  tensors of (batch_size, block_size)
+
+The first three steps are arithmetic on (seed, epoch, position), so nothing is replayed on resume. A dataset of 10
+episodes, read with batch_size 2 on 2 ranks, hence 4 rows a global batch::
+
+    epoch 0      3 0 7 5 | 8 2 9 1 | 6 4         positions 0 to 9; with drop_last the rows 6 4 are left out
+    rank 0       3 0       8 2
+    rank 1           7 5       9 1
+
+After the first batch the state is epoch 0, position 4, on both ranks. Resumed on 1 rank with batch_size 2 it continues
+with rows 8 2, then 9 1, because positions count rows, not batches.
+
+The other files::
+
+    settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
+    sampling     proportions, mixtures, metadata      writer    the files of one split, as they are written
+    index_sets   sets of numbers in little memory     stream    windows of a token stream; `make_data_loader`
+    format       names and layout of the files        verify    what a dataset holds, and what is wrong with it
+
+The command line is in `niels_gpt.cli.episodes`; docs/episodes.md is for users.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
     from niels_gpt.episodes.batch import EpisodeBatch
+    from niels_gpt.episodes.build import build_episodes
     from niels_gpt.episodes.format import is_episode_indexed_dataset
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.sampling import Sampling
     from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
-    from niels_gpt.episodes.writer import EpisodeWriter, build_episodes
+    from niels_gpt.episodes.writer import EpisodeWriter
 
-# Where each public name lives: whoever builds or inspects a dataset should not wait for torch, nor a training job load
-# what only builders need.
-_HOMES = {
+# Lazy, because building or inspecting a dataset should not import torch, nor a training job what only builders need.
+_MODULES = {
     "EpisodeBatch": "batch",
     "EpisodeWriter": "writer",
     "GPTDataLoader": "stream",
     "GPTEpisodeDataLoader": "loader",
-    "build_episodes": "writer",
+    "Sampling": "sampling",
+    "build_episodes": "build",
     "is_episode_indexed_dataset": "format",
     "make_data_loader": "stream",
 }
@@ -55,14 +61,10 @@ __all__ = [
     "EpisodeWriter",
     "GPTDataLoader",
     "GPTEpisodeDataLoader",
+    "Sampling",
     "build_episodes",
     "is_episode_indexed_dataset",
     "make_data_loader",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -1,4 +1,11 @@
-"""One split of one or more episodes datasets, opened: checked, filtered, mapped, not read."""
+"""`EpisodeSplit`: one split of one or more episodes datasets, opened without reading tokens.
+
+Opening checks every record of the index, filters the episodes by length, and maps the files. Two numberings result::
+
+    episode     0 1 2 3 4 5       records through all shards of all datasets, in order
+    length      9 1 7 5 1 8       with min_tokens 2, episodes 1 and 4 are left out
+    position    0   1 2   3       what the loader draws; `split.filtered[positions]` gives the episodes
+"""
 
 from __future__ import annotations
 
@@ -28,20 +35,22 @@ from niels_gpt.episodes.format import (
     samples,
     shard_folders,
 )
-from niels_gpt.episodes.kept import Int64s, Kept
-from niels_gpt.episodes.members import Members, Span
+from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.forks import cached_property
-from niels_gpt.manifests import Manifest
+from niels_gpt.storage.manifests import Manifest
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The files of one folder as arrays.
+    """The files of one folder as mapped arrays.
 
     Attributes:
-        records: uint64 of shape (episodes, 2): start, length.
-        mask: one value per token, or `None` with `no_mask` saying why.
+        tokens: uint32, shape (tokens,).
+        records: uint64, shape (episodes, 2): start and length of each episode, in tokens.
+        mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
+        no_mask: the reason why `mask` is `None`, else empty.
+        segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
     """
 
     folder: Path
@@ -53,26 +62,27 @@ class Shard:
 
 
 class EpisodeSplit:
-    """The episodes of one split; those with fewer than `min_tokens` or more than `max_tokens` are left out.
+    """The episodes of one split, of several datasets one after the other.
 
-    With `drop_long=False` those with more are only counted.
-
-    Several datasets follow each other as one. Opening looks at every record of the index (about 20 ns each) and at no
-    token; memory grows only with what is left out.
+    Opening reads every record of the index (about 20 ns each) and no token; memory grows only with the number of
+    episodes that are left out.
 
     Args:
         datasets: the directories that hold `train` and `val`.
         split: "train" or "val".
+        min_tokens: shorter episodes are left out.
+        max_tokens: longer episodes are left out; `None` for no limit.
+        drop_long: False: longer episodes stay, and are only counted in `too_long`.
 
     Attributes:
-        shards: all files.
-        kept: position -> episode, after filtering. Episodes are numbered through all shards.
-        shard_of_dataset: the first shard of each dataset, and the number of shards.
+        shards: the mapped files of all shards.
+        filtered: maps positions (after filtering) to episode numbers (through all shards).
+        shard_of_dataset: the number of each dataset's first shard and, last, the number of shards.
         too_short, too_long: how many episodes are.
 
     Raises:
-        CacheError: a directory or file is missing, short or foreign, or a record points past the end (file, record and
-            values named).
+        CacheError: a directory or file is missing, short or of another format, or a record points past the end of the
+            tokens (file, record and values named).
     """
 
     def __init__(
@@ -92,58 +102,59 @@ class EpisodeSplit:
         ]
         self.shards = [shard for shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
+        # The number of each shard's first episode: shards of 3 and 2 episodes give 0 3 5.
         self._first = np.cumsum([0, *(len(shard.records) for shard in self.shards)])
+        self._options = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
         short, long = [], []
         for start, lengths in self._checked_lengths():
             too_short = lengths < min_tokens
             short.append(start + np.flatnonzero(too_short))
-            if max_tokens is not None:  # an episode may be both, and is then left out once
+            if max_tokens is not None:  # where min_tokens is above max_tokens, an episode is both: count it once
                 long.append(start + np.flatnonzero((lengths > max_tokens) & ~too_short))
+        self.too_short, self.too_long = sum(map(len, short)), sum(map(len, long))
         left_out = [*short, *long] if drop_long else short
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
-        self._options = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
-        self.too_short, self.too_long = sum(map(len, short)), sum(map(len, long))
-        self.kept = Kept(self.n_episodes, dropped)
+        self.filtered = RowFilter(self.n_episodes, dropped)
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.filtered)
 
     @property
     def n_episodes(self) -> int:
-        """How many records there are, before filtering."""
+        """How many episodes the index has, before filtering."""
         return int(self._first[-1])
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens the files hold."""
+        """How many tokens the files hold, those of no episode included."""
         return sum(len(shard.tokens) for shard in self.shards)
 
     @property
     def has_mask(self) -> bool:
-        """Every shard has a mask for every token."""
+        """Every shard has a usable mask."""
         return bool(self.shards) and all(shard.mask is not None for shard in self.shards)
 
     @property
     def why_no_mask(self) -> str:
-        """The first reason why masks cannot be used; empty if they can."""
+        """The first shard's reason why masks cannot be used; empty if they can."""
         return next((shard.no_mask for shard in self.shards if shard.mask is None), "")
 
     @property
     def has_segments(self) -> bool:
-        """Some shard says where texts begin inside an episode."""
+        """Some shard records where texts begin inside an episode."""
         return any(shard.segments is not None for shard in self.shards)
 
     @property
     def vocab_size(self) -> int | None:
-        """The recorded size of the vocabulary, if every dataset records one: the smallest."""
+        """The smallest of the datasets' recorded vocabulary sizes; `None` unless every dataset records one."""
         sizes = [manifest["vocab_size"] if manifest else None for manifest in self.manifests]
         known = [size for size in sizes if size is not None]
         return min(known) if known and len(known) == len(sizes) else None
 
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
-        """Shard, start and length of episodes (their numbers, not positions), each int64 of the same shape."""
+        """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape."""
         if len(self.shards) == 1:
-            found = self.shards[0].records[episodes].view(np.int64)  # checked when opened: all are below 2**63
+            found = self.shards[0].records[episodes].view(np.int64)  # opening has checked that all are below 2**63
             return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
         shard = np.searchsorted(self._first, episodes, side="right") - 1
         records = np.empty((*episodes.shape, 2), dtype=np.int64)
@@ -153,20 +164,21 @@ class EpisodeSplit:
         return shard, records[..., 0], records[..., 1]
 
     def lengths(self) -> Int64s:
-        """The length of every kept episode, int64 in order of position; 8 bytes an episode."""
+        """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
         parts = [np.asarray(shard.records[:, 1], dtype=np.int64) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
         if len(self) == len(everything):
             return everything
-        return everything[self.kept[np.arange(len(self))]]
+        return everything[self.filtered[np.arange(len(self))]]
 
-    def lengths_of(self, members: Members) -> Int64s:
-        """The length of the episodes at some positions, int64; a `Span` leaves no pages of the index mapped."""
+    def lengths_of(self, members: IndexSet) -> Int64s:
+        """The length of the episodes at some positions, int64, shape (len(members),)."""
         if not isinstance(members, Span):
-            return self.locate(self.kept[members])[2]
+            return self.locate(self.filtered[members])[2]
         if not len(members):
             return np.empty(0, dtype=np.int64)
-        numbers = self.kept[members[np.arange(len(members))]]
+        # A span may cover most of the index. It is read, not mapped, so that the process' memory stays small.
+        numbers = self.filtered[members[np.arange(len(members))]]
         first, stop = int(numbers[0]), int(numbers[-1]) + 1
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
@@ -176,20 +188,20 @@ class EpisodeSplit:
 
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's episodes."""
-        at = [self.kept.before(int(self._first[shard])) for shard in self.shard_of_dataset]
+        at = [self.filtered.before(int(self._first[shard])) for shard in self.shard_of_dataset]
         return [Span(start, stop) for start, stop in itertools.pairwise(at)]
 
     def describe(self, episode: int) -> str:
-        """Where an episode stands, for messages: file and record."""
+        """Index file and record of an episode, for messages."""
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
         return f"{self.shards[shard].folder / INDEX_NAME}: record {episode - int(self._first[shard]):,}"
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells two splits apart by content, not by place, and by what is left out: 32 hex digits.
+        """A hash of the content and of what is filtered out, 32 hex digits; copies elsewhere have the same.
 
-        From the manifest's checksums where there is one; else from sizes, the whole index, and 64 samples of the tokens
-        and masks.
+        It is computed from the manifest's checksums; for a dataset without a manifest, from sizes, the whole index,
+        and 64 samples of tokens, mask and segment ids, because reading them wholly could take hours.
         """
         digest = hashlib.blake2b(digest_size=16)
         for manifest, first, stop in zip(
@@ -203,7 +215,7 @@ class EpisodeSplit:
                     for part in _samples(shard):
                         digest.update(part)
             digest.update(b"|")
-        digest.update(self.kept.key)
+        digest.update(self.filtered.key)
         return digest.hexdigest()
 
     def _checked_lengths(self) -> Iterator[tuple[int, Records]]:
@@ -212,14 +224,14 @@ class EpisodeSplit:
             n_tokens = np.uint64(len(shard.tokens))
             for at, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
                 starts, lengths = records.T
-                # Not start + length > n: the sum of two damaged numbers may wrap around.
+                # Written without start + length, because the sum of two damaged numbers may overflow.
                 outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
                 if outside.any():
                     raise _past_the_end(shard, at + int(np.argmax(outside)))
                 yield first + at, lengths
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Maps are reopened, not copied, when a data loader's worker receives the split."""
+        """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""
         return _reopen, (self.datasets, self.split, self._options, self.fingerprint)
 
 
@@ -227,7 +239,7 @@ def _reopen(datasets: list[Path], split: str, options: dict[str, Any], fingerpri
     opened = EpisodeSplit(datasets, split, **options)
     if opened.fingerprint != fingerprint:
         raise Mismatch(
-            f"{datasets[0]}: no longer what it was when this process was given it; do not rebuild a dataset in use"
+            f"{datasets[0]}: no longer what it was when the loader opened it; do not rebuild a dataset in use"
         )
     return opened
 
@@ -270,12 +282,12 @@ def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
             return map_tokens(path, dtype)
     raise CacheError(
         f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {2 * n_tokens:,} (uint16) or {4 * n_tokens:,} "
-        "(uint32). Copy it again, or remove it if texts need not be told apart inside an episode"
+        "(uint32). Copy it again, or remove it if the texts of an episode need not be separated"
     )
 
 
 def _samples(shard: Shard) -> Iterator[bytes]:
-    """What a dataset without manifest is told by."""
+    """The bytes by which a shard of a dataset without manifest is identified."""
     n = len(shard.tokens)
     yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
     for _, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
@@ -283,3 +295,24 @@ def _samples(shard: Shard) -> Iterator[bytes]:
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)
+
+
+def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: str, width: int) -> EpisodeSplit:
+    """Open a split for rows of `width` tokens, with longer episodes left out if the policy `too_long` asks for it.
+
+    Raises:
+        CacheError: files are missing or damaged; or an episode is too long and the policy is "error".
+    """
+    drop_long = too_long in ("skip", "error")
+    opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=width, drop_long=drop_long)
+    if too_long == "error" and opened.too_long:
+        everything = EpisodeSplit(datasets, split, min_tokens=min_tokens)
+        lengths = everything.lengths()
+        at = int(np.argmax(lengths > width))
+        where = everything.describe(int(everything.filtered[np.array(at)]))
+        raise CacheError(
+            f"{where}: {lengths[at]:,} tokens do not fit into rows of {width:,}, nor do {opened.too_long - 1:,} other "
+            "episodes; raise block_size, or choose what happens to them: too_long='head', 'tail', 'drop_partial_turn' "
+            "or 'skip'"
+        )
+    return opened

@@ -1,8 +1,8 @@
-"""The files of an episodes dataset (document 002): names, records, manifest.
+"""The files of an episodes dataset: their names, the index records, the manifest (see docs/formats.md).
 
 ::
 
-    DIR/episodes.json                 what it is made of, written last; absent where others wrote the dataset
+    DIR/episodes.json                 the manifest, written last; absent if another program wrote the dataset
     DIR/train/tokens.bin              uint32 ids of all episodes
     DIR/train/mask.bin                optional: uint8 0/1 or float32 weights, one per token
     DIR/train/segment_ids.bin         optional: uint16 or uint32, one per token; where it changes, another text begins
@@ -26,16 +26,16 @@ import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.fields import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
-from niels_gpt.manifests import (
+from niels_gpt.storage.manifests import (
     Manifest,
+    check_file_records,
     check_files,
     check_keys,
-    check_listed,
-    check_seal,
+    check_manifest_hash,
     check_splits,
     read_manifest,
 )
+from niels_gpt.storage.schema import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")
@@ -51,9 +51,9 @@ TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
 SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4"}
 RECORD_BYTES: Final = 16
-INDEX_CHUNK: Final = 1 << 18  # records read in one go: temporaries stay small
-MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a mask
-SAMPLE_BLOCKS: Final = 64
+INDEX_CHUNK: Final = 1 << 18  # records that are read at a time: 4 MiB
+MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a float32 mask
+SAMPLE_BLOCKS: Final = 64  # runs of values that identify a file without checksum, and the values in each
 SAMPLE_VALUES: Final = 1024
 
 REQUIRED_KEYS: Final = ("format_version", "kind", "token_dtype", "mask_dtype", "vocab_size", "splits", "files")
@@ -78,7 +78,7 @@ def shard_name(number: int) -> str:
 
 
 def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
-    """Does this directory hold episodes: a `tokens.bin` with an `episodes.idx`, in one file or shards, in any split?"""
+    """Does this directory hold episodes: a `tokens.bin` beside an `episodes.idx`, in any split or shard of one?"""
     return any(_holds_episodes(folder) for split in SPLITS for folder in _candidates(Path(dataset_dir) / split))
 
 
@@ -103,7 +103,7 @@ def shard_folders(split: Path) -> list[Path]:
     """The folders that hold a split's files: itself, or its shards in order; none if the split is absent.
 
     Raises:
-        CacheError: half of an episodes pair, or both forms side by side.
+        CacheError: `tokens.bin` without `episodes.idx` or the reverse, or files and shards side by side.
     """
     single, *shards = _candidates(split)
     for folder in (single, *shards):
@@ -122,25 +122,25 @@ def shard_folders(split: Path) -> list[Path]:
 
 
 def read_index(path: Path) -> Records:
-    """The records of an `episodes.idx` as a map of shape (episodes, 2): start, length.
+    """The records of an `episodes.idx`, mapped, uint64, shape (episodes, 2): start, length.
 
     Raises:
-        CacheError: a size that is no whole number of records.
+        CacheError: the size is not a multiple of 16 bytes.
     """
     size = path.stat().st_size
     if size % RECORD_BYTES:
         raise CacheError(
             f"{path}: {size:,} bytes are {size // RECORD_BYTES:,} records of {RECORD_BYTES} bytes and "
-            f"{size % RECORD_BYTES} bytes more; the file is short or foreign"
+            f"{size % RECORD_BYTES} bytes more; the file is cut short or is not an index. Copy or build it again"
         )
     records: Records = map_tokens(path, "<u8").reshape(-1, 2)
     return records
 
 
 def index_chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, Records]]:
-    """Records `start` to `stop` - 1 of an index in chunks of shape (n, 2), each with the number of its first.
+    """Records `start` to `stop` - 1 of an index, in chunks of shape (n, 2) with the number of the chunk's first record.
 
-    Read, not mapped: a scan of a long index leaves nothing in the process' memory.
+    They are read, not mapped: after a scan, mapped pages of a long index would count as the process' memory.
     """
     with storage_errors("reading", path):
         for at in range(start, stop, INDEX_CHUNK):
@@ -152,10 +152,11 @@ def index_chunks(path: Path, start: int, stop: int) -> Iterator[tuple[int, Recor
 
 
 def open_manifest(dataset: Path) -> Manifest | None:
-    """The manifest, checked against the sizes of all files; `None` where there is none. Reads no tokens.
+    """The manifest, checked against the sizes of all files; `None` if there is none. Reads no tokens.
 
     Raises:
-        CacheError: foreign, newer, edited or damaged, or a file is missing or of another size.
+        CacheError: the manifest is of another program or version, edited or damaged, or a file is missing or has
+            another size.
     """
     path = dataset / MANIFEST_NAME
     if not path.is_file():
@@ -168,10 +169,10 @@ def open_manifest(dataset: Path) -> Manifest | None:
             f"'episodes' of version {FORMAT_VERSION}. Build it again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
-    check_listed(path, manifest)
+    check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
     check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
-    check_seal(path, manifest)
+    check_manifest_hash(path, manifest)
     return manifest
 
 
@@ -181,7 +182,7 @@ def _data_patterns() -> list[str]:
 
 
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
-    """The mask, or why there is none that can be used. Without a manifest its size tells its dtype."""
+    """The mapped mask, or `None` and the reason. Without a manifest, the file's size decides its dtype."""
     path = folder / MASK_NAME
     if not path.is_file():
         return None, f"{path}: no such file"
@@ -195,9 +196,10 @@ def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[n
 
 
 def samples(values: npt.NDArray[Any]) -> Iterator[bytes]:
-    """Bytes by which a file without recorded checksum is told: its length and 64 runs of it, evenly spaced."""
+    """Bytes that identify a file without recorded checksum: its length, then 64 runs of 1024 values, evenly spaced."""
     n = len(values)
     yield n.to_bytes(8, "little")
     for block in range(SAMPLE_BLOCKS):
+        # The first run starts at 0, the last ends at n.
         at = block * max(0, n - SAMPLE_VALUES) // (SAMPLE_BLOCKS - 1)
         yield values[at : at + SAMPLE_VALUES].tobytes()

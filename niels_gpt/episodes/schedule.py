@@ -1,11 +1,23 @@
-"""Which row comes at which position: pure functions of (seed, epoch, position), so that nothing has to be replayed.
+"""Schedules: which row comes at which position, as pure functions of (seed, epoch, position).
 
-A row is an episode, or several packed ones. A `Place` counts rows over all ranks, so it means the same on any number of
-ranks, workers and prefetched batches.
+A row is what fills one line of a batch: one episode, or several packed ones. A schedule numbers the positions of an
+epoch from 0 and maps each to a row. Nothing but the position decides, so no state has to be replayed: a resumed run
+asks for its next position, and each rank asks for its own part of a batch.
+
+A `Place` is an epoch and a position in it, counted over all ranks, so it means the same for any number of ranks,
+workers and prefetched batches. Epochs of 6 rows in global batches of 4::
+
+    EveryRow       epoch 0   3 0 5 1 | 4 2 . .               `.` is EMPTY; with drop_last this batch is left out
+                   epoch 1   5 4 0 2 | 1 3 . .
+    GroupedRows    epochs    3 0 5 1 | 4 2 5 4 | 0 2 1 3     crosses_epochs: batches run across the epochs' ends
+
+`state_of` and `place_in` turn a place into a checkpoint state and back.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -13,49 +25,52 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.members import digest
-from niels_gpt.seeds import derived, order, uniform
+from niels_gpt.episodes.index_sets import IndexSet, Int64s, digest
+from niels_gpt.errors import Mismatch, UsageError, shown
+from niels_gpt.seeds import MAX_LENGTH, derived, order, uniform
 
-Int64s = npt.NDArray[np.int64]
-BLOCK = 4096
-BELOW_1 = np.nextafter(1.0, 0.0)
-EMPTY = -1  # a row that holds nothing: the end of a last batch that is not full
+BLOCK = 4096  # positions of an order that are computed and cached together
+BELOW_1 = np.nextafter(1.0, 0.0)  # the largest float below 1
+EMPTY = -1  # the number of an empty row, which fills up an epoch's last batch
+
+_log = logging.getLogger("niels_gpt.episodes")
 
 
 @dataclass(frozen=True)
 class Place:
-    """How far a split has been read: `position` rows of `epoch`, over all ranks."""
+    """How far a split has been read: `position` rows of epoch `epoch`, counted over all ranks."""
 
     epoch: int = 0
     position: int = 0
 
 
 class Schedule(Protocol):
-    """The rows of all epochs.
+    """Maps every position of every epoch to a row.
 
     Attributes:
         n: rows in an epoch; `None` if there are no epochs.
-        runs_on: a batch may hold the end of one epoch and the beginning of the next, so that no draw is lost.
+        crosses_epochs: a batch may hold the end of one epoch and the beginning of the next. Weighted schedules do
+            that, because dropping a last batch would change the proportions.
     """
 
     @property
     def n(self) -> int | None: ...
 
     @property
-    def runs_on(self) -> bool: ...
+    def crosses_epochs(self) -> bool: ...
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """The rows at positions `start` to `stop` - 1 of an epoch."""
 
     def describe(self) -> dict[str, Any]:
-        """All that decides the rows, for fingerprints."""
+        """Everything that decides the rows, as JSON values; part of a loader's fingerprint."""
 
 
 @dataclass(frozen=True)
 class EveryRow:
-    """Every row once an epoch, shuffled by (seed, epoch) or in order."""
+    """Every row once an epoch, shuffled by (seed, epoch) or in ascending order."""
 
-    runs_on: ClassVar[bool] = False
+    crosses_epochs: ClassVar[bool] = False
 
     n: int
     seed: int
@@ -72,21 +87,21 @@ class EveryRow:
 
 @dataclass(frozen=True)
 class RandomRows:
-    """Rows drawn with replacement for ever, all equally likely or by weight.
+    """Rows drawn with replacement, without end: all equally likely, or in proportion to weights.
 
     Attributes:
         among: how many rows there are.
-        ends: with weights, the running total of each row's share, up to 1.
+        ends: with weights, the cumulative share of each row; the last is 1. See `running_shares`.
     """
 
     among: int
     seed: int
     ends: npt.NDArray[np.float64] | None = None
     n: None = None
-    runs_on: ClassVar[bool] = True
+    crosses_epochs: ClassVar[bool] = True
 
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
-        """See `Schedule`; the epoch is always 0."""
+        """See `Schedule`; there are no epochs, so `epoch` is not used."""
         drawn = uniform(self.seed, np.arange(start, stop))
         if self.ends is None:
             return (drawn * self.among).astype(np.int64)
@@ -100,21 +115,21 @@ class RandomRows:
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """Each row as often as its weight says: n * weight / sum, rounded down or up, every epoch.
+    """Each row n * weight / sum(weights) times an epoch, rounded down or up (systematic sampling).
 
-    The weights are laid out as lengths along a line of n steps; the row under each step's mark is taken. With weights
-    1 2 1 on n = 4 steps and marks at .5 in every step::
+    The weights are lengths along a line that is divided into n equal steps. Every step has one mark, all at the same
+    offset within their steps, and the row under each mark is drawn. Weights 1 2 1, n = 4, offset 0.5::
 
         line     |0   |1        |2   |
         marks      .    .    .    .          rows 0 1 1 2
 
-    The marks move with the epoch, so a row of weight 0.3 comes in about three epochs of ten.
+    The offset is random in every epoch, so a row that is due 0.3 times comes in about three epochs of ten.
 
     Attributes:
-        ends: where each row's part of the line ends, as a share of the whole, up to 1.
+        ends: where each row's part of the line ends, as a share of the whole; the last is 1.
     """
 
-    runs_on: ClassVar[bool] = True
+    crosses_epochs: ClassVar[bool] = True
 
     ends: npt.NDArray[np.float64]
     n: int
@@ -125,7 +140,7 @@ class WeightedRows:
         """See `Schedule`."""
         slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
         mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
-        along = np.minimum((slots + mark) / self.n, BELOW_1)  # rounding must not step past the line's end
+        along = np.minimum((slots + mark) / self.n, BELOW_1)  # a mark that is rounded up to 1 would have no row
         return np.searchsorted(self.ends, along, side="right")
 
     def describe(self) -> dict[str, Any]:
@@ -133,35 +148,133 @@ class WeightedRows:
         return {"kind": "weights", "n": self.n, "weights": digest(self.ends), "shuffle": self.shuffle}
 
 
+@dataclass(frozen=True)
+class Group:
+    """The rows of one type, source or dataset, and how many of them an epoch draws (0 if there are no epochs)."""
+
+    name: str
+    members: IndexSet
+    share: int
+
+
+@dataclass(frozen=True)
+class RandomGroups:
+    """Rows drawn with replacement, without end: a group in proportion to its share, then one of its members uniformly.
+
+    One random number decides both. Two groups with shares 0.25 and 0.75, the second with 3 members::
+
+        drawn      0     .25   .5    .75   1
+        group      |  0  |        1        |
+        member     |     |  0  |  1  |  2  |
+    """
+
+    groups: Sequence[Group]
+    ends: npt.NDArray[np.float64]
+    seed: int
+    n: None = None
+    crosses_epochs: ClassVar[bool] = True
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`; there are no epochs, so `epoch` is not used."""
+        drawn = uniform(self.seed, np.arange(start, stop))
+        owner = np.searchsorted(self.ends, drawn, side="right")
+        begins = np.append(0.0, self.ends[:-1])
+        within = (drawn - begins[owner]) / (self.ends - begins)[owner]
+        rows = np.empty(len(drawn), dtype=np.int64)
+        for number in np.unique(owner).tolist():
+            members, here = self.groups[number].members, owner == number
+            at = (within[here] * len(members)).astype(np.int64)
+            rows[here] = members[np.minimum(at, len(members) - 1)]  # a quotient rounded up to 1 would be past the end
+        return rows
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        members = [[group.name, digest(group.members)] for group in self.groups]
+        return {"kind": "random groups", "groups": members, "weights": digest(self.ends)}
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Exactly `share` rows of each group in every epoch; within a group, every member comes before one repeats.
+
+    A group continues in the next epoch where it stopped. A group of 3 members (a b c) with a share of 2::
+
+        epoch         0     1       2
+        draw          0 1   2   3   4 5
+        member        b a   c | c   a b      `|`: all members have come once, the next 3 draws are shuffled anew
+    """
+
+    crosses_epochs: ClassVar[bool] = True
+
+    groups: Sequence[Group]
+    seed: int
+    shuffle: bool
+
+    @property
+    def n(self) -> int:
+        """Rows in an epoch: the sum of the shares."""
+        return sum(group.share for group in self.groups)
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`; without shuffling, one group after the other."""
+        slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
+        # Shares 2 3 1 have bounds 0 2 5 6: slot 4 belongs to group 1 and is its draw 4 - 2 = 2 of this epoch.
+        bounds = np.cumsum([0, *(group.share for group in self.groups)])
+        owner = np.searchsorted(bounds, slots, side="right") - 1
+        rows = np.empty(len(slots), dtype=np.int64)
+        for number in np.unique(owner).tolist():
+            group, here = self.groups[number], owner == number
+            rows[here] = self._members(group, epoch * group.share + slots[here] - bounds[number])
+        return rows
+
+    def _members(self, group: Group, draws: Int64s) -> Int64s:
+        """The members at these draws of a group; draws are counted through all epochs."""
+        size = len(group.members)
+        rounds, within = np.divmod(draws, size)
+        if self.shuffle:
+            seed = derived(self.seed, f"group {group.name}")
+            for number in np.unique(rounds).tolist():
+                here = rounds == number
+                within[here] = order(seed, number, size)[within[here]]
+        return group.members[within]
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        groups = [[group.name, digest(group.members), group.share] for group in self.groups]
+        return {"kind": "groups", "groups": groups, "shuffle": self.shuffle}
+
+
 def ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:
-    """Positions `start` to `stop` - 1 of an epoch's order, by whole blocks: a few positions cost almost as much."""
+    """Positions `start` to `stop` - 1 of an epoch's shuffled order, int64."""
+    # Batches ask for neighbouring positions, and a few cost almost as much as a block does: so blocks are cached.
     blocks = [_block(seed, epoch, n, number) for number in range(start // BLOCK, -(-stop // BLOCK))]
-    at = start // BLOCK * BLOCK
-    whole = blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty(0, dtype=np.int64)])
-    return whole[start - at : stop - at]
+    first = start // BLOCK * BLOCK
+    joined = blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty(0, dtype=np.int64)])
+    return joined[start - first : stop - first]
 
 
 @lru_cache(maxsize=8)
 def _block(seed: int, epoch: int, n: int, number: int) -> Int64s:
     rows = order(seed, epoch, n)[number * BLOCK : (number + 1) * BLOCK]
-    rows.flags.writeable = False
+    rows.flags.writeable = False  # every caller gets a view of this array
     return rows
 
 
 def running_shares(weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The running total of each weight's share: 1 2 1 -> 0.25 0.75 1.0."""
-    total = np.cumsum(weights / weights.max())  # weights near the largest float would add up to infinity
+    """The cumulative share of each weight: 1 2 1 -> 0.25 0.75 1.0."""
+    total = np.cumsum(weights / weights.max())  # divided first: weights near the largest float would sum to infinity
     return np.asarray(total / total[-1])
 
 
 def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[Int64s, Place]:
-    """The next `n` rows, and the place after them; a last batch that is not full is filled up with `EMPTY` or dropped.
+    """The next `n` rows from a place on, and the place after them.
 
-    Epochs of 6 rows in batches of 4, as (epoch, position)::
+    Where an epoch has fewer than `n` rows left, they are dropped, or filled up with `EMPTY`, or joined with the first
+    rows of the next epoch. Epochs of 6 rows in batches of 4, places as (epoch, position), rows by their positions::
 
-        drop_last    (0, 0) -> rows 0-3, (0, 4) -> next epoch's 0-3, (1, 4)
-        else         (0, 0) -> rows 0-3, (0, 4) -> rows 4 5 and two empty, (0, 6) -> next epoch's 0-3, (1, 4)
-        running on   (0, 0) -> rows 0-3, (0, 4) -> rows 4 5 and the next epoch's 0 1, (1, 2)
+        drop_last        (0, 0) -> 0 1 2 3, (0, 4)      (0, 4) -> 0 1 2 3 of epoch 1, (1, 4)
+        not drop_last    (0, 0) -> 0 1 2 3, (0, 4)      (0, 4) -> 4 5 EMPTY EMPTY, (0, 6)
+        crosses_epochs   (0, 0) -> 0 1 2 3, (0, 4)      (0, 4) -> 4 5, then 0 1 of epoch 1, (1, 2)
     """
     if schedule.n is None:
         stop = place.position + n
@@ -172,7 +285,7 @@ def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[
     after = Place(place.epoch, stop)
     if len(rows) == n:
         return rows, after
-    if schedule.runs_on:
+    if schedule.crosses_epochs:
         more, after = take(schedule, after, n - len(rows), drop_last=False)
     else:
         more = np.full(n - len(rows), EMPTY)
@@ -180,31 +293,104 @@ def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[
 
 
 def starting_place(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> Place:
-    """Where the next batch of `n` rows is read: here, or at the next epoch's start if this one has too few left."""
+    """Where the next batch of `n` rows begins: at `place`, or at the next epoch's start if too few rows are left."""
     if schedule.n is None:
         return place
     left = schedule.n - place.position
-    return Place(place.epoch + 1, 0) if left < (n if drop_last and not schedule.runs_on else 1) else place
+    needed = n if drop_last and not schedule.crosses_epochs else 1
+    return Place(place.epoch + 1, 0) if left < needed else place
 
 
 def skip(schedule: Schedule, place: Place, n: int, batches: int, *, drop_last: bool) -> Place:
-    """The place after so many batches of `n` rows, by arithmetic alone."""
+    """The place after `batches` batches of `n` rows, in constant time."""
     if schedule.n is None:
         return Place(place.epoch, place.position + batches * n)
     if batches == 0:
         return place
-    if schedule.runs_on:  # (1, 4) in epochs of 6 is row 10 of all; ends of epochs stay ends: 12 is (1, 6)
+    if schedule.crosses_epochs:
+        # In epochs of 6, place (1, 4) is row 10 of all. `take` writes an epoch's end as (1, 6), not (2, 0), so the
+        # number of the last row read (11) is divided, not that of the next one (12).
         epoch, last = divmod(place.epoch * schedule.n + place.position + batches * n - 1, schedule.n)
         return Place(epoch, last + 1)
     place = starting_place(schedule, place, n, drop_last=drop_last)
-    here = batches_left(schedule.n, place.position, n, drop_last=drop_last)
-    if batches <= here:
+    in_this_epoch = batches_left(schedule.n, place.position, n, drop_last=drop_last)
+    if batches <= in_this_epoch:
         return Place(place.epoch, min(schedule.n, place.position + batches * n))
-    epochs, rest = divmod(batches - here - 1, batches_left(schedule.n, 0, n, drop_last=drop_last))
+    # One batch left here and 2 in every epoch: 4 batches end with the first of epoch + 2, divmod(4 - 1 - 1, 2) = 1, 0.
+    per_epoch = batches_left(schedule.n, 0, n, drop_last=drop_last)
+    epochs, rest = divmod(batches - in_this_epoch - 1, per_epoch)
     return Place(place.epoch + 1 + epochs, min(schedule.n, (rest + 1) * n))
 
 
 def batches_left(rows: int, position: int, n: int, *, drop_last: bool) -> int:
-    """How many batches of `n` an epoch still gives: 6 rows from position 4, 4 a batch: none, or 1 that is not full."""
+    """How many batches of `n` rows an epoch of `rows` has from `position` on.
+
+    Six rows, batches of 4, position 4: none with `drop_last`, else one that is not full.
+    """
     left = rows - position
     return left // n if drop_last else -(-left // n)
+
+
+STATE_VERSION = 2
+EARLIER_VERSION = 1  # its fingerprints did not cover too_long and block_size
+STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "position")
+
+
+def state_of(place: Place, *, fingerprint: str, seed: int) -> dict[str, Any]:
+    """A place as a checkpoint holds it: a dict of plain values that JSON can store."""
+    return dict(zip(STATE_KEYS, (STATE_VERSION, fingerprint, seed, place.epoch, place.position), strict=True))
+
+
+def place_in(
+    state: dict[str, Any], *, fingerprint: str, earlier_fingerprint: str, unrecorded: str, seed: int, rows: int | None
+) -> Place:
+    """The place in a checkpoint state, if the state belongs to a loader with this fingerprint and seed.
+
+    A state of version 1 is accepted if its fingerprint matches; a warning in the log names what it did not record.
+
+    Args:
+        earlier_fingerprint: the fingerprint as version 1 computed it.
+        unrecorded: the loader's settings that version 1 did not record, as text for the warning.
+        rows: in an epoch; `None` if there are no epochs.
+
+    Raises:
+        Mismatch: the state has another version, dataset, order or seed.
+        UsageError: it is not a state, or its numbers are out of range.
+    """
+    if not isinstance(state, dict) or any(key not in state for key in STATE_KEYS):
+        raise UsageError(f"the state is {shown(state)}; expected what state_dict() returned")
+    version = state["version"]
+    if isinstance(version, bool) or version not in (EARLIER_VERSION, STATE_VERSION):
+        raise Mismatch(
+            f"the state is of version {shown(version)}; this version of niels_gpt reads {STATE_VERSION} and "
+            f"{EARLIER_VERSION}. Resume with the version that wrote it"
+        )
+    if state["seed"] != seed:
+        raise Mismatch(f"the state is of seed {shown(state['seed'])}, the loader's is {seed}; pass the former")
+    expected = earlier_fingerprint if version == EARLIER_VERSION else fingerprint
+    if state["fingerprint"] != expected:
+        raise Mismatch(
+            f"the state is of fingerprint {shown(state['fingerprint'])}, the loader's is {expected}: the dataset, its "
+            "filter, block_size, too_long, packing or the order differs. Open the loader as it was when the state was "
+            "saved"
+        )
+    if version == EARLIER_VERSION:
+        _log.warning(
+            "[DataLoader] the state is of version %d, which did not record how rows are cut; it is taken to be of a "
+            "loader with %s, as this one",
+            EARLIER_VERSION,
+            unrecorded,
+        )
+    return _checked_place(state["epoch"], state["position"], rows)
+
+
+def _checked_place(epoch: Any, position: Any, rows: int | None) -> Place:
+    most = MAX_LENGTH if rows is None else rows
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (epoch, position)) or position > most:
+        raise UsageError(
+            f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 or more and a position of "
+            f"0 to {most}"
+        )
+    if epoch * (rows or 0) + position > MAX_LENGTH:
+        raise UsageError(f"the state has epoch {epoch} of {rows:,} rows each, together more than 2**62 rows")
+    return Place(epoch, position)

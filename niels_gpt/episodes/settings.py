@@ -1,24 +1,37 @@
-"""What a loader is told: the config's attributes, keywords that win over them, and what a tokenizer knows."""
+"""What a loader is configured with: config, keywords, tokenizer, rank, dataset directories.
+
+A setting may come from three places. A keyword of the loader's constructor wins over the config's attribute, which wins
+over the default; what neither names may follow from the tokenizer (pad id, vocabulary size), from the dataset's
+manifest (vocabulary size) or from `torch.distributed` (rank and world size).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+import logging
+import sys
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
+import torch.distributed
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.errors import UsageError, did_you_mean, shown
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown
 from niels_gpt.format.collate import checked_device
-from niels_gpt.ranges import VOCAB_SIZE
+from niels_gpt.ranges import RANK, VOCAB_SIZE, WORLD_SIZE
+from niels_gpt.storage.manifests import tokenizer_sha256
 
 MODES: Final = ("token_stream", "sft_episode")
+
+Dirs = str | Path | Sequence[str | Path] | Mapping[str | Path, float] | Mapping[str, float]
 
 
 @runtime_checkable
 class HashableTokenizer(Protocol):
-    """A tokenizer whose hash datasets record."""
+    """A tokenizer whose hash dataset manifests record."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -26,20 +39,20 @@ class HashableTokenizer(Protocol):
 
 
 def attribute(config: Any, name: str) -> Any:
-    """What a config says of `name`: a mapping's value or an object's attribute; `None` if it says nothing.
+    """A config's value of `name`: a mapping's item or an object's attribute; `None` if there is none.
 
     Every loader reads its config through this function, so mappings and objects mean the same everywhere.
     """
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
-def dataset_mode(config: Any, given: Any = None) -> str:
-    """The mode that a keyword names, else the config, else "token_stream".
+def dataset_mode(config: Any, keyword: Any = None) -> str:
+    """The `dataset_mode` keyword, else the config's, else "token_stream".
 
     Raises:
-        UsageError: another mode.
+        UsageError: the mode does not exist.
     """
-    mode = attribute(config, "dataset_mode") if given is None else given
+    mode = attribute(config, "dataset_mode") if keyword is None else keyword
     if mode is None:
         return "token_stream"
     if not isinstance(mode, str) or mode not in MODES:
@@ -48,29 +61,28 @@ def dataset_mode(config: Any, given: Any = None) -> str:
     return mode
 
 
-def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
-    """The settings of document 002: a keyword if given, else the config's attribute, else the default.
+def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
+    """The training settings: each a keyword that is not `None`, else the config's attribute, else the default.
 
-    A config that names the other mode is accepted, because who makes a loader of one kind has chosen; a mode that does
-    not exist is refused.
+    A config with the other, existing mode is accepted: the caller chose by calling this loader's constructor.
 
     Returns:
-        The settings, batch size and block size.
+        The settings, the batch size and the block size.
 
     Raises:
         UsageError: a value out of range, an unknown keyword or mode, or no batch_size or block_size.
     """
     names = [field.name for field in fields(TrainingConfig)]
-    for name in given:
+    for name in keywords:
         if name not in names:
             raise UsageError(
                 f"{name!r} is no option of a loader with dataset_mode {mode!r}; expected one of {', '.join(names)}"
                 f"{did_you_mean(name, names)}"
             )
-    dataset_mode(config, given.get("dataset_mode"))
+    dataset_mode(config, keywords.get("dataset_mode"))
     found = {name: attribute(config, name) for name in names}
-    found |= {name: value for name, value in given.items() if value is not None}
-    values: dict[str, Any] = {name: _plain(value) for name, value in found.items() if value is not None}
+    found |= {name: value for name, value in keywords.items() if value is not None}
+    values: dict[str, Any] = {name: _as_python(value) for name, value in found.items() if value is not None}
     values["device"] = str(checked_device(values.get("device", "cpu")))
     settings = TrainingConfig(**values | {"dataset_mode": mode})
     for name, value in (("batch_size", settings.batch_size), ("block_size", settings.block_size)):
@@ -79,41 +91,90 @@ def resolve(config: Any, mode: str, given: Mapping[str, Any]) -> tuple[TrainingC
     return settings, settings.batch_size or 0, settings.block_size or 0
 
 
-def _plain(value: Any) -> Any:
-    """numpy's numbers as Python's."""
+def _as_python(value: Any) -> Any:
+    """A numpy scalar as the Python number that `TrainingConfig` expects."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def flag(value: bool) -> str:
-    """As the log lines of document 002 write it."""
-    return "true" if value else "false"
-
-
-def known_vocab_size(given: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
-    """The first that is known of: the argument, the config's, the tokenizer's, the dataset's.
+def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:
+    """The datasets' names (as weights refer to them), their directories, and the proportions of a mixture.
 
     Raises:
-        UsageError: one of the first two is no positive whole number.
+        UsageError: there is no directory, or one is named twice.
     """
-    for value in (given, attribute(config, "vocab_size")):
+    if dataset_dir is None:
+        raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+    names = [str(dataset_dir)] if isinstance(dataset_dir, str | Path) else [str(name) for name in dataset_dir]
+    if not names:
+        raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
+    if len(set(names)) < len(names):
+        raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
+    mixture = None
+    if isinstance(dataset_dir, Mapping):
+        mixture = {str(name): share for name, share in dataset_dir.items()}
+    return names, [Path(name) for name in names], mixture
+
+
+def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: the arguments, else those of torch.distributed if it is initialised, else 0 and 1.
+
+    Raises:
+        UsageError: only one of the two is passed, or the rank is outside 0 to world_size - 1.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError(f"rank is {rank} and world_size {world_size}; expected both or neither")
+    if rank is None or world_size is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        return 0, 1
+    rank, world_size = RANK.whole(rank), WORLD_SIZE.whole(world_size)
+    if rank >= world_size:
+        raise UsageError(f"rank is {rank} of world_size {world_size}; expected a whole number below the world size")
+    return rank, world_size
+
+
+def check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
+    """Raise `Mismatch` if a dataset was built with another tokenizer; one that cannot be hashed is not checked."""
+    if not isinstance(tokenizer, HashableTokenizer):
+        return
+    for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
+        recorded = manifest.get("tokenizer_sha256") if manifest else None
+        if recorded is not None and recorded != tokenizer_sha256(tokenizer):
+            raise Mismatch(
+                f"{dataset}: built with tokenizer {recorded[:12]} but opened with {tokenizer_sha256(tokenizer)[:12]}; "
+                "open it with the tokenizer it was built with, or build it again"
+            )
+
+
+def resolve_vocab_size(argument: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:
+    """The vocabulary size: the argument, else the config's, the tokenizer's, or the one that the dataset records.
+
+    Raises:
+        UsageError: the argument's or the config's is not a positive whole number.
+    """
+    for value in (argument, attribute(config, "vocab_size")):
         if value is not None:
             return VOCAB_SIZE.whole(value)
-    found = _ids_of(tokenizer)
-    return recorded if found is None else found
+    of_tokenizer = _vocab_size_of(tokenizer)
+    return recorded if of_tokenizer is None else of_tokenizer
 
 
-def _ids_of(tokenizer: Any | None) -> int | None:
-    """How many ids a tokenizer has; `vocab_size` of Hugging Face's leaves out the added ones, which `len` counts."""
+def _vocab_size_of(tokenizer: Any | None) -> int | None:
     size = getattr(tokenizer, "vocab_size", None)
     size = size() if callable(size) else size
     if not isinstance(size, int):
         return None
+    # In transformers, vocab_size leaves out the added tokens, which len() counts.
     return max(size, len(tokenizer)) if isinstance(tokenizer, Sized) else size
 
 
-def chosen_pad_id(given: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:
-    """Document 002: the config's pad id, else the tokenizer's eos."""
-    pad = _eos_id(tokenizer) if given is None else given
+def resolve_pad_id(setting: int | None, tokenizer: Any | None, vocab_size: int | None) -> int:
+    """The pad id: the keyword's or config's, else the tokenizer's end-of-sequence id.
+
+    Raises:
+        UsageError: there is neither, or the id is outside the vocabulary or above 32 bits.
+    """
+    pad = _eos_id(tokenizer) if setting is None else setting
     if pad is None:
         raise UsageError(
             "no pad_token_id in the config and no tokenizer with an eos; pass pad_token_id=, or the tokenizer"
@@ -126,12 +187,39 @@ def chosen_pad_id(given: int | None, tokenizer: Any | None, vocab_size: int | No
 
 
 def _eos_id(tokenizer: Any | None) -> int | None:
-    """As tokenizers of several libraries spell it; our own ends its turns with `eot`."""
-    for name in ("eos_id", "eos_token_id"):
+    for name in ("eos_id", "eos_token_id"):  # SentencePiece has the former as a method, transformers the latter
         value = getattr(tokenizer, name, None)
         value = value() if callable(value) else value
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:  # SentencePiece's -1: there is none
             return value
     if isinstance(tokenizer, HashableTokenizer):
-        return tokenizer.special_token_ids().get("eot")
+        return tokenizer.special_token_ids().get("eot")  # our own tokenizer has no eos; eot ends every turn
     return None
+
+
+def flag(value: bool) -> str:
+    """A bool as the loaders' log lines write it."""
+    return "true" if value else "false"
+
+
+_logger = logging.getLogger("niels_gpt")
+
+
+class _StderrHandler(logging.Handler):
+    """Prints messages to the current `sys.stderr`, unless the root logger has a handler by then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            print(self.format(record), file=sys.stderr)
+
+
+def ensure_log_output() -> None:
+    """Send the package's log lines to stderr if the program has not set up logging; may be called repeatedly.
+
+    Python drops lines below WARNING unless logging is set up, which few training scripts do, and the loaders' lines
+    about epochs are meant to be seen. A program that sets up logging, even later (a handler, or a level of the logger
+    "niels_gpt"), decides for itself.
+    """
+    if not _logger.hasHandlers() and _logger.level == logging.NOTSET:
+        _logger.addHandler(_StderrHandler())
+        _logger.setLevel(logging.INFO)

@@ -1,4 +1,10 @@
-"""Random windows of a token stream, and the one function that chooses a loader (document 002)."""
+"""`GPTDataLoader`: random windows of a token stream; `make_data_loader` chooses between it and the episode loader.
+
+A window is block_size + 1 neighbouring tokens of one file, wherever texts begin or end in it. All windows of all files
+are numbered through, and each position of an endless random sequence draws one::
+
+    files of 5 and 7 tokens, windows of 3      windows 0 1 2 | 3 4 5 6 7      window 4 is tokens 1 to 3 of the second
+"""
 
 from __future__ import annotations
 
@@ -26,13 +32,10 @@ from niels_gpt.episodes.format import (
     open_mask,
     samples,
 )
-from niels_gpt.episodes.gather import Column, Pieces
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.logs import show_lines
-from niels_gpt.episodes.ranks import ranks
-from niels_gpt.episodes.schedule import Place, RandomRows
-from niels_gpt.episodes.settings import dataset_mode, resolve
-from niels_gpt.episodes.state import place_in, state_of
+from niels_gpt.episodes.rows import Column, RowSpans
+from niels_gpt.episodes.schedule import Place, RandomRows, place_in, state_of
+from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.collate import inputs_and_targets, to_device
 
@@ -42,41 +45,41 @@ _log = logging.getLogger("niels_gpt.stream")
 def make_data_loader(
     config: Any, tokenizer: Any | None = None, dataset_dir: Any = None, **options: Any
 ) -> GPTDataLoader | GPTEpisodeDataLoader:
-    """The loader that the config's `dataset_mode` names: "token_stream" (also where it is absent) or "sft_episode".
+    """The loader for the config's `dataset_mode`: "token_stream" (the default) or "sft_episode".
 
     Args:
         config: a mapping, or any object with attributes.
-        options: keywords of the chosen loader; `dataset_mode` wins over the config's.
+        options: keywords of the chosen loader, and `dataset_mode`, which wins over the config's.
 
     Raises:
-        UsageError: another mode, or an unknown option. And what the loaders raise.
+        UsageError: the mode or an option does not exist. Also what the loaders raise.
     """
     if dataset_mode(config, options.pop("dataset_mode", None)) == "token_stream":
         return GPTDataLoader(config, tokenizer, dataset_dir, **options)
     known = inspect.signature(GPTEpisodeDataLoader).parameters
     for name in options:
         if name not in known:
-            raise UsageError(f"{name!r} is no option of GPTEpisodeDataLoader{did_you_mean(name, known)}")
+            raise UsageError(f"{name!r} is not an option of GPTEpisodeDataLoader{did_you_mean(name, known)}")
     return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
 
 
 class GPTDataLoader:
     """Random windows of block_size + 1 tokens from one file or shards; every window of every file is equally likely.
 
-    Found below `dataset_dir/train` (and `val`): `tokens.bin` (uint32) with an optional `mask.bin`, or the same in
-    `shard_00000/`, ..., or `shard_00000.bin`, ... of a pretrain cache (document 001) whose `meta.json` names the dtype.
+    `dataset_dir/train` (and `val`) may hold `tokens.bin` (uint32) with an optional `mask.bin`; or the same in
+    `shard_00000/`, ...; or the `shard_00000.bin`, ... of a pretrain cache, whose `meta.json` records the dtype.
 
     Args:
         config: a mapping or any object with `batch_size`, `block_size` and `device`.
-        tokenizer: not used; taken so that both loaders are called alike.
-        use_loss_mask: return masks where the dataset has them; default yes.
+        tokenizer: not used; accepted so that both loaders are called alike.
+        use_loss_mask: return masks if the dataset has them; default yes.
         epoch_seed: of the windows; default the config's, else 1337.
-        of_episodes: the tags of document 002 that concern episodes alone; checked, and without effect here.
-        rank, world_size: default those of torch.distributed where it is initialised. `batch_size` is each rank's.
+        episode_settings: fields of `TrainingConfig` that concern episodes only; checked, and without effect here.
+        rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
 
     Raises:
-        UsageError: an argument out of range, or block_size + 1 tokens fit into no file.
-        CacheError: no tokens, or files that are short or foreign.
+        UsageError: an argument out of range, or every file has fewer than block_size + 1 tokens.
+        CacheError: there are no tokens, or a file is cut short or not a file of tokens.
     """
 
     def __init__(
@@ -89,13 +92,13 @@ class GPTDataLoader:
         epoch_seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        **of_episodes: Any,
+        **episode_settings: Any,
     ) -> None:
         del tokenizer
         if dataset_dir is None:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
-        given = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | of_episodes
-        self.config, self.batch_size, self.block_size = resolve(config, "token_stream", given)
+        keywords = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | episode_settings
+        self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)
         self.dataset_dir = Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
         width = self.block_size + 1
@@ -111,10 +114,11 @@ class GPTDataLoader:
             )
         self._positions = dict.fromkeys(self._splits, 0)
         self._warned = False
-        show_lines()
+        ensure_log_output()
         if is_episode_indexed_dataset(self.dataset_dir):
             _log.warning(
-                "[DataLoader] %s holds episodes, and windows cross them; dataset_mode sft_episode keeps them apart",
+                "[DataLoader] %s holds episodes, and windows cross their boundaries; dataset_mode sft_episode reads "
+                "whole episodes",
                 self.dataset_dir,
             )
 
@@ -126,41 +130,42 @@ class GPTDataLoader:
         """
         windows = self._split(split)
         B = self.batch_size
+        # Positions count windows over all ranks: 2 ranks of 4 read 0-3 and 4-7, then 8-11 and 12-15.
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
-        pieces = windows.draw(first, first + B)
-        x, y = inputs_and_targets(windows.tokens.rows(pieces, 0), self.config.device)
+        spans = windows.draw(first, first + B)
+        x, y = inputs_and_targets(windows.tokens.rows(spans, 0), self.config.device)
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
             return x, y
-        mask = windows.masks.rows(pieces, 0)[:, 1:].astype(np.float32, order="C")
+        mask = windows.masks.rows(spans, 0)[:, 1:].astype(np.float32, order="C")
         return x, y, to_device(torch.from_numpy(mask), self.config.device)
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
-        """Where a split stands; `position` counts windows over all ranks, `epoch` is always 0."""
+        """The place of the next batch; `position` counts windows over all ranks, `epoch` is always 0."""
         windows = self._split(split)
         place = Place(0, self._positions[split])
         return state_of(place, fingerprint=windows.fingerprint, seed=self.config.epoch_seed)
 
     def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
-        """Go on where a state was taken, here or on another number of ranks.
+        """Continue where a state was taken, perhaps with another number of ranks.
 
         Raises:
-            Mismatch: the state is of other files, another block_size or another seed. UsageError: it is no state.
+            Mismatch: the state is of other files, another block_size or another seed. UsageError: it is not a state.
         """
         windows = self._split(split)
         place = place_in(
             state,
             fingerprint=windows.fingerprint,
-            earlier=windows.earlier_fingerprint,
-            cutting=f"block_size {self.block_size}",
+            earlier_fingerprint=windows.earlier_fingerprint,
+            unrecorded=f"block_size {self.block_size}",
             seed=self.config.epoch_seed,
             rows=None,
         )
         self._positions[split] = place.position
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process opens the files itself, and goes on from here."""
+        """Pickled for another process, the loader opens its files again there, and continues from the same place."""
         ranks = {"rank": self.rank, "world_size": self.world_size}
         return _reopen, (self.config, self.dataset_dir, ranks, {name: self.state_dict(name) for name in self._splits})
 
@@ -186,7 +191,7 @@ def _reopen(config: Any, dataset_dir: Path, ranks: dict[str, Any], states: dict[
 
 @dataclass(frozen=True)
 class _File:
-    """A file of tokens and its mask, or why it has none."""
+    """A file of tokens, and its mask or the reason why it has none."""
 
     path: Path
     tokens: Tokens
@@ -195,8 +200,7 @@ class _File:
 
 
 class _Windows:
-    """All windows of some files, numbered through: files with 3 and 5 windows begin at 0 and 3, window 4 is 1 of the
-    second."""
+    """All windows of some files, numbered through: files with 3 and 5 windows have the numbers 0-2 and 3-7."""
 
     def __init__(self, files: list[_File], width: int, seed: int) -> None:
         counts = np.array([max(0, len(file.tokens) - width + 1) for file in files])
@@ -216,16 +220,16 @@ class _Windows:
         for file in files:
             for part in samples(file.tokens):
                 digest.update(part)
-        self.earlier_fingerprint = digest.hexdigest()  # of states of version 1
+        self.earlier_fingerprint = digest.hexdigest()  # states of version 1 did not cover block_size
         digest.update(json.dumps(["block_size", width - 1]).encode())
         self.fingerprint = digest.hexdigest()
 
-    def draw(self, start: int, stop: int) -> Pieces:
+    def draw(self, start: int, stop: int) -> RowSpans:
         """The windows at these positions of the endless random sequence, one a row."""
         numbers = self._order.rows(0, start, stop)
         shard = np.searchsorted(self._first, numbers, side="right") - 1
         n = len(numbers)
-        return Pieces(
+        return RowSpans(
             n,
             self.width,
             row=np.arange(n),
@@ -238,7 +242,7 @@ class _Windows:
 
 
 def _find(split: Path) -> list[_File]:
-    """The files of a split; none if it is absent."""
+    """The files of a split, in any of the three forms; none if it is absent."""
     folders = [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
     found = [folder for folder in folders if (folder / TOKENS_NAME).is_file()]
     if found:

@@ -1,35 +1,96 @@
-"""Reads a whole episodes dataset and says what is wrong with it."""
+"""What an episodes dataset holds, in numbers (`summarise`), and what is wrong with it (`verify_dataset`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from niels_gpt.episodes import metadata
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
-from niels_gpt.episodes.format import (
-    MASK_NAME,
-    METADATA_NAME,
-    SPLITS,
-    TOKENS_NAME,
-    open_manifest,
-    require_episodes,
-)
+from niels_gpt.episodes.format import MASK_NAME, METADATA_NAME, SPLITS, TOKENS_NAME, open_manifest, require_episodes
+from niels_gpt.episodes.sampling import check_metadata, metadata_columns
 from niels_gpt.errors import CacheError
-from niels_gpt.manifests import verify_files
+from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import VOCAB_SIZE
+from niels_gpt.storage.manifests import verify_files
 
-CHUNK = 1 << 22
+CHUNK = 1 << 22  # tokens that are checked at a time
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """One split, for rows of a certain block size.
+
+    Attributes:
+        episodes, tokens: in the index; tokens that belong to two episodes count twice.
+        mask: its dtype, or why there is none.
+        shortest, median, percentile_95, longest: lengths in tokens.
+        too_long: episodes that do not fit into a row.
+        filled: the share of tokens that are not padding, with one episode a row, cut to its width.
+        packed_rows, packed_filled: the number of rows and the same share with packing.
+    """
+
+    split: str
+    episodes: int
+    tokens: int
+    mask: str
+    shortest: int
+    median: int
+    percentile_95: int
+    longest: int
+    too_long: int
+    filled: float
+    packed_rows: int
+    packed_filled: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as a JSON object."""
+        return asdict(self)
+
+
+def summarise(dataset: Path, block_size: int) -> list[SplitSummary]:
+    """A summary of each split that exists, for rows of `block_size` inputs. Reads the index, not the tokens.
+
+    Raises:
+        CacheError: there is no dataset, or a damaged one.
+    """
+    require_episodes(dataset)
+    opened = [EpisodeSplit([dataset], split, min_tokens=1) for split in SPLITS]
+    return [_summary(split, block_size + 1) for split in opened if split.shards]
+
+
+def _summary(split: EpisodeSplit, width: int) -> SplitSummary:
+    lengths = np.sort(split.lengths())
+    cut = np.minimum(lengths, width)
+    plan = pack(cut, width)
+    n = len(lengths)
+    percentiles = [int(lengths[min(n - 1, n * percent // 100)]) if n else 0 for percent in (0, 50, 95, 100)]
+    masks = {str(shard.mask.dtype) for shard in split.shards if shard.mask is not None}
+    return SplitSummary(
+        split=split.split,
+        episodes=n,
+        tokens=int(lengths.sum()),
+        mask=", ".join(sorted(masks)) if split.has_mask else f"none ({split.why_no_mask})",
+        shortest=percentiles[0],
+        median=percentiles[1],
+        percentile_95=percentiles[2],
+        longest=percentiles[3],
+        too_long=int((lengths > width).sum()),
+        filled=float(cut.sum() / max(1, n * width)),
+        packed_rows=plan.rows,
+        packed_filled=plan.utilisation,
+    )
 
 
 def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Progress = SILENT) -> Iterator[str]:
-    """One line for each thing that is wrong; nothing if all is well.
+    """One line for each thing that is wrong; none if the dataset is intact.
 
-    With a manifest every byte is compared with its checksums. Then, with or without one, every record must lie in its
-    file, every token in the vocabulary where that is known, every mask be whole and of weights.
+    With a manifest, every byte is compared with its checksums first. Then, with or without one: every index record must
+    lie in its file, every id in the vocabulary if that is known, and every mask value be a weight.
 
     Raises:
         CacheError: the dataset cannot be opened at all.
@@ -39,7 +100,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
     manifest = open_manifest(dataset)
     damaged = list(verify_files(dataset, manifest["files"], progress)) if manifest else []
     yield from damaged
-    if damaged:
+    if damaged:  # what follows would report the same damage in other terms
         return
     limit = vocab_size if vocab_size is not None else (manifest or {}).get("vocab_size")
     for split in SPLITS:
@@ -55,6 +116,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
 
 
 def _shard_findings(shard: Shard, vocab_size: int | None, progress: Progress) -> Iterator[str]:
+    """At most one line about ids and one about weights: the first bad value of each."""
     if shard.mask is None and (shard.folder / MASK_NAME).exists():
         yield shard.no_mask
     bad_token = bad_weight = False
@@ -69,23 +131,23 @@ def _shard_findings(shard: Shard, vocab_size: int | None, progress: Progress) ->
             )
         if shard.mask is not None and not bad_weight:
             weights = shard.mask[at : at + CHUNK]
-            fine = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
-            if not fine.all():
+            valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
+            if not valid.all():
                 bad_weight = True
-                first = at + int(np.argmin(fine))
+                first = at + int(np.argmin(valid))
                 yield f"{shard.folder / MASK_NAME}: value {first:,} is {shard.mask[first]}; expected 0, 1 or a weight"
         progress.advance(len(tokens))
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:
-    """Every shard has metadata or none has; each has a row per episode, and weights that are weights."""
-    have = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
-    without = [shard.folder for shard in split.shards if shard.folder not in have]
-    if have and without:
-        yield f"{without[0] / METADATA_NAME}: no such file, although other shards have one"
-    if have and not without:
-        for column in metadata.columns(split):
+    """Either every shard has metadata or none; each has a row per episode, and its weights are numbers of 0 or more."""
+    having = [shard.folder for shard in split.shards if (shard.folder / METADATA_NAME).exists()]
+    lacking = [shard.folder for shard in split.shards if shard.folder not in having]
+    if having and lacking:
+        yield f"{lacking[0] / METADATA_NAME}: no such file, although other shards have one"
+    if having and not lacking:
+        for column in metadata_columns(split):
             try:
-                metadata.check(split, column)
+                check_metadata(split, column)
             except CacheError as error:
                 yield str(error)

@@ -1,116 +1,276 @@
-"""Conversations -> an episodes dataset (document 002); `episodes.json` is written last."""
+"""`EpisodeWriter`: writes the files of one split of an episodes dataset, in one folder or in shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from niels_gpt import ranges
-from niels_gpt.builds import Build, already_built, tell_changes
-from niels_gpt.encoders import Choices, OnUnsupported, Rows, encoder_of
-from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
-from niels_gpt.episodes.shards import EpisodeWriter
-from niels_gpt.errors import DataError
-from niels_gpt.portions import SERIAL, Engine, EpisodeWork, Portion, finishing
-from niels_gpt.progress import SILENT, Progress
-from niels_gpt.splits import ValidationSplit
+from niels_gpt.episodes.format import (
+    INDEX_NAME,
+    MASK_DTYPES,
+    MASK_NAME,
+    METADATA_NAME,
+    MOST_WEIGHT,
+    SEGMENT_DTYPES,
+    SEGMENTS_NAME,
+    TOKEN_DTYPE,
+    TOKENS_NAME,
+    shard_name,
+)
+from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.extras import check_library
+from niels_gpt.ranges import EPISODES_SHARD_BYTES
+from niels_gpt.storage.checksums import FileRecord, file_record
+from niels_gpt.storage.files import HashedWriter
 
-__all__ = ["EpisodeWriter", "build_episodes"]
+ROW_GROUP_ROWS = 1 << 13  # of episodes.parquet
+Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
-def build_episodes(
-    conversations: Rows,
-    out_dir: str | Path,
-    *,
-    encoder: Any,
-    val_frac: float = 0.1,
-    seed: int = 42,
-    mask_dtype: str | None = "uint8",
-    shard_bytes: int | None = None,
-    metadata: bool = False,
-    source_name: str | None = None,
-    source_config: dict[str, Any] | None = None,
-    max_bad_rows: int = 0,
-    allow_partial: bool = False,
-    on_unsupported: OnUnsupported = "drop",
-    overwrite: bool = False,
-    engine: Engine = SERIAL,
-    read_share: Callable[[], float | None] = lambda: None,
-    progress: Progress = SILENT,
-) -> None:
-    """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
+class EpisodeWriter:
+    """Writes one split: ids, masks and index records as they come; a new shard begins between episodes.
 
     Args:
-        conversations: lists of messages or `Conversation`s, in order; consumed once, never held.
-        encoder: what makes ids and masks: a renderer, a tokenizer with the four sentinels, or one of `encoders`.
-        val_frac: share of episodes for val, 0 or more and below 1. Conversations of one group stay together.
-        seed: of the split.
-        mask_dtype: "uint8", "float32" where messages have weights between, or `None` for no mask.
-        shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
-        metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
-        source_name, source_config: recorded; a dataset of the same `source_config` is not built twice.
-        max_bad_rows: how many unusable rows to leave out (into `rejected.jsonl`) before giving up.
-        allow_partial, on_unsupported: of renderers, see `encoders.Choices`. Encoders have their own.
-        overwrite: replace an earlier dataset at `out_dir`.
-        engine: runs the work, see `scale`; the bytes do not depend on it.
-        read_share: how much of the input has been read, 0 to 1, to tell the time left.
+        folder: the dataset; `split` names the directory in it, which is created with the first episode.
+        mask_dtype: "uint8" for 0 and 1, "float32" for weights, `None` for no mask.
+        shard_bytes: begin another shard before `tokens.bin` grows beyond this; `None` keeps one file.
+        with_metadata: also write `episodes.parquet` (needs pyarrow).
+        segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
+
+    Attributes:
+        tokens, episodes, trained_tokens: written so far.
+        files: the finished files by name, relative to `folder`; complete after `close`.
 
     Raises:
-        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
-        DataError: too many bad rows, or no usable conversation. TokenizerError: ids that should not be.
-        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+        UsageError: unknown `mask_dtype`, or `shard_bytes` has no room for one token. MissingExtra: no pyarrow.
     """
-    ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
-    ranges.MAX_BAD_ROWS.check(max_bad_rows)
-    ranges.VAL_FRAC.check(val_frac)
-    made_by = encoder_of(encoder, choices=Choices(allow_partial, on_unsupported))
-    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
-    recipe = {
-        "format_version": FORMAT_VERSION,
-        "kind": "episodes",
-        "dataset_name": source_name,
-        # Of an encoder that cannot be told from others nothing is "already built".
-        "dataset_config": source_config if made_by.identified else None,
-        "seed": seed,
-        "val_frac": val_frac,
-        "token_dtype": "uint32",
-        "mask_dtype": mask_dtype,
-        "shard_bytes": shard_bytes,
-        "metadata": metadata,
-        "vocab_size": made_by.vocab_size,
-        **made_by.describe(),
-    }
-    if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
-        engine.discard(out)
-        return
-    build = Build(out, recipe, max_bad_rows=max_bad_rows, overwrite=overwrite, manifest=MANIFEST_NAME)
-    with finishing(engine, out, progress), build:
-        files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
-        writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
-        progress.begin(out.name, unit="tokens")
-        work = EpisodeWork(made_by, mask_dtype, metadata, source_name)
-        for portion in engine.portions(
-            work, conversations, build.rejections, out=out, recipe=recipe, progress=progress
-        ):
-            _write(portion, split, writers)
-            progress.advance(len(portion.ids))
-            if share := read_share() or engine.read_share():
-                progress.expect(int(sum(writer.tokens for writer in writers.values()) / share))
-        build.close_writers()
-        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
-        if not sum(totals.values()):
-            dropped = dict(build.rejections.dropped) or "none"
-            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
-        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
-        tell_changes(out, build.rejections.changed, progress)
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        *,
+        mask_dtype: str | None = "uint8",
+        shard_bytes: int | None = None,
+        with_metadata: bool = False,
+        segments_dtype: str | None = None,
+    ) -> None:
+        if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
+            raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
+        EPISODES_SHARD_BYTES.check(shard_bytes)
+        self.tokens = self.episodes = self.trained_tokens = 0
+        self.files: dict[str, FileRecord] = {}
+        self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
+        self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
+        self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
+        self._shards = 0
+        self._open: _ShardFiles | None = None
+
+    def write(
+        self,
+        ids: npt.NDArray[np.integer[Any]],
+        lengths: npt.NDArray[np.integer[Any]],
+        weights: Weights | None = None,
+        metadata: Sequence[Mapping[str, Any]] = (),
+        *,
+        segments: npt.NDArray[np.integer[Any]] | None = None,
+    ) -> None:
+        """Append episodes.
+
+        Args:
+            ids: of all episodes, one after the other, shape (n,).
+            lengths: how many ids each episode has, shape (episodes,).
+            weights: one per id, 0 where it is not trained; `None` only without a mask.
+            metadata: with `with_metadata`, a mapping with `type`, `source` and `weight` for each episode.
+            segments: with `segments_dtype`, a number per id; where it changes, another text begins.
+
+        Raises:
+            UsageError: lengths, ids and weights do not belong together, ids are outside uint32, or the mask's dtype
+                cannot hold the weights.
+        """
+        ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
+        mask = self._checked(ids, lengths, weights)
+        if self._with_metadata and len(metadata) != len(lengths):
+            raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
+        self._check_segments(len(ids), segments)
+        ends = np.cumsum(lengths)
+        first, start = 0, 0  # the first episode and the first id that are not written yet
+        while first < len(lengths):
+            shard = self._shard()
+            stop = self._stop(shard, ends, first, start)
+            if stop > first:
+                end = int(ends[stop - 1])
+                part = None if mask is None else mask[start:end]
+                texts = None if segments is None else segments[start:end]
+                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts)
+                first, start = stop, end
+            if first < len(lengths):
+                self._close_shard()
+        self.tokens += len(ids)
+        self.episodes += len(lengths)
+        self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
+
+    def _stop(self, shard: _ShardFiles, ends: npt.NDArray[np.int64], first: int, start: int) -> int:
+        """The episode before which the shard is full, if `first` and the following are written to it."""
+        if self._shard_tokens is None:
+            return len(ends)
+        # Lengths 3 4 2 have ends 3 7 9. With room for 8 tokens two episodes fit: searchsorted(ends, 8) is 2.
+        room = self._shard_tokens - shard.tokens + start
+        fitting = int(np.searchsorted(ends, room, side="right"))
+        return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
+
+    def _check_segments(self, n: int, segments: npt.NDArray[np.integer[Any]] | None) -> None:
+        found = 0 if segments is None else len(segments)
+        if (self._segments_dtype is None) != (segments is None) or (segments is not None and found != n):
+            raise UsageError(
+                f"{n} ids, segments_dtype {self._segments_dtype} and {found} segments; expected one per id with a "
+                "segments_dtype, and none without"
+            )
+
+    def _checked(
+        self, ids: npt.NDArray[Any], lengths: npt.NDArray[Any], weights: Weights | None
+    ) -> npt.NDArray[Any] | None:
+        """The weights as the mask file's dtype; raises `UsageError` unless ids, lengths and weights are usable."""
+        if lengths.sum() != len(ids) or (lengths.size and lengths.min() < 1):
+            raise UsageError(
+                f"{len(ids)} ids for lengths that add up to {lengths.sum()}; expected as many, each above 0"
+            )
+        if ids.dtype.kind not in "iu":
+            raise UsageError(f"ids are {ids.dtype}; expected integers")
+        if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+            raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
+        if self._mask_dtype is None:
+            return None
+        if weights is None or len(weights) != len(ids):
+            raise UsageError(
+                f"{len(ids)} ids but {0 if weights is None else len(weights)} weights; expected one per id"
+            )
+        values: npt.NDArray[Any] = np.asarray(weights)
+        any_weight = self._mask_dtype == "float32"
+        valid = (values >= 0) & (values <= MOST_WEIGHT) if any_weight else (values == 0) | (values == 1)
+        if not valid.all():
+            expected = "0 or more" if any_weight else '0 or 1, or mask_dtype="float32"'
+            raise UsageError(f"a weight of {values[~valid][0]} in a mask of {self._mask_dtype}; expected {expected}")
+        return values.astype(MASK_DTYPES[self._mask_dtype])
+
+    def _shard(self) -> _ShardFiles:
+        if self._open is None:
+            name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
+            self._open = _ShardFiles(self._folder, name, self._mask_dtype, self._with_metadata, self._segments_dtype)
+            self._shards += 1
+        return self._open
+
+    def _close_shard(self) -> None:
+        if self._open is not None:
+            self.files.update(self._open.close())
+            self._open = None
+
+    def counts(self) -> dict[str, int]:
+        """What was written, as manifests record it."""
+        return {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
+
+    def close(self) -> None:
+        """Finish all files."""
+        self._close_shard()
+
+    def abandon(self) -> None:
+        """Remove unfinished files; does nothing after `close`."""
+        if self._open is not None:
+            self._open.abandon()
 
 
-def _write(portion: Portion, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
-    in_val = np.array([split.draw(group) for group in portion.groups], dtype=np.bool_)
-    for name, chosen in (("train", ~in_val), ("val", in_val)):
-        ids = np.repeat(chosen, portion.lengths)
-        own = [portion.facts[number] for number in np.flatnonzero(chosen).tolist()] if portion.facts else []
-        writers[name].write(portion.ids[ids], portion.lengths[chosen], portion.weights[ids], own)
+class _ShardFiles:
+    """The files of one folder, open for writing."""
+
+    def __init__(
+        self, root: Path, name: str, mask_dtype: str | None, with_metadata: bool, segments: str | None
+    ) -> None:
+        self.tokens, self._segments_dtype = 0, segments
+        self._name, folder = name, root / name
+        with storage_errors("creating the directory", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._ids = HashedWriter(folder / TOKENS_NAME)
+        self._records = HashedWriter(folder / INDEX_NAME)
+        self._mask = HashedWriter(folder / MASK_NAME) if mask_dtype else None
+        self._segments = HashedWriter(folder / SEGMENTS_NAME) if segments else None
+        self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
+
+    def write(
+        self,
+        ids: npt.NDArray[Any],
+        lengths: npt.NDArray[Any],
+        mask: npt.NDArray[Any] | None,
+        metadata: Sequence[Mapping[str, Any]],
+        segments: npt.NDArray[np.integer[Any]] | None,
+    ) -> None:
+        # Lengths 3 2 after 10 tokens have ends 13 15: the records (10, 3) and (13, 2).
+        ends = self.tokens + np.cumsum(lengths)
+        self._ids.write(ids.astype(TOKEN_DTYPE))
+        self._records.write(np.stack([ends - lengths, lengths], axis=1).astype("<u8"))
+        if self._mask is not None and mask is not None:
+            self._mask.write(mask)
+        if self._segments is not None and segments is not None:
+            self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
+        if self._metadata is not None:
+            self._metadata.write(metadata)
+        self.tokens += len(ids)
+
+    def close(self) -> dict[str, FileRecord]:
+        writers = [writer for writer in (self._ids, self._mask, self._segments, self._records) if writer is not None]
+        records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
+        if self._metadata is not None:
+            records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
+        return records
+
+    def abandon(self) -> None:
+        for writer in (self._ids, self._mask, self._segments, self._records, self._metadata):
+            if writer is not None:
+                writer.abandon()
+
+
+class _MetadataFile:
+    """`episodes.parquet` under construction. Its row groups have a fixed size, so that its bytes do not depend on how
+    many rows come at a time."""
+
+    def __init__(self, path: Path) -> None:
+        check_library("pyarrow")
+        import pyarrow
+        import pyarrow.parquet
+
+        self._path = path
+        self._schema = pyarrow.schema(
+            [("type", pyarrow.string()), ("source", pyarrow.string()), ("weight", pyarrow.float64())]
+        )
+        self._table = pyarrow.Table
+        self._waiting: list[Mapping[str, Any]] = []
+        with storage_errors("creating the file", path):
+            self._writer = pyarrow.parquet.ParquetWriter(path, self._schema)
+
+    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._waiting.extend(rows)
+        while len(self._waiting) >= ROW_GROUP_ROWS:
+            self._write_group(self._waiting[:ROW_GROUP_ROWS])
+            del self._waiting[:ROW_GROUP_ROWS]
+
+    def _write_group(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        with storage_errors("writing", self._path):
+            self._writer.write_table(self._table.from_pylist([dict(row) for row in rows], schema=self._schema))
+
+    def close(self) -> FileRecord:
+        if self._waiting:
+            self._write_group(self._waiting)
+        with storage_errors("writing", self._path):
+            self._writer.close()
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
+        return file_record(self._path)
+
+    def abandon(self) -> None:
+        if self._writer.is_open:
+            self._writer.close()
+            self._path.unlink(missing_ok=True)

@@ -1,12 +1,16 @@
-"""Looking at data.
+"""Look at data token by token: in the terminal (`niels-gpt show`, `render`) and on a local page (`niels-gpt explore`).
 
 ::
 
-    example.py        one example as a list of tokens that know what they are
-    tokens.py         of a cache or episodes       rendered.py   of a conversation       show.py, html.py   it shown
-    command.py        `niels-gpt explore`: server.py (HTTP) < api.py, requests.py (what is asked and told) < the rest
-    gallery.py        all renderers at hand        rendering.py, wordless.py, modes.py, strip.py   tokens in columns
-    dataset.py        rows by number               lines.py, chats.py (files), stored.py (maps), survey.py (histograms)
-    training_rows.py  rows as they are trained     drift.py   two renderings      findings.py   the doctor's report
-    export.py         one HTML file                static/    the page
+    one example       example.py (tokens with their facts)  <  example_view.py (a row of a dataset of ours)
+                      terminal_view.py, html.py             the example printed, or as HTML
+
+    the page          server.py (HTTP)  >  api.py, requests.py (typed requests, JSON answers)  >  the modules below
+      renderers       renderer_list.py, rendering.py        a conversation, rendered by any family or template
+      tokens          token_columns.py, loss_modes.py       tokens as the page draws them, under every loss mask
+      rows            dataset.py (protocol), chat_rows.py, line_index.py (chat files), stored.py (datasets of ours)
+                      sample_stats.py (histograms), training_rows.py (rows as they are trained)
+      comparing       drift.py                              where two renderings differ
+      doctor          findings.py                           its report
+      static/         the page itself: HTML, CSS and JavaScript without a build step
 """

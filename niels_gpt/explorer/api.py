@@ -1,4 +1,4 @@
-"""What the page is told, without HTTP: typed requests in, plain JSON out."""
+"""The explorer without HTTP: a method for each kind of request, typed requests in, JSON values out."""
 
 from __future__ import annotations
 
@@ -8,56 +8,61 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt import __version__
 from niels_gpt.errors import UsageError
-from niels_gpt.explorer.chats import ChatRows
+from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
-from niels_gpt.explorer.export import exported
 from niels_gpt.explorer.findings import Findings
-from niels_gpt.explorer.gallery import Choice, Gallery
-from niels_gpt.explorer.modes import DEFAULT_MODE, MODES
-from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Look, Open, Render, Train
-from niels_gpt.explorer.strip import Strip
-from niels_gpt.explorer.survey import Survey
+from niels_gpt.explorer.html import exported
+from niels_gpt.explorer.loss_modes import DEFAULT_MODE, MODES
+from niels_gpt.explorer.renderer_list import Choice, RendererList
+from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Open, Render, Sample, Train
+from niels_gpt.explorer.sample_stats import SampleStats
+from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
     from niels_gpt.explorer.training_rows import MadeRows, TrainingRows
 
-_MOST_SURVEYS = 4
+_MOST_SAMPLES = 4
 
 
 class Explorer:
-    """Everything that one page looks at.
+    """The state behind one page: renderers, the open dataset, the doctor's findings, and what was computed so far.
+
+    Methods may be called from several threads.
 
     Args:
-        dataset: what was opened, if anything.
-        findings: the doctor's report, if one was given.
+        renderers: the renderers that the page offers.
+        dataset: the open dataset; `None` where the page only renders.
+        findings: the doctor's report; `None` without one.
     """
 
-    def __init__(self, gallery: Gallery, dataset: Dataset | None = None, findings: Findings | None = None) -> None:
-        self.gallery, self.dataset, self.findings = gallery, dataset, findings
-        self._surveys: dict[tuple[str, Choice], Survey] = {}
+    def __init__(
+        self, renderers: RendererList, dataset: Dataset | None = None, findings: Findings | None = None
+    ) -> None:
+        self.renderers, self.dataset, self.findings = renderers, dataset, findings
+        self._stats: dict[tuple[str, Choice], SampleStats] = {}
         self._training: dict[Hashable, MadeRows] = {}
         self._stored: TrainingRows | None = None
         self._lock, self._rendering = threading.Lock(), threading.Lock()
 
     def close(self) -> None:
-        """Stop what runs in the background, and let go of files."""
-        for survey in self._surveys.values():
-            survey.stop()
+        """Stop the background threads and close files."""
+        for stats in self._stats.values():
+            stats.stop()
         for made in self._training.values():
             made.close()
         if self.dataset is not None:
             self.dataset.close()
 
     def session(self) -> dict[str, Any]:
-        """What is at hand."""
+        """What the page needs at its start: renderers, tokenizers, loss modes, the dataset, findings."""
         return {
             "version": __version__,
-            "exhibits": [dataclasses.asdict(exhibit) for exhibit in self.gallery.exhibits()],
-            "tokenizers": list(self.gallery.tokenizers),
-            "first": dataclasses.asdict(self.gallery.first),
+            "renderers": [dataclasses.asdict(listed) for listed in self.renderers.listed()],
+            "tokenizers": list(self.renderers.tokenizers),
+            "first": dataclasses.asdict(self.renderers.first),
             "modes": [{"name": mode.name, "title": mode.title, "meaning": mode.meaning} for mode in MODES],
             "default_mode": DEFAULT_MODE,
             "dataset": self.about(),
@@ -65,14 +70,14 @@ class Explorer:
         }
 
     def about(self, split: str = "") -> dict[str, Any] | None:
-        """What is open."""
+        """The open dataset; `None` without one."""
         return dataclasses.asdict(self.dataset.about(self._split(split))) if self.dataset else None
 
-    def _split(self, given: str) -> str:
+    def _split(self, name: str) -> str:
         splits = self._opened().splits
-        if given and given not in splits:
-            raise UsageError(f"split is {given!r}; expected one of {', '.join(splits)}")
-        return given or splits[0]
+        if name and name not in splits:
+            raise UsageError(f"split is {name!r}; expected one of {', '.join(splits)}")
+        return name or splits[0]
 
     def _opened(self) -> Dataset:
         if self.dataset is None:
@@ -80,26 +85,26 @@ class Explorer:
         return self.dataset
 
     def render(self, request: Render) -> dict[str, Any]:
-        """A conversation as a strip."""
-        strip = self.gallery.strip(
+        """A conversation as a token table."""
+        table = self.renderers.table(
             request.messages, request.tools, request.choice, request.modes, prompt=request.prompt
         )
-        return strip.to_json()
+        return table.to_json()
 
     def drift(self, request: Compare) -> dict[str, Any]:
-        """A conversation as two strips, and where they differ."""
-        left, right = (self._strip(request, choice) for choice in (request.left, request.right))
+        """A conversation as two token tables, and where they differ."""
+        left, right = (self._table(request, choice) for choice in (request.left, request.right))
         return {
             "left": left.to_json(),
             "right": right.to_json(),
             "drift": dataclasses.asdict(compare(left, right)),
         }
 
-    def _strip(self, request: Compare, choice: Choice) -> Strip:
-        return self.gallery.strip(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
+    def _table(self, request: Compare, choice: Choice) -> TokenTable:
+        return self.renderers.table(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
 
     def rows(self, request: Browse) -> dict[str, Any]:
-        """A page of the table."""
+        """A page of rows."""
         wanted = Filter(request.text, frozenset(request.has), request.min_size, request.max_size)
         dataset, split = self._opened(), self._split(request.split)
         if not 1 <= request.limit <= PAGE_ROWS:
@@ -112,34 +117,34 @@ class Explorer:
     def row(self, request: Open) -> dict[str, Any]:
         """One row."""
         modes = [*MODES, *([request.custom.mode()] if request.custom else [])]
-        choice = request.choice or self.gallery.first
+        choice = request.choice or self.renderers.first
         return dataclasses.asdict(self._opened().detail(self._split(request.split), request.row, choice, modes))
 
-    def survey(self, request: Look) -> dict[str, Any]:
-        """The histograms by now; asking begins them."""
-        dataset, choice = self._opened(), request.choice or self.gallery.first
+    def stats(self, request: Sample) -> dict[str, Any]:
+        """The histograms of the rows sampled so far; the first request starts the sampling."""
+        dataset, choice = self._opened(), request.choice or self.renderers.first
         key = self._split(request.split), choice
         with self._lock:
-            if key not in self._surveys:
-                while len(self._surveys) >= _MOST_SURVEYS:
-                    self._surveys.pop(next(iter(self._surveys))).stop()
+            if key not in self._stats:
+                while len(self._stats) >= _MOST_SAMPLES:
+                    self._stats.pop(next(iter(self._stats))).stop()
                 characters = isinstance(dataset, ChatRows) and not choice.tokenizer
-                self._surveys[key] = Survey(dataset, *key, "characters" if characters else "tokens")
-            survey = self._surveys[key]
-        return dataclasses.asdict(survey.now())
+                self._stats[key] = SampleStats(dataset, *key, "characters" if characters else "tokens")
+            stats = self._stats[key]
+        return dataclasses.asdict(stats.now())
 
     def training(self, request: Train) -> dict[str, Any]:
-        """Rows as they will be trained."""
-        from niels_gpt.explorer.training_rows import Fit  # here, because it needs torch
+        """Rows as they will be trained, and the tokens of one of them."""
+        from niels_gpt.explorer.training_rows import Fit  # here, because it imports torch
 
         fit = Fit(request.block_size, request.too_long, request.packed)
         source, split = self._training_rows(request)
         page = source.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
-        strip = None if request.row is None else source.strip(split, fit, request.row).to_json()
-        return {"fitted": dataclasses.asdict(page), "strip": strip}
+        table = None if request.row is None else source.table(split, fit, request.row).to_json()
+        return {"fitted": dataclasses.asdict(page), "table": table}
 
     def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
-        """What is fitted into rows, and which split of it."""
+        """The rows that are fitted, and the split of them to read."""
         from niels_gpt.explorer.stored import StoredRows
         from niels_gpt.explorer.training_rows import TrainingRows, copied_rows, rendered_rows
 
@@ -147,22 +152,24 @@ class Explorer:
         if isinstance(dataset, StoredRows):
             split = self._split(request.split)
             if dataset.kind == "pretrain":
-                raise UsageError("this cache is one stream of text: training takes runs of T tokens, as 'Rows' shows")
+                raise UsageError(
+                    "this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows"
+                )
             if dataset.kind == "sft":
                 return self._made(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
-                self._stored = TrainingRows(dataset.directory, dataset.spelling, source=str(dataset.directory))
+                self._stored = TrainingRows(dataset.directory, dataset.token_text, source=str(dataset.directory))
             return self._stored, split
         assert isinstance(dataset, ChatRows)
-        choice = request.choice or self.gallery.first
+        choice = request.choice or self.renderers.first
         mode = next((mode for mode in MODES if mode.name == request.mode), None)
         if mode is None:
             raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
-        return self._made((choice, mode.name), lambda: rendered_rows(dataset, self.gallery, choice, mode)), "train"
+        return self._made((choice, mode.name), lambda: rendered_rows(dataset, self.renderers, choice, mode)), "train"
 
     def _made(self, of: Hashable, make: Callable[[], MadeRows]) -> TrainingRows:
-        """Rows that are made into episodes first, once; those made of something else before them go."""
-        with self._rendering:
+        """Rows that are first written as episodes; only the last ones are retained, since they take disk space."""
+        with self._rendering:  # two requests for the same rows must not write them twice
             if of not in self._training:
                 made = make()
                 for earlier in self._training.values():
@@ -171,21 +178,21 @@ class Explorer:
             return self._training[of].rows
 
     def export(self, request: Export) -> str:
-        """A view as a file."""
-        view = {"kind": request.kind, "strips": request.strips, "mode": request.mode, "drift": request.drift}
+        """A view as one HTML file."""
+        view = {"kind": request.kind, "tables": request.tables, "mode": request.mode, "drift": request.drift}
         return exported(request.title, view)
 
 
-def open_dataset(path: Path | None, gallery: Gallery) -> Dataset | None:
-    """A chat file, a cache or episodes, told apart by what lies there.
+def open_dataset(path: Path | None, renderers: RendererList) -> Dataset | None:
+    """A chat file, or a directory with a cache or an episodes dataset; `None` without a path.
 
     Raises:
-        InputError, CacheError: nothing usable.
+        InputError, CacheError: nothing usable there.
     """
     if path is None:
         return None
     if not path.is_dir():
-        return ChatRows(path, gallery)
-    from niels_gpt.explorer.stored import StoredRows  # here, because it needs torch
+        return ChatRows(path, renderers)
+    from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
 
-    return StoredRows(path, list(gallery.tokenizers.values()))
+    return StoredRows(path, list(renderers.tokenizers.values()))

@@ -1,4 +1,4 @@
-"""What the dataset view asks of whatever was opened: pages of rows, one row, and where to look on."""
+"""The interface between the page and what is open: pages of rows, filters, one row in detail."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from niels_gpt.errors import UsageError
-from niels_gpt.explorer.gallery import Choice
-from niels_gpt.explorer.modes import LossMode
-from niels_gpt.explorer.strip import Strip
+from niels_gpt.explorer.loss_modes import LossMode
+from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.token_columns import TokenTable
 
-SCAN_SECONDS = 0.5  # of one request: the page asks again from where it ended
+SCAN_SECONDS = 0.5  # a filter scans so long in one request; the page then asks again from where it ended
 
 
 class NoSuchRow(UsageError):
-    """A row that is not there; the page says so beside the field."""
+    """There is no such row; the page shows the error beside the row field."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which rows are wanted.
+    """Which rows to list.
 
     Attributes:
-        text: found in a message, or in the decoded tokens; upper and lower case are alike.
-        has: of chats, all of "system", "tools", "reasoning", "multi_turn", "unusable".
-        min_size, max_size: characters of chats, tokens of stored rows.
+        text: occurs in a message, or in the decoded tokens, in upper or lower case.
+        has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
+        min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
     """
 
     text: str = ""
@@ -36,21 +36,23 @@ class Filter:
 
     @property
     def empty(self) -> bool:
-        """All rows are wanted."""
+        """All rows pass."""
         return self == Filter()
 
     def fits(self, size: int) -> bool:
-        """A row of this size is wanted."""
+        """A row of this size passes."""
         return (self.min_size is None or size >= self.min_size) and (self.max_size is None or size <= self.max_size)
 
 
 @dataclass(frozen=True)
 class RowSummary:
-    """A row of the table.
+    """One line of the list of rows.
 
     Attributes:
+        where: the file and line, or the kind and row number.
         size: characters of a chat, tokens of a stored row.
-        trained: how many tokens are, of stored rows.
+        roles: of a chat's messages.
+        trained: how many tokens are trained; `None` for chats.
         problem: why the row cannot be used; empty if it can.
     """
 
@@ -65,7 +67,12 @@ class RowSummary:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows, and the row to look on from; `None` at the end."""
+    """Some rows.
+
+    Attributes:
+        next: the row from which the next page starts; `None` at the end.
+        scanned: all rows before this one were looked at.
+    """
 
     rows: list[RowSummary]
     next: int | None
@@ -74,23 +81,26 @@ class Page:
 
 @dataclass(frozen=True)
 class RowDetail:
-    """One row: its conversation where it has one, its tokens where they can be made, else why not."""
+    """One row: its conversation if it has one, and its tokens, or the problem that prevents them."""
 
     row: int
     where: str
-    strip: Strip | None
+    table: TokenTable | None
     conversation: dict[str, Any] | None = None
     problem: str = ""
 
 
 @dataclass(frozen=True)
 class About:
-    """What is open.
+    """A description of the open dataset.
 
     Attributes:
         kind: "chats", "sft", "pretrain" or "episodes".
-        unit: of sizes.
-        rows: how many are known; all of them when `share` is 1.
+        unit: of row sizes: "characters" or "tokens".
+        rows: how many rows are known so far; all of them when `share` is 1.
+        share: how much of a file was searched for rows, 0 to 1.
+        problem: why the search ended early; empty if it did not.
+        facts: what else to show, by name.
     """
 
     name: str
@@ -104,45 +114,53 @@ class About:
 
 
 class Dataset(Protocol):
-    """A chat file, a cache or episodes."""
+    """A chat file (`ChatRows`), or a cache or an episodes dataset (`StoredRows`)."""
 
     @property
     def splits(self) -> list[str]:
-        """Those that hold rows."""
+        """The splits that hold rows."""
 
     def about(self, split: str) -> About:
-        """What is open, and how much of it is known by now."""
+        """The description of a split."""
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
-        """Up to `limit` wanted rows from `start` on, as far as one request may look."""
+        """Up to `limit` rows that pass the filter, from `start` on; fewer where `SCAN_SECONDS` are over."""
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
-        """One row.
+        """One row with its tokens under every loss mode.
+
+        Args:
+            choice: how a conversation is rendered; stored rows have their tokens already.
 
         Raises:
             NoSuchRow: there is none.
         """
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
-        """Length and share of trained tokens of some rows, for histograms; rows that cannot be used are left out."""
+        """The length and the share of trained tokens of some rows; rows that cannot be used are left out."""
 
 
 def check_row(row: int, rows: int, share: float, name: str) -> None:
-    """Raise `NoSuchRow` unless the row is there."""
+    """Raise `NoSuchRow` unless there is such a row.
+
+    Args:
+        rows: how many are known. share: how much of the file was searched for them. name: of the dataset.
+    """
     if not 0 <= row < rows:
-        far = "" if share >= 1 else f" so far ({share:.0%} of the file is looked through; try again in a moment)"
+        far = "" if share >= 1 else f" so far ({share:.0%} of the file is read; try again in a moment)"
         last = f"rows 0 to {rows - 1:,}" if rows else "no rows"
         raise NoSuchRow(f"{name} has {last}{far}; there is no row {row:,}")
 
 
 def scanned(rows: Iterator[int], end: int, summary: Callable[[int], RowSummary | None], limit: int) -> Page:
-    """The wanted ones of these rows, until there are `limit` or the time of a request is over.
+    """The rows that pass, until there are `limit` of them or the time of a request is over.
 
     Args:
-        rows: candidates, ascending. end: the row behind the last.
+        rows: candidates, ascending. end: one more than the last row.
+        summary: a candidate's line; `None` if it does not pass.
     """
     found: list[RowSummary] = []
     stop = time.monotonic() + SCAN_SECONDS

@@ -1,34 +1,43 @@
-"""An example as a sequence of tokens that know what they are."""
+"""One example as a sequence of tokens with their facts: id, text, kind, target, loss.
+
+`TokenColumns` holds the facts in arrays and makes a `TokenView` of a token when it is looked at. `view_rendered` makes
+the example of a conversation; `example_view` those of stored rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
-
-Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
-KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")
-TRAINED, SAMPLED, CONTEXT, SCAFFOLD, PADDING = range(5)  # of `KINDS`
+from niels_gpt.messages import Conversation
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.masks import batch_weights, loss_weights
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.token_styles import CONTEXT, KINDS, SAMPLED, SCAFFOLD, TRAINED, Kind
 
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
 
-_AT_ONCE = 8192
+_AT_ONCE = 8192  # tokens that are converted to Python objects together
 
 
 class TokenView(NamedTuple):
     """A token at a position of `x`.
 
-    `kind` says what the token is: trained (in the loss when it was predicted), sampled (the model's, but not trained),
-    context, scaffold (the format's own) or padding. `target` is the token predicted from here, in the loss only if
-    `target_trained`. `segment` counts the texts of a packed row, or the messages of a rendering, from 1; `role`,
-    `sampled` and `body` are known of renderings alone.
+    Attributes:
+        kind: trained (in the loss when it is the target), sampled (the model would emit it, but it is not in the loss),
+            context, scaffold (written by the chat template) or padding.
+        target, target_text: the token that is predicted from here; in the loss only if `target_trained`.
+        segment: the number of the text in a packed row, or of the message in a rendering, from 1; 0 for neither.
+        role, sampled, body: of renderings only; `None` for stored rows.
     """
 
     position: int
@@ -50,16 +59,17 @@ class TokenView(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenColumns(Sequence[TokenView]):
-    """Tokens in columns: each becomes a `TokenView` when it is looked at, so that millions of them take little room.
+    """Tokens as arrays. A `TokenView` is made when it is looked at, so millions of tokens need little memory.
 
     Attributes:
         ids, targets: integers of shape (tokens,).
-        kinds: of each token its place in `KINDS`.
+        kinds: the index of each token's kind in `KINDS`.
         target_trained: bool of shape (tokens,).
-        spelling: of an id. It is asked once for each id that occurs.
-        no_target: the last token has none, so its target has no text.
+        spelling: the text of an id; called once per distinct id.
+        no_target: the last token predicts nothing, so its target has no text.
         segments: as in `TokenView`; default all 0.
-        roles: of segment 1, 2 and so on. sampled, body: bool of shape (tokens,); `None` where nobody knows.
+        roles: the roles of segments 1, 2, ...
+        sampled, body: bool of shape (tokens,); `None` where they are not known.
     """
 
     ids: Ints
@@ -91,7 +101,7 @@ class TokenColumns(Sequence[TokenView]):
             yield from self._between(start, min(start + _AT_ONCE, len(self)))
 
     def different(self) -> list[TokenView]:
-        """Some of the tokens: every id, target, kind and segment that occurs is among them."""
+        """A few tokens among which every id, target, kind and segment of the example occurs."""
         columns = [self.ids, self.targets, self.kinds, *([] if self.segments is None else [self.segments])]
         firsts = [np.unique(column, return_index=True)[1] for column in columns]
         return [self[at] for at in np.unique(np.concatenate(firsts)).tolist()]
@@ -125,10 +135,13 @@ class TokenColumns(Sequence[TokenView]):
 
 @dataclass(frozen=True)
 class ExampleView:
-    """An example as a training step sees it, with a line that says where it is from.
+    """An example as a training step sees it.
 
-    `episodes` are the numbers of those that lie in a packed row, in order; `n_tokens` counts real tokens, the last
-    target included.
+    Attributes:
+        title: one line: the source, the row, and counts.
+        has_text: a tokenizer is at hand; else only ids can be shown.
+        episodes: the numbers of the episodes in a packed row, in order.
+        n_tokens: how many tokens there are without padding, the last target included.
     """
 
     title: str
@@ -136,3 +149,38 @@ class ExampleView:
     has_text: bool
     episodes: tuple[int, ...] = ()
     n_tokens: int = 0
+
+
+def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: LossOn | None = None) -> ExampleView:
+    """The tokens of a conversation; by default the tokens that the model itself would emit are trained.
+
+    Raises:
+        MessageError: the renderer refuses the conversation.
+    """
+    try:
+        made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays; `render` returns lists
+        trained = np.asarray(batch_weights(made, on or LossOn()) > 0, np.bool_)
+    except MessageError:
+        loss_weights(
+            renderer.render(chat.messages, tools=chat.tools), chat.messages, on or LossOn()
+        )  # its error names no batch
+        raise
+    ids, sampled, body = made.ids, made.sampled, made.is_content
+    tokens = TokenColumns(
+        ids=ids,
+        targets=np.append(ids[1:], 0),
+        kinds=np.select([trained, sampled, body], [TRAINED, SAMPLED, CONTEXT], SCAFFOLD).astype(np.uint8),
+        target_trained=np.append(trained[1:], False),
+        spelling=lambda token: renderer.encoder.decode([token]),
+        no_target=True,
+        segments=made.message_indices + 1,
+        roles=[message["role"] for message in chat.messages],
+        sampled=sampled,
+        body=body,
+    )
+    name = renderer.name if isinstance(renderer, Family) else "template"
+    title = (
+        f"{chat.where}: {len(ids):,} tokens, {int(sampled.sum()):,} sampled, {int(trained.sum()):,} trained, "
+        f"renderer {name}, attribution {made.attribution[0]}"
+    )
+    return ExampleView(title, tokens, has_text=True)

@@ -1,4 +1,4 @@
-"""The doctor's report, read for the page: what it found, and at which rows."""
+"""The doctor's report (`niels-gpt doctor --json`) as the page shows it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from niels_gpt.errors import InputError
-from niels_gpt.inputs import read_text, the_file
+from niels_gpt.sources.inputs import existing_file, read_text
 
 
 class _Read(BaseModel):
-    """Newer reports may say more; that is not shown."""
+    """Fields of newer reports are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Evidence(_Read):
-    """One place: a row, where that stands, the message and the token if the rule knows them."""
+    """One place: the row, its file and line, and the message and token where the rule names them."""
 
     row: int
     where: str = ""
@@ -29,7 +29,7 @@ class Evidence(_Read):
 
 
 class Finding(_Read):
-    """What a rule found, why it matters, and what to do."""
+    """A finding of one rule: why it matters, its cause, and how to fix it."""
 
     rule: str
     severity: str
@@ -54,9 +54,9 @@ def read_findings(path: Path) -> Findings:
     """A report.
 
     Raises:
-        InputError: no such file, or no report of version 1; the first wrong field is named.
+        InputError: no such file, or not a report of version 1; the first wrong field is named.
     """
-    text = read_text(the_file(path))
+    text = read_text(existing_file(path))
     try:
         return Findings.model_validate_json(text)
     except ValidationError as error:

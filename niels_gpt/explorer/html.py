@@ -1,17 +1,28 @@
-"""An example as HTML: running text in colour, every token with its facts, in one file without any other.
+"""HTML files that need no other file: one example as running text, and a view of the page with its scripts.
 
-Classes say what a token is; one style sheet gives them their looks, for light and dark screens and without colour too:
-what is trained is underlined.
+`example_html`, `page_html` and `view_html` write an example: each token is a span whose class names its kind. The style
+sheet covers light and dark screens; trained tokens are also underlined, so colour is not needed to tell them.
+
+`exported` writes a view of the page, opened from disk with modes and cursor. Scripts and styles of the page are put
+inline and named by their hashes in the file's content security policy, so nothing in the data can run. The data are a
+block of JSON in which every `<` is written `\\u003c`: it cannot contain an end tag.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
-from niels_gpt.explorer.example import ExampleView, Kind, TokenView
-from niels_gpt.explorer.looks import MEANINGS, printable
+from niels_gpt.explorer.example import ExampleView, TokenView
+from niels_gpt.token_styles import MEANINGS, Kind, printable
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --faint: #6b7686; --paper: #fbfbf9; --card: #ffffff; --line: #e2e4e8;
@@ -54,7 +65,7 @@ th { color: var(--faint); font-weight: 500; white-space: nowrap; }
 @media (max-width: 40rem) { .example { grid-template-columns: minmax(0, 1fr); }
   .who { border-right: 0; padding-bottom: 0; } .what { border-top: 0; padding-top: 0; } }
 """
-_MARKS = {"\n": "<b>⏎</b>\n", "\t": "<b>⇥</b>\t", " ": "<i> </i>"}  # the blank as it is, with a dot behind it
+_MARKS = {"\n": "<b>⏎</b>\n", "\t": "<b>⇥</b>\t", " ": "<i> </i>"}  # the space itself, with a dot drawn behind it
 
 
 def example_html(view: ExampleView) -> str:
@@ -81,7 +92,7 @@ def _visible(text: str) -> str:
 
 
 def legend_html(kinds: Iterable[Kind]) -> str:
-    """What the looks of these kinds mean."""
+    """The legend of these kinds of tokens."""
     found = set(kinds)
     told = (f'<span class="{kind}">{escape(meaning)}</span>' for kind, meaning in MEANINGS.items() if kind in found)
     return f'<div class="legend">{"".join(told)}</div>'
@@ -106,3 +117,57 @@ def view_html(view: ExampleView) -> str:
     return page_html(
         view.title, f'<p class="title">{escape(view.title)}</p>\n{legend_html(kinds)}\n{example_html(view)}'
     )
+
+
+STATIC = Path(__file__).parent / "static"
+ENTRY = "exported"
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?function |const |class )", re.MULTILINE)
+
+
+def exported(title: str, view: Mapping[str, Any]) -> str:
+    """A view of the page as one file.
+
+    Args:
+        view: what `exported.js` draws: the kind of view, its token tables, mode and drift.
+    """
+    script, style = bundled(ENTRY), (STATIC / "style.css").read_text()
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    data = json.dumps({"title": title, **view}, ensure_ascii=False).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        '<main id="exported"></main>\n'
+        f'<script type="application/json" id="data">{data}</script>\n'
+        f'<script type="module">{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def bundled(entry: str) -> str:
+    """A module and all that it imports as one script; each module once, after those that it imports.
+
+    This works because the page's modules only import by name (`import { a } from "./b.js";`) and no two of them define
+    the same name at their top level.
+    """
+    done: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        if name in done:
+            return
+        source = (STATIC / f"{name}.js").read_text()
+        done[name] = ""
+        for wanted in _IMPORT.findall(source):
+            visit(wanted)
+        del done[name]
+        done[name] = _EXPORT.sub("", _IMPORT.sub("", source))
+
+    visit(entry)
+    return "\n".join(done.values())
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

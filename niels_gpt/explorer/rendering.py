@@ -1,4 +1,11 @@
-"""A conversation as a strip: by a renderer with its tokenizer, by a family's words alone, or as bare text."""
+"""A conversation as a token table: rendered with a tokenizer, as text by a family without one, or as bare text.
+
+::
+
+    rendered_table     renderer and tokenizer     tokens with ids
+    text_only_table    family without tokenizer   pieces of text with the same attribution, counted in characters
+    bare_text_table    no template at all         contents joined by spaces, as a base model would read them
+"""
 
 from __future__ import annotations
 
@@ -10,26 +17,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.explorer.modes import Bools, LossMode
-from niels_gpt.explorer.strip import Strip, rendered_strip, spelled
+from niels_gpt.explorer.loss_modes import Bools, LossMode
+from niels_gpt.explorer.token_columns import TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
-from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.rendered import Piece
-from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.types import Piece
+from niels_gpt.tokenizer.pieces import PieceEncoder
 
 RAW = "raw"
 
 
-def tokens_strip(
+def rendered_table(
     by: Family | DefaultRenderer,
     messages: Sequence[Message],
     tools: Any,
     modes: Sequence[LossMode],
     *,
     prompt: bool,
-    **told: str,
-) -> Strip:
+    **labels: str,
+) -> TokenTable:
     """The tokens of a conversation.
 
     Raises:
@@ -39,50 +46,52 @@ def tokens_strip(
     facts = made.message_indices, made.sampled_mask, made.is_content
     note = "" if made.attribution == "full" else f"Attribution is {made.attribution}."
     stop_ids = by.get_stop_token_ids()
-    return _token_strip(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **told)
+    return _token_table(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
 
 
-def script_strip(
-    family: Family, messages: Sequence[Message], tools: Any, modes: Sequence[LossMode], *, prompt: bool, **told: str
-) -> Strip:
-    """What a family writes, as pieces of text: all that can be known without its tokenizer.
+def text_only_table(
+    family: Family, messages: Sequence[Message], tools: Any, modes: Sequence[LossMode], *, prompt: bool, **labels: str
+) -> TokenTable:
+    """The text that a family writes, in pieces with their attribution; ids need its tokenizer.
 
     Raises:
         MessageError: the family refuses the conversation.
     """
-    pieces = family.script(messages, tools=tools, add_generation_prompt=prompt).pieces()
+    pieces = family.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
     note = "Text without ids: no tokenizer of this family is at hand, so counts are in characters."
-    return _piece_strip(pieces, messages, modes, (*family.controls, *family.stops), family.stops, note=note, **told)
+    return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), family.stops, note=note, **labels)
 
 
-def raw_strip(messages: Sequence[Message], modes: Sequence[LossMode], encoder: PieceEncoder | None, name: str) -> Strip:
-    """The contents with a space between: the conversation as a base model would be given it, without any template."""
+def bare_text_table(
+    messages: Sequence[Message], modes: Sequence[LossMode], encoder: PieceEncoder | None, name: str
+) -> TokenTable:
+    """The contents joined by spaces: the conversation as a base model would read it, without any template."""
     pieces: list[Piece] = []
     for index, message in enumerate(messages):
         content = message["content"]
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         pieces.append(Piece(f" {text}" if index else text, index, message["role"] == "assistant", True, False))
-    told = {"title": "bare text", "renderer": RAW, "tokenizer": name}
+    labels = {"title": "bare text", "renderer": RAW, "tokenizer": name}
     if encoder is None:
-        return _piece_strip(pieces, messages, modes, (), (), note="Counted in characters.", **told)
+        return _piece_table(pieces, messages, modes, (), (), note="Counted in characters.", **labels)
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
     own = [pieces[at] for at in owner.tolist()]
-    facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.body for piece in own]
-    return _token_strip(encoder, ids.tolist(), facts, [], messages, modes, note="", **told)
+    facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.content for piece in own]
+    return _token_table(encoder, ids.tolist(), facts, [], messages, modes, note="", **labels)
 
 
-def _token_strip(
+def _token_table(
     encoder: PieceEncoder,
     ids: list[int],
     facts: tuple[list[int], list[bool], list[bool]],
     stop_ids: Sequence[int],
     messages: Sequence[Message],
     modes: Sequence[LossMode],
-    **told: str,
-) -> Strip:
+    **labels: str,
+) -> TokenTable:
     texts, half = spelled(encoder.token_bytes(ids))
     owners, sampled, body = np.array(facts[0], np.int64), np.array(facts[1], np.bool_), np.array(facts[2], np.bool_)
-    return rendered_strip(
+    return table_of_rendering(
         texts=texts,
         ids=ids,
         owners=owners,
@@ -93,7 +102,7 @@ def _token_strip(
         half=half,
         messages=messages,
         modes=modes,
-        **told,
+        **labels,
     )
 
 
@@ -104,11 +113,11 @@ def stops_of(
     owners: npt.NDArray[np.int64],
     sampled: Bools,
 ) -> Bools:
-    """The ends of turn: the stops, and a control token that is the last that the model says in a message.
+    """Which tokens end a turn: stop tokens, and control tokens that are the last sampled token of a message.
 
-    The latter, because a template's stop may be no eos of its tokenizer::
+    The second rule is needed because a template may end turns with a token that its tokenizer does not name as eos::
 
-        message   0 0 1 1 1 1 2         sampled  . . . # # . .         the last  . . . . # . .
+        message   0 0 1 1 1 1 2         sampled  . . . # # . .         last sampled  . . . . # . .
     """
     goes_on = np.zeros(len(ids), np.bool_)
     goes_on[:-1] = sampled[1:] & (owners[1:] == owners[:-1])
@@ -117,15 +126,15 @@ def stops_of(
     return found
 
 
-def _piece_strip(
+def _piece_table(
     pieces: Sequence[Piece],
     messages: Sequence[Message],
     modes: Sequence[LossMode],
     controls: Sequence[str],
     stops: Sequence[str],
-    **told: str,
-) -> Strip:
-    """Pieces as entries; control tokens in scaffold stand alone."""
+    **labels: str,
+) -> TokenTable:
+    """Pieces as entries of a table; control tokens in scaffold become entries of their own."""
     cut = (
         re.compile("(" + "|".join(map(re.escape, sorted(set(controls), key=len, reverse=True))) + ")")
         if controls
@@ -140,16 +149,16 @@ def _piece_strip(
     texts = [part for part, _ in parts]
     own = [piece for _, piece in parts]
     known = np.array([piece.scaffold for piece in own], np.bool_)
-    return rendered_strip(
+    return table_of_rendering(
         texts=texts,
         ids=None,
         owners=np.array([piece.msg for piece in own], np.int64),
         sampled=np.array([piece.sampled for piece in own], np.bool_),
-        body=np.array([piece.body for piece in own], np.bool_),
+        body=np.array([piece.content for piece in own], np.bool_),
         control=np.isin(texts, list(controls)) & known if controls else np.zeros(len(texts), np.bool_),
         stops=np.isin(texts, list(stops)) & known if stops else np.zeros(len(texts), np.bool_),
         half=np.zeros(len(texts), np.bool_),
         messages=messages,
         modes=modes,
-        **told,
+        **labels,
     )

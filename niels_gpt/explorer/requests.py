@@ -1,4 +1,4 @@
-"""What the page may ask, in types; what is wrong with a request, in words."""
+"""The requests of the page as types, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from niels_gpt.errors import MessageError, NielsError, UsageError
-from niels_gpt.explorer.gallery import Choice
-from niels_gpt.explorer.modes import DEFAULT_MODE, MODES, LossMode
+from niels_gpt.explorer.loss_modes import DEFAULT_MODE, MODES, LossMode
+from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.renderers.loss import LossOn, Preset
 
 PAGE_ROWS = 200
@@ -20,7 +20,7 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class CustomMode:
-    """The page's own choice of tokens."""
+    """A loss mode that is put together on the page."""
 
     __pydantic_config__ = _FORBID
 
@@ -30,14 +30,14 @@ class CustomMode:
     end_of_turn: bool = True
 
     def mode(self) -> LossMode:
-        """As a mode beside the others."""
+        """The mode, to be shown with the others."""
         on = LossOn(self.preset, frozenset(self.bodies_of_roles), frozenset(self.bodies_of_tools))
         return LossMode("custom", "Custom", "Your own choice.", on, self.end_of_turn)
 
 
 @dataclass(frozen=True)
 class Render:
-    """A conversation to render. `messages` are judged by `normalise`, whose errors name the message."""
+    """A conversation to render. `normalise` checks `messages`; its errors name the message."""
 
     __pydantic_config__ = _FORBID
 
@@ -83,7 +83,7 @@ class Browse:
 
 @dataclass(frozen=True)
 class Open:
-    """One row to show, rendered as chosen where it is a conversation."""
+    """One row to show; a conversation is rendered as chosen."""
 
     __pydantic_config__ = _FORBID
 
@@ -94,7 +94,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Look:
+class Sample:
     """Histograms to show."""
 
     __pydantic_config__ = _FORBID
@@ -105,7 +105,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Train:
-    """Rows as they will be trained; with `row` its tokens too."""
+    """Rows as they will be trained; with `row` also the tokens of that row."""
 
     __pydantic_config__ = _FORBID
 
@@ -122,22 +122,22 @@ class Train:
 
 @dataclass(frozen=True)
 class Export:
-    """A view to write as a file: what the page shows, as it was told."""
+    """A view to write as a file: the token tables that the page shows, as the server sent them."""
 
     __pydantic_config__ = _FORBID
 
-    kind: Literal["mask", "zoo", "drift", "row"]
+    kind: Literal["mask", "formats", "drift", "row"]
     title: str
-    strips: list[dict[str, Any]]
+    tables: list[dict[str, Any]]
     mode: str = DEFAULT_MODE
     drift: dict[str, Any] | None = None
 
 
-def asked(kind: type[Asked], body: bytes) -> Asked:
+def parsed_request(kind: type[Asked], body: bytes) -> Asked:
     """A request from its JSON.
 
     Raises:
-        UsageError: not JSON, or another shape; the first wrong field is named.
+        UsageError: not JSON, or not of this type; the first wrong field is named.
     """
     try:
         return TypeAdapter(kind).validate_json(body or b"{}")
@@ -150,8 +150,8 @@ def asked(kind: type[Asked], body: bytes) -> Asked:
 _MESSAGE = re.compile(r"message (\d+)\b")
 
 
-def problem(error: NielsError) -> dict[str, Any]:
-    """An error as the page shows it: in words, with the message it is about if there is one."""
+def error_json(error: NielsError) -> dict[str, Any]:
+    """An error as JSON; `message` is the index of the chat message that it names, so that it is shown there."""
     found = _MESSAGE.search(str(error)) if isinstance(error, MessageError) else None
     return {
         "error": str(error),

@@ -1,4 +1,4 @@
-"""The page over HTTP: on this machine alone, nothing from elsewhere, errors in words."""
+"""The HTTP server of the page. It listens on 127.0.0.1 only and answers its own page only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import socket
+import threading
+import webbrowser
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,13 +24,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from niels_gpt.errors import NielsError, UsageError
 from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.dataset import NoSuchRow
-from niels_gpt.explorer.export import STATIC
-from niels_gpt.explorer.requests import Browse, Compare, Export, Look, Open, Render, Train, asked, problem
+from niels_gpt.explorer.html import STATIC
+from niels_gpt.explorer.requests import Browse, Compare, Export, Open, Render, Sample, Train, error_json, parsed_request
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 32 * 1024 * 1024
-AT_ONCE = 2  # answers that are worked out at the same time: each takes memory
-END_SECONDS = 1  # that requests have to finish once the server was interrupted
+AT_ONCE = 2  # requests that are computed at the same time: each takes memory
+END_SECONDS = 1  # for unfinished requests after Ctrl-C
 _NAMES = (HOST, "localhost")
 _LOG = logging.getLogger(__name__)
 _HEADERS = {
@@ -43,10 +45,10 @@ _HEADERS = {
 
 
 class OwnMachine:
-    """Refuses what does not come from this machine's own page, and puts the page's policy on every answer.
+    """Middleware that refuses requests of other sites and adds the page's security headers to every response.
 
-    A foreign site cannot read answers without CORS, but a name that it controls may be made to point at 127.0.0.1: the
-    Host header then tells. A request that another page sends carries its Origin.
+    A foreign site cannot read responses without CORS, but it may make a name that it controls point at 127.0.0.1 (DNS
+    rebinding): the Host header then names it. A request that another page sends carries that page's Origin.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -72,7 +74,7 @@ class OwnMachine:
 
 
 def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
-    """Why a request is not from this machine's own page; empty if it is."""
+    """The reason to refuse a request; empty if it comes from the server's own page."""
     host = headers.get(b"host", b"").decode("latin-1")
     if host.rsplit(":", 1)[0] not in _NAMES:
         return f"the Host header is {host!r}; expected {HOST} or localhost: open the address that the command printed"
@@ -85,7 +87,7 @@ def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
 
 
 class Ending:
-    """Answers requests that are cut off when the server is interrupted; without it each logs a traceback."""
+    """Middleware that answers requests which Ctrl-C cuts off; without it uvicorn logs a traceback for each."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -101,7 +103,7 @@ class Ending:
 
         try:
             await self._app(scope, receive, sent)
-        except asyncio.CancelledError:  # the task ends here in any case; there is nothing behind it to cancel
+        except asyncio.CancelledError:  # not raised again: the task ends here in any case
             if not begun:
                 await JSONResponse({"error": "the explorer was ended", "kind": "Ended"}, 503)(scope, receive, send)
 
@@ -110,20 +112,20 @@ def create_app(explorer: Explorer) -> Starlette:
     """The page and its API."""
     limiter = CapacityLimiter(AT_ONCE)
 
-    async def worked_out(answer: Callable[[], Any]) -> bytes:
-        """An answer, made in a thread; an interrupted server does not wait for it."""
+    async def computed(answer: Callable[[], Any]) -> bytes:
+        """The response body, computed in a thread; the server does not wait for it after Ctrl-C."""
         return await to_thread.run_sync(lambda: _encoded(answer()), abandon_on_cancel=True, limiter=limiter)
 
     def posts(path: str, kind: Any, answer: Callable[[Any], Any]) -> Route:
         async def endpoint(request: Request) -> Response:
             body = await _body(request)
-            found = await worked_out(lambda: answer(asked(kind, body)))
+            found = await computed(lambda: answer(parsed_request(kind, body)))
             return Response(found, media_type="text/html" if kind is Export else "application/json")
 
         return Route(path, endpoint, methods=["POST"])
 
     async def session(request: Request) -> Response:
-        return Response(await worked_out(explorer.session), media_type="application/json")
+        return Response(await computed(explorer.session), media_type="application/json")
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
@@ -135,7 +137,7 @@ def create_app(explorer: Explorer) -> Starlette:
         posts("/api/drift", Compare, explorer.drift),
         posts("/api/rows", Browse, explorer.rows),
         posts("/api/row", Open, explorer.row),
-        posts("/api/survey", Look, explorer.survey),
+        posts("/api/stats", Sample, explorer.stats),
         posts("/api/training", Train, explorer.training),
         posts("/api/export", Export, explorer.export),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -166,22 +168,22 @@ def _encoded(value: Any) -> bytes:
 
 
 async def _refused(request: Request, error: NielsError) -> Response:
-    return JSONResponse(problem(error), 404 if isinstance(error, NoSuchRow) else 400)
+    return JSONResponse(error_json(error), 404 if isinstance(error, NoSuchRow) else 400)
 
 
 async def _no_such_page(request: Request, error: HTTPException) -> Response:
-    said = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return JSONResponse({"error": said, "kind": "HTTP"}, error.status_code)
+    text = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return JSONResponse({"error": text, "kind": "HTTP"}, error.status_code)
 
 
 async def _left(request: Request, error: ClientDisconnect) -> Response:
-    """The client left before it had sent its request; no one reads this answer."""
+    """The client disconnected before its request was complete; this response is not read."""
     return Response(status_code=400)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     _LOG.error("%s failed", request.url.path, exc_info=error)
-    return JSONResponse({"error": f"this is a fault of ours: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
+    return JSONResponse({"error": f"an error inside niels_gpt: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
 
 
 def bound(port: int) -> socket.socket:
@@ -194,7 +196,7 @@ def bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
-        listening.listen()  # who connects before the server runs waits, and is not refused
+        listening.listen()  # a browser that connects before the server runs then waits instead of failing
     except (OSError, OverflowError) as error:
         listening.close()
         raise UsageError(
@@ -214,3 +216,26 @@ def server_of(explorer: Explorer) -> uvicorn.Server:
         timeout_graceful_shutdown=END_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+def serve(explorer: Explorer, *, port: int, browser: bool, announce: Callable[[str], None]) -> None:
+    """Serve the page until interrupted, then close the explorer.
+
+    Args:
+        port: 0 takes any that is free.
+        browser: open the page.
+        announce: is given the address as soon as it is bound.
+
+    Raises:
+        UsageError: the port is taken.
+    """
+    listening = bound(port)  # before the server starts, so that the address names the port that was found free
+    address = f"http://{HOST}:{listening.getsockname()[1]}/"
+    announce(address)
+    if browser:
+        # The server blocks this thread, so the browser is opened from another, a moment after it listens.
+        threading.Timer(0.3, webbrowser.open, [address]).start()
+    try:
+        server_of(explorer).run(sockets=[listening])
+    finally:
+        explorer.close()

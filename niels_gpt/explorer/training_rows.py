@@ -1,7 +1,8 @@
-"""Rows as they will be trained: what a block size and a policy for long episodes cut, and what packing puts together.
+"""Rows as they will be trained: what a block size, a policy for long episodes, and packing make of a dataset.
 
-The loader's own parts say it: `open_split` filters, `packing_plan` packs, `view_episode` reads a row through
-`GPTEpisodeDataLoader`. The first rows of a chat file or a cache become episodes in a temporary directory first.
+Everything comes from the loader's own parts: `open_split` filters episodes, `pack` plans rows, and `view_episode` reads
+a row through `GPTEpisodeDataLoader`. The first rows of a chat file or of an SFT cache are first written as an episodes
+dataset in a temporary directory.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.datasets import TokenText
+from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKEN_DTYPE, TOKENS_NAME
-from niels_gpt.episodes.opening import open_split
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.explorer.chats import ChatRows
+from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
-from niels_gpt.explorer.gallery import Choice, Gallery
-from niels_gpt.explorer.modes import LossMode
+from niels_gpt.explorer.example_view import view_episode
+from niels_gpt.explorer.loss_modes import LossMode
+from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.rendering import stops_of
-from niels_gpt.explorer.strip import PADDING, Group, Strip, stored_strip
-from niels_gpt.explorer.tokens import Spelling, view_episode
+from niels_gpt.explorer.token_columns import PADDING, Group, TokenTable, table_of_row
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.messages import Conversation
@@ -35,14 +36,14 @@ from niels_gpt.messages import Conversation
 if TYPE_CHECKING:
     from niels_gpt.explorer.stored import StoredRows
 
-CHAT_ROWS = 2000  # of a chat file or a cache: enough to see how it packs
+CHAT_ROWS = 2000  # of a chat file or an SFT cache; enough to see how it packs
 MOST_BLOCK = 1 << 20
 Int64s = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How rows are made: `block_size` inputs, a policy of `fitting.EPISODE_POLICIES`, packed or one by one."""
+    """How rows are made: `block_size` inputs, a policy of `fitting.EPISODE_POLICIES`, packed or one episode each."""
 
     block_size: int
     too_long: str
@@ -56,7 +57,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Part:
-    """An episode in a row: its number, its tokens there, and how many were cut off."""
+    """An episode in a row: its number, its tokens in the row, and how many tokens were cut off."""
 
     episode: int
     length: int
@@ -65,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class FittedRow:
-    """A row, and the room that is left in it."""
+    """A row: its episodes, and how many tokens of it are padding."""
 
     row: int
     parts: list[Part]
@@ -77,9 +78,11 @@ class Fitted:
     """Rows of a dataset under a fit.
 
     Attributes:
-        rows: how many there are. utilisation: the share of them that is filled.
-        episodes: how many lie in them; `cut` of these lose `lost` tokens, `left_out` others lie in none.
-        source: what was fitted, in words.
+        rows: how many there are. utilisation: the share of their tokens that is not padding.
+        episodes: how many are in them; `cut` of these lose `lost` tokens. left_out: how many are in no row.
+        width: tokens of a row: its inputs and the last target.
+        shown: the rows that were asked for.
+        source: a sentence about what was fitted.
     """
 
     rows: int
@@ -97,14 +100,14 @@ class TrainingRows:
     """An episodes dataset under any fit.
 
     Args:
-        numbers: of each episode the number that people know it by; default its own.
-        source: what it is, in words.
+        numbers: the number by which the page names each episode; by default its own.
+        source: a sentence about what it is.
     """
 
     def __init__(
-        self, directory: Path, spelling: Spelling | None, *, source: str, numbers: Int64s | None = None
+        self, directory: Path, token_text: TokenText | None, *, source: str, numbers: Int64s | None = None
     ) -> None:
-        self._directory, self._spelling, self._source, self._numbers = directory, spelling, source, numbers
+        self._directory, self._token_text, self._source, self._numbers = directory, token_text, source, numbers
         self._planned = lru_cache(maxsize=4)(self._plan)
 
     def _plan(self, split: str, fit: Fit) -> tuple[EpisodeSplit, Int64s, PackPlan | None]:
@@ -114,7 +117,7 @@ class TrainingRows:
         return opened, lengths, pack(np.minimum(lengths, width), width) if fit.packed else None
 
     def page(self, split: str, fit: Fit, start: int, limit: int) -> Fitted:
-        """Some rows, and what the fit does to the whole.
+        """Some rows, and what the fit does to the whole split.
 
         Raises:
             UsageError: no such policy or size. CacheError: the policy is "error", and an episode is too long.
@@ -138,17 +141,17 @@ class TrainingRows:
 
     def _row(self, row: int, lengths: Int64s, opened: EpisodeSplit, plan: PackPlan | None, width: int) -> FittedRow:
         at = np.array([row]) if plan is None else plan.items[plan.offsets[row] : plan.offsets[row + 1]].astype(np.int64)
-        numbers = opened.kept[at]
+        numbers = opened.filtered[at]
         known = numbers if self._numbers is None else self._numbers[numbers]
         held = np.minimum(lengths[at], width)
         parts = zip(known.tolist(), held.tolist(), (lengths[at] - held).tolist(), strict=True)
         return FittedRow(row, [Part(*part) for part in parts], width - int(held.sum()))
 
-    def strip(self, split: str, fit: Fit, row: int) -> Strip:
-        """A row as the loader gives it.
+    def table(self, split: str, fit: Fit, row: int) -> TokenTable:
+        """The tokens of a row as the loader returns it.
 
         Raises:
-            NoSuchRow: there is none.
+            NoSuchRow: there is no such row.
         """
         page = self.page(split, fit, row, 1)
         check_row(row, page.rows, 1.0, self._source)
@@ -159,49 +162,49 @@ class TrainingRows:
             T=fit.block_size,
             packed=fit.packed,
             too_long=fit.too_long,
-            spelling=self._spelling,
+            token_text=self._token_text,
         )
-        strip = stored_strip(view, {})
+        table = table_of_row(view, {})
         names = [
             f"row {part.episode}" if self._numbers is not None else f"episode {part.episode}"
             for part in page.shown[0].parts
         ]
-        return _renamed(strip, names)
+        return _renamed(table, names)
 
 
-def _renamed(strip: Strip, names: Sequence[str]) -> Strip:
-    """Episodes by the names that people know them by, each token of a row that is not packed too."""
-    if not strip.groups and len(names) == 1:
-        runs = [[stop, -1 if facts & PADDING else 0, facts] for stop, _, facts in strip.runs]
-        return replace(strip, runs=runs, groups=[Group(names[0], "episode")])
-    if len(strip.groups) != len(names):
-        return strip
-    return replace(strip, groups=[replace(g, label=name) for g, name in zip(strip.groups, names, strict=True)])
+def _renamed(table: TokenTable, names: Sequence[str]) -> TokenTable:
+    """The table with other names for its episodes; a row that is not packed gets one group of that name."""
+    if not table.groups and len(names) == 1:
+        runs = [[stop, -1 if facts & PADDING else 0, facts] for stop, _, facts in table.runs]
+        return replace(table, runs=runs, groups=[Group(names[0], "episode")])
+    if len(table.groups) != len(names):
+        return table
+    return replace(table, groups=[replace(g, label=name) for g, name in zip(table.groups, names, strict=True)])
 
 
 Made = tuple[int, npt.NDArray[Any], npt.NDArray[np.bool_]]  # a row's number, its ids, which of them are trained
 
 
 class MadeRows:
-    """Rows that are no episodes yet as an episodes dataset, in a directory that goes with this object."""
+    """Rows written as an episodes dataset, in a temporary directory that `close` removes."""
 
-    def __init__(self, made: Sequence[Made], spelling: Spelling | None, source: str) -> None:
-        self._kept = tempfile.TemporaryDirectory(prefix="niels-gpt-explore-")
-        folder = Path(self._kept.name)
+    def __init__(self, made: Sequence[Made], token_text: TokenText | None, source: str) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="niels-gpt-explore-")
+        folder = Path(self._temporary.name)
         (folder / "train").mkdir()
         lengths = np.array([len(ids) for _, ids, _ in made], np.uint64)
         np.concatenate([ids for _, ids, _ in made]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
         np.concatenate([mask for _, _, mask in made]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
         numbers = np.array([number for number, _, _ in made], np.int64)
-        self.rows = TrainingRows(folder, spelling, source=source, numbers=numbers)
+        self.rows = TrainingRows(folder, token_text, source=source, numbers=numbers)
 
     def close(self) -> None:
         """Remove the directory."""
-        self._kept.cleanup()
+        self._temporary.cleanup()
 
 
-def rendered_rows(chats: ChatRows, gallery: Gallery, choice: Choice, mode: LossMode) -> MadeRows:
+def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode: LossMode) -> MadeRows:
     """The first usable rows of a chat file.
 
     Raises:
@@ -212,22 +215,23 @@ def rendered_rows(chats: ChatRows, gallery: Gallery, choice: Choice, mode: LossM
     made: list[Made] = []
     for row, chat in _first(chats):
         with suppress(MessageError):
-            made.append((row, *trained_ids(gallery, choice, chat, mode)))
+            made.append((row, *trained_ids(renderers, choice, chat, mode)))
     if not made:
         raise UsageError(f"none of the first {CHAT_ROWS:,} rows can be rendered by {choice.renderer}; choose another")
-    encoder = gallery.encoder(choice.tokenizer)
+    encoder = renderers.encoder(choice.tokenizer)
     looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
-    told = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
+    source = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
     spelling = lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token]))
-    return MadeRows(made, spelling, f"{told}, rendered by {choice.renderer}")
+    return MadeRows(made, spelling, f"{source}, rendered by {choice.renderer}")
 
 
 def copied_rows(stored: StoredRows, split: str) -> MadeRows:
-    """The first examples of a cache. Its own loader takes them one by one, cut at the end: `head`, not packed."""
-    total = len(stored.lengths(split))
-    made: list[Made] = [(row, *stored.tokens(split, row)) for row in range(min(total, CHAT_ROWS))]
-    told = f"All {total:,} examples" if len(made) == total else f"The first {len(made):,} of {total:,} examples"
-    return MadeRows(made, stored.spelling, f"{told} of {split}")
+    """The first examples of an SFT cache. Its own loader does not pack them and cuts long ones at the end (`head`)."""
+    total = len(stored.split(split))
+    rows = (stored.tokens(split, row) for row in range(min(total, CHAT_ROWS)))
+    made: list[Made] = [(row.number, row.ids, row.trained) for row in rows]
+    source = f"All {total:,} examples" if len(made) == total else f"The first {len(made):,} of {total:,} examples"
+    return MadeRows(made, stored.token_text, f"{source} of {split}")
 
 
 def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:
@@ -238,14 +242,14 @@ def _first(chats: ChatRows) -> Iterator[tuple[int, Conversation]]:
 
 
 def trained_ids(
-    gallery: Gallery, choice: Choice, chat: Conversation, mode: LossMode
+    renderers: RendererList, choice: Choice, chat: Conversation, mode: LossMode
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The ids of a conversation and which of them a mode trains.
 
     Raises:
         MessageError: the renderer refuses it.
     """
-    renderer = gallery.renderer(choice)
+    renderer = renderers.renderer(choice)
     made = renderer.render(chat.messages, tools=chat.tools)
     ids = np.array(made.token_ids, np.int64)
     owners, sampled = np.array(made.message_indices, np.int64), np.array(made.sampled_mask, np.bool_)

@@ -1,32 +1,30 @@
-"""Caches and episodes in the formats of other trainers, and back.
+"""Caches and episodes as files of other trainers; `niels_gpt.imports` reads such files back.
 
-::
+How an export runs::
 
-    run.py        export(): one directory, whole or absent          fitting.py  rows that are too long
-    registry.py   all formats by name                               formats.py  what a format is
-    hf.py ...     one file per format
-    arranging.py  which rows, in which order, packed how          padding.py  texts padded to a multiple
-    opening.py    a directory as its splits                         source.py   one split as rows
-    episodes.py, caches.py   what is read                           rows.py     rows of ids, weights and texts
+    export(source, "trl", out)                    run.py
+      splits_of, open_source -> Examples, Stream  source.py              one split of the dataset
+      arrange -> Rows, a million tokens at a time arranging.py, rows.py  limit, order, truncation, packing
+      Format.open -> SplitWriter.write(rows)      hf.py, megatron.py ..  one file for each format
+      README.md and export.json, written last     run.py
+
+To add a format, write one file with a `SplitWriter` and a `Format`, and one line in registry.py. writers.py has what
+writers share: files with checksums, shards, parquet.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
     from niels_gpt.export.registry import FORMATS
     from niels_gpt.export.run import export
 
-# The command line names its options without loading what only an export needs.
-_HOMES = {"FORMATS": "registry", "export": "run"}
+# Public names, imported when they are used: the command line must not load what only an export needs.
+_MODULES = {"FORMATS": "registry", "export": "run"}
 
 __all__ = ["FORMATS", "export"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

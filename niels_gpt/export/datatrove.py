@@ -1,11 +1,11 @@
-"""`datatrove`: tokenized files as datatrove's own tokenizer step writes them, for nanotron and its dataset classes.
+"""`datatrove`: tokenized files as the tokenizer step of datatrove writes them, for nanotron.
 
 ::
 
     OUT/train/00000.ds            tokens, uint16 or uint32, no header
     OUT/train/00000.ds.index      where every row ends, in tokens, uint64
     OUT/train/00000.ds.loss       one byte a token, 1 where it is trained
-    OUT/train/00000.ds.metadata   the tokenizer's name and the bytes of a token, the number of tokens, and that in words
+    OUT/train/00000.ds.metadata   three lines: tokenizer and bytes a token, the number of tokens, that number for people
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.sharding import Shards
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import Shards
 
 
 class TokenizedFiles(Shards):
@@ -30,7 +30,7 @@ class TokenizedFiles(Shards):
         self._loss = self.set.open(f"{self._name}.loss") if self.facts.has_mask else None
 
     def append(self, rows: Rows) -> None:
-        """Lengths 3 2 behind 10 tokens end at 13 and 15."""
+        """Append rows: after 10 tokens, rows of lengths 3 2 end at 13 15."""
         self._tokens.write(as_tokens(rows.ids, self._dtype))
         self._ends.write((self.tokens + np.cumsum(rows.lengths)).astype("<u8"))
         if self._loss is not None:
@@ -40,11 +40,11 @@ class TokenizedFiles(Shards):
         """Write the metadata."""
         tokenizer = self.facts.tokenizer_sha256 or "unknown"
         width = np.dtype(self._dtype).itemsize
-        text = f"{tokenizer}|{width}\n{self.tokens}\n{_in_words(self.tokens)}"
+        text = f"{tokenizer}|{width}\n{self.tokens}\n{_readable(self.tokens)}"
         self.set.open(f"{self._name}.metadata").write(text.encode())
 
 
-def _in_words(tokens: int) -> str:
+def _readable(tokens: int) -> str:
     """1 234 567 -> `1.23 MT`."""
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if tokens >= size:
@@ -57,8 +57,8 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     width = np.dtype(token_dtype(next(iter(splits.values())))).itemsize
     return [
         f"DatatroveFolderDataset('DIRECTORY/train', seq_len=..., token_size={width}, return_positions=True)",
-        "Its windows of seq_len + 1 tokens cross rows; positions come from the .index files.",
-        "The mask lies in .ds.loss, aligned with the tokens; datatrove's dataset classes do not read it.",
+        "Its windows of seq_len + 1 tokens cross rows; it computes positions from the .index files.",
+        "The mask is in .ds.loss, aligned with the tokens; datatrove's dataset classes do not read it.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a format is: how one split of it is written, what it keeps, and what its reader must be told."""
+"""What an export format is: how a split is written, what of the data it can hold, and how to use the files."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Facts
+from niels_gpt.storage.checksums import FileRecord
 
 SHARD_TOKENS = 1 << 27
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What formats may be asked.
+    """The choices of an export that concern how a format writes.
 
     Attributes:
         packing: rows hold several texts each.
-        max_length: the most tokens of a row, if that was limited.
-        shard_tokens: begin another file before one would hold more, in formats with several files.
-        options: of this format alone, by name; see `Format.options`.
+        max_length: the most tokens of a row; `None` if not limited.
+        shard_tokens: the most tokens of one file, in formats of several files (a longer row has a file of its own).
+        options: options of this format only, by name; see `Format.options`.
     """
 
     packing: bool = False
@@ -35,34 +35,44 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
 
     def several_texts(self, facts: Facts) -> bool:
-        """May a row hold several texts?"""
+        """Whether rows may hold several texts."""
         return self.packing or facts.several_texts
 
 
 class SplitWriter(Protocol):
-    """Writes one split. `files`, by name below the export's directory, is complete after `close`."""
+    """Writes one split.
+
+    Attributes:
+        files: the written files, by name below the export's directory; complete after `close`.
+    """
 
     @property
     def files(self) -> dict[str, FileRecord]: ...
 
-    def write(self, rows: Rows) -> None: ...
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Finish all files."""
+        ...
 
-    def abandon(self) -> None: ...
+    def abandon(self) -> None:
+        """Close unfinished files after an error; does nothing after `close`."""
+        ...
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format.
+    """One export format.
 
     Attributes:
-        title: whose it is, in a line.
-        open: begins a split in the export's directory.
-        use: what the consumer must be told: lines for the README; gets the splits that were written.
-        mask: "none", "binary" (0 and 1) or "weights".
-        rows: rows stay apart; without it only a stream of tokens remains.
-        options: names and defaults of options of its own.
+        title: the program that reads it, and its files, in one line.
+        open: makes the writer of a split, from the export's directory, the split's facts and the settings.
+        use: how to use the files: lines for the README, from the settings and the facts of the written splits.
+        mask: what of the loss mask the format holds: "none", "binary" (0 and 1) or "weights".
+        packs: rows may hold several texts.
+        options: names and defaults of options of this format only.
     """
 
     name: str
@@ -75,19 +85,20 @@ class Format:
 
 
 def token_dtype(facts: Facts, *, most_uint16: int = 65_536, wide: str = "<u4") -> str:
-    """`<u2` where the recorded vocabulary fits, else `wide`; wide too where no vocabulary is recorded.
+    """The dtype of token files: `<u2` where the recorded vocabulary fits, else (or without one) `wide`.
 
     Args:
-        most_uint16: vocabularies of up to so many ids are small.
+        most_uint16: the largest vocabulary that is written as uint16.
     """
+    # By the vocabulary, not by the ids of this split: splits and later exports must have the same dtype.
     return "<u2" if facts.vocab_size is not None and facts.vocab_size <= most_uint16 else wide
 
 
 def as_tokens(ids: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """The ids in a file's dtype; never wrapped.
+    """The ids in a file's dtype.
 
     Raises:
-        UsageError: an id that the dtype does not hold.
+        UsageError: an id is too large for the dtype; it is never wrapped around.
     """
     most = np.iinfo(dtype).max
     if ids.size and ids.max() > most:

@@ -1,12 +1,16 @@
-"""`hf` and `trl`: parquet with `input_ids` and unshifted `labels`, in the layout of a dataset on the hub.
+"""`hf` and `trl`: parquet with `input_ids` and unshifted `labels`, named as a dataset on the hub.
 
 ::
 
     OUT/data/train-00000-of-00002.parquet        and so on; the val split is called validation
 
-`labels` are the ids where they are trained and -100 elsewhere, each beside its own token: models of `transformers`
-shift them themselves. Rows of several texts have `seq_lengths`, the lengths of their texts; a label is -100 where a
-text begins, so no text is predicted from the one before it.
+`labels` are the ids where they are trained and -100 elsewhere, aligned with `input_ids`: models of `transformers` shift
+them themselves. Rows of several texts have `seq_lengths`, the lengths of their texts. A label is -100 where a text
+begins, so that no text is predicted from the one before it. For texts a b c and d e in one row::
+
+    input_ids     a b c d e
+    labels     -100 b c -100 e
+    seq_lengths   3 2
 """
 
 from __future__ import annotations
@@ -15,12 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.checksums import FileRecord
 from niels_gpt.export.formats import Format, Settings
-from niels_gpt.export.parquet import Lists, ParquetFile
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.sharding import Shards
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import Lists, ParquetFile, Shards
+from niels_gpt.storage.checksums import FileRecord
 
 SPLIT_NAMES = {"train": "train", "val": "validation"}
 
@@ -69,15 +72,16 @@ class LabelledRows(Shards):
         self._closed.append((self._file.path, self._file.close()))
 
     def close(self) -> None:
-        """Finish the files and give them the names of a hub's dataset, which say how many there are."""
+        """Finish the files and rename them as on the hub, where the name says how many files there are."""
         super().close()
         for path, record in self._closed:
             name = f"{path.stem}-of-{len(self._closed):05d}.parquet"
+            # The number of files is known only now; export.json is not written yet.
             path.rename(path.with_name(name))
             self._named[f"data/{name}"] = record
 
     def abandon(self) -> None:
-        """Let go of an unfinished file; harmless after `close`."""
+        """Close and delete an unfinished file; does nothing after `close`."""
         if self._file is not None:
             self._file.abandon()
 
@@ -85,13 +89,13 @@ class LabelledRows(Shards):
 def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     lines = [
         "Open it with `datasets.load_dataset(DIRECTORY)`; splits: " + ", ".join(SPLIT_NAMES[name] for name in splits),
-        "`labels` are unshifted, -100 where nothing is trained: models of transformers shift them themselves.",
+        "`labels` are unshifted and -100 where a token is not trained; models of transformers shift them themselves.",
     ]
     if any(settings.several_texts(facts) for facts in splits.values()):
         lines.append(
-            "Rows hold several texts of the lengths `seq_lengths`. Attention must not cross them: give the model "
-            "`position_ids` that begin at 0 in each (or `cu_seq_lens_q/k`), no attention_mask, and use_cache=False: "
-            "with a cache, transformers does not look at the positions for where texts begin."
+            "Rows hold several texts, with lengths in `seq_lengths`. Attention must not cross between them: pass "
+            "`position_ids` that begin at 0 in each text (or `cu_seq_lens_q/k`), no attention_mask, and "
+            "use_cache=False, because with a cache transformers does not use positions to separate texts."
         )
     return lines
 
@@ -101,14 +105,14 @@ def _use_trl(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     flags = "packing=False, padding_free=True, max_length=None" if packed else "packing=False, max_length=None"
     lines = [
         f'SFTConfig({flags}, dataset_kwargs={{"skip_prepare_dataset": True}})',
-        "SFTTrainer(train_dataset=datasets.load_dataset(DIRECTORY, split='train'), ...) takes the rows as they are: no "
-        "template, no eos, no truncation.",
-        "Leave assistant_only_loss and completion_only_loss alone: the labels are there. Pass no data_collator.",
+        "SFTTrainer(train_dataset=datasets.load_dataset(DIRECTORY, split='train'), ...) uses the rows as they are: it "
+        "adds no template and no eos, and does not truncate.",
+        "Do not set assistant_only_loss or completion_only_loss: the labels are in the data. Pass no data_collator.",
     ]
     if packed:
         lines.append(
-            "Load the model with a Flash Attention implementation, as TRL asks for padding_free: its collator makes "
-            "position_ids from `seq_lengths`, and attention stays inside each text."
+            "Load the model with a Flash Attention implementation, which TRL requires for padding_free: its collator "
+            "computes position_ids from `seq_lengths`, and attention stays inside each text."
         )
     return lines
 
@@ -123,7 +127,7 @@ HF = Format(
 )
 TRL = Format(
     name="trl",
-    title="parquet for TRL's SFTTrainer: pre-tokenised, pre-masked, and packed if asked",
+    title="parquet for TRL's SFTTrainer: tokenised, with labels, optionally packed",
     open=LabelledRows,
     use=_use_trl,
     mask="binary",

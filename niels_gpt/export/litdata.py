@@ -5,8 +5,10 @@
     OUT/train/index.json
     OUT/train/chunk-0-0.bin        samples of tokens, mask, and seq_lengths where rows hold several texts
 
-A chunk is the number of samples, where each begins and the last ends, and the samples: the sizes of the columns, then
-the columns, arrays without a header whose dtype `index.json` names.
+A chunk, in little-endian uint32 except for the values::
+
+    number of samples | where each begins, and where the last ends | samples
+    sample: sizes of its columns in bytes | values of each column, without headers; index.json has their dtypes
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.export.filesets import FileSet
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import FileSet
 
 INDEX_NAME = "index.json"
+# Positions in litData's table of dtypes, which index.json refers to.
 DTYPE_NUMBERS = {"uint8": 4, "uint16": 5, "uint32": 6, "float32": 9}
 
 
@@ -44,7 +47,7 @@ class LightningChunks:
         self._pending = Pending()
 
     def write(self, rows: Rows) -> None:
-        """Append rows, each a sample."""
+        """Append rows, one sample each."""
         columns = {
             "tokens": Column(as_tokens(rows.ids, self._kinds["tokens"]), rows.lengths),
             "mask": Column(rows.weights.astype(self._kinds["mask"]), rows.lengths),
@@ -73,6 +76,7 @@ class LightningChunks:
     def close(self) -> None:
         """Write the last chunk and the index."""
         self._end()
+        # A constant instead of the time, so that the same data gives the same bytes.
         index = {"chunks": self._chunks, "config": self._config(), "updated_at": "0"}
         self._set.open(f"{self._split}/{INDEX_NAME}").write(json.dumps(index, sort_keys=True).encode())
         self._set.finish()
@@ -92,7 +96,7 @@ class LightningChunks:
         }
 
     def abandon(self) -> None:
-        """Let go of unfinished files; harmless after `close`."""
+        """Close and delete unfinished files; does nothing after `close`."""
         self._set.abandon()
 
 

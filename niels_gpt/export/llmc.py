@@ -1,4 +1,4 @@
-"""`llmc`: token files of llm.c and of the speed-run repositories that grew from it.
+"""`llmc`: token files of llm.c and of the speed-run repositories based on it.
 
 ::
 
@@ -14,20 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt.checksums import FileRecord, file_record
 from niels_gpt.errors import UsageError, storage_errors
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.sharding import Shards
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import Shards
+from niels_gpt.storage.checksums import FileRecord, file_record
 
-HEADER = 256
-KINDS = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
+HEADER = 256  # int32 numbers
+MAGIC_AND_VERSION = {"<u2": (20240520, 1), "<u4": (20240801, 7)}
 MOST_TOKENS = 2**31 - 1
 
 
 class TokenFiles(Shards):
-    """Writes one split. The header says how many tokens follow, so it is written over a blank one at the end."""
+    """Writes one split. The header holds the number of tokens, so it is written last, over a blank one."""
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
         super().__init__(folder, facts, settings)
@@ -50,12 +50,13 @@ class TokenFiles(Shards):
 
     def append(self, rows: Rows) -> None:
         """Append rows."""
+        # The header counts tokens in int32.
         if self.tokens + len(rows.ids) > MOST_TOKENS:
             raise UsageError(f"a document of {len(rows.ids):,} tokens; an llm.c file holds at most {MOST_TOKENS:,}")
         self._tokens.write(as_tokens(rows.ids, self._dtype))
 
     def end(self) -> None:
-        """Remember how many tokens the file has."""
+        """Note how many tokens the file has."""
         self._headers[self._name] = self.tokens
 
     def close(self) -> None:
@@ -64,7 +65,7 @@ class TokenFiles(Shards):
         for name, tokens in self._headers.items():
             path = self.folder / name
             header = np.zeros(HEADER, dtype="<i4")
-            header[:3] = (*KINDS[self._dtype], tokens)
+            header[:3] = (*MAGIC_AND_VERSION[self._dtype], tokens)
             with storage_errors("writing", path), path.open("r+b") as file:
                 file.write(header.tobytes())
                 file.flush()
@@ -77,7 +78,7 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     wide = token_dtype(next(iter(splits.values()))) == "<u4"
     return [
         "train_gpt2cu -i 'DIRECTORY/tokens_train_*.bin' -j 'DIRECTORY/tokens_val_*.bin'",
-        "Tokens are uint32 (version 7), as its Llama 3 trainer reads them."
+        "Tokens are uint32 (version 7), as the Llama 3 trainer of llm.c reads them."
         if wide
         else "Tokens are uint16 (version 1).",
         "There is no mask: every token is trained, and windows cross rows.",

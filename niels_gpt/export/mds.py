@@ -5,9 +5,11 @@
     OUT/train/index.json
     OUT/train/shard.00000.mds        samples of the columns mask, seq_lengths where rows hold several texts, and tokens
 
-A shard is the number of samples, where each begins, its configuration as JSON, and the samples: the sizes of the
-columns, then the columns in the order of their names. An array is a byte that tells the width of its length (4, 5 or
-6 for one, two or four bytes), its length, and its values.
+A shard, with numbers as little-endian uint32::
+
+    number of samples | where each begins, and where the last ends | configuration as JSON | samples
+    sample: sizes of its columns in bytes | columns in the order of their names
+    column: 04, 05 or 06 for a length of one, two or four bytes | length | values
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.export.filesets import FileSet
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import FileSet
 
 INDEX_NAME = "index.json"
 
@@ -38,13 +40,13 @@ class MosaicShards:
         if settings.several_texts(facts):
             kinds["seq_lengths"] = "uint32"
         kinds["tokens"] = np.dtype(token_dtype(facts)).name
-        self._kinds = kinds  # in the order of their names, as in samples
+        self._kinds = kinds  # sorted by name, as the format requires
         self._most = min(SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
         self._shards: list[dict[str, Any]] = []
         self._pending = Pending()
 
     def write(self, rows: Rows) -> None:
-        """Append rows, each a sample."""
+        """Append rows, one sample each."""
         columns = {
             "mask": Column(rows.weights.astype(self._kinds["mask"]), rows.lengths),
             "seq_lengths": Column(rows.text_lengths().astype("<u4"), rows.texts_per_row()),
@@ -90,12 +92,12 @@ class MosaicShards:
         self._set.finish()
 
     def abandon(self) -> None:
-        """Let go of unfinished files; harmless after `close`."""
+        """Close and delete unfinished files; does nothing after `close`."""
         self._set.abandon()
 
 
 def _shapes(lengths: Int64s) -> Column:
-    """What stands before an array's values: 3 -> 04 03; 300 -> 05 2c 01; 70 000 -> 06 70 11 01 00."""
+    """What precedes the values of an array: 3 -> 04 03; 300 -> 05 2c 01; 70 000 -> 06 70 11 01 00."""
     table = np.zeros((len(lengths), 5), dtype=np.uint8)
     width: npt.NDArray[np.int64] = np.select([lengths < 1 << 8, lengths < 1 << 16], [1, 2], 4).astype(np.int64)
     table[:, 0] = 4 + (width > 1) + (width > 2)

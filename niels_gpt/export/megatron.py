@@ -1,4 +1,4 @@
-"""`megatron`: IndexedDataset files of Megatron-LM and Megatron-core, and the mask as a second dataset beside them.
+"""`megatron`: IndexedDataset files of Megatron-LM and Megatron-core, with the mask as a second dataset.
 
 ::
 
@@ -6,8 +6,11 @@
     OUT/train.idx        how many tokens each sequence has, where it starts, which document it is
     OUT/train_mask.bin   uint8, 1 where a token is trained; with an index of its own, so the same reader opens it
 
-The index, little-endian: 9 bytes of magic, version, a code for the dtype, the number of sequences and of entries in
-the document list; then lengths (int32), starts in bytes (int64) and the document list (int64), which begins with 0.
+The index, little-endian::
+
+    magic (9 bytes) | version (u8) | dtype code (u1) | number of sequences n (u8) | entries in the document list (u8)
+    lengths (n x i4) | starts in bytes (n x i8) | document list (i8), which begins with 0
+
 Each row is a sequence and a document of its own.
 """
 
@@ -19,15 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.errors import UsageError
-from niels_gpt.export.filesets import FileSet, Spool
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import FileSet, Spool
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 DTYPE_CODES = {"|u1": 1, "<i4": 4, "<u2": 8}
-SMALL_VOCABULARY = 65_499  # Megatron's own choice: uint16 below 65 500 ids
+SMALL_VOCABULARY = 65_499  # Megatron itself writes uint16 for vocabularies below 65 500 ids
 
 
 class IndexedDataset:
@@ -43,9 +46,9 @@ class IndexedDataset:
         self.files = self._set.files
 
     def write(self, rows: Rows) -> None:
-        """Append rows, each a sequence."""
+        """Append rows, one sequence each."""
         if rows.lengths.max(initial=0) > np.iinfo(np.int32).max:
-            raise UsageError(f"a row of {int(rows.lengths.max()):,} tokens; megatron counts them in int32")
+            raise UsageError(f"a row of {int(rows.lengths.max()):,} tokens; megatron stores lengths as int32")
         self._tokens.write(as_tokens(rows.ids, self._dtype))
         if self._mask is not None:
             self._mask.write(rows.trained.astype(np.uint8))
@@ -61,21 +64,23 @@ class IndexedDataset:
         self._lengths.remove()
 
     def _write_index(self, name: str, dtype: str) -> None:
-        """Lengths 3 2 of two-byte tokens: lengths 3 2, starts 0 6, documents 0 1 2."""
+        """Write an index: rows of 3 2 tokens of two bytes have lengths 3 2, starts 0 6 and the document list 0 1 2."""
         index, n, size = self._set.open(name), self._lengths.n, np.dtype(dtype).itemsize
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, DTYPE_CODES[dtype], n, n + 1))
         for lengths in self._lengths.chunks():
             index.write(lengths.astype("<i4"))
         before = 0
         for lengths in self._lengths.chunks():
+            # `before` carries the end of one chunk into the next.
             ends: Int64s = before + size * np.cumsum(lengths)
             index.write((ends - size * lengths).astype("<i8"))
             before = int(ends[-1])
+        # In pieces: the list has 8 bytes a row.
         for first in range(0, n + 1, 1 << 17):
             index.write(np.arange(first, min(first + (1 << 17), n + 1), dtype="<i8"))
 
     def abandon(self) -> None:
-        """Let go of unfinished files; harmless after `close`."""
+        """Close and delete unfinished files; does nothing after `close`."""
         self._set.abandon()
         self._lengths.remove()
 
@@ -84,21 +89,21 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     del settings
     lines = [
         "Give Megatron the path without its suffix: --data-path DIRECTORY/train, or IndexedDataset('DIRECTORY/train').",
-        "Rows go out as they are: no end-of-document is appended, so do not pass --append-eod again, and set "
-        "--eod-mask-loss, --reset-position-ids and --reset-attention-mask by the token that ends your rows.",
+        "Rows are exported as they are, without an additional end-of-document token. Whether --eod-mask-loss, "
+        "--reset-position-ids and --reset-attention-mask work depends on the token that ends your rows.",
     ]
     if any(facts.has_mask for facts in splits.values()):
         lines.append(
-            "Megatron's GPTDataset knows no mask. It lies beside the tokens as a dataset of its own (train_mask), "
-            "aligned with the tokens, not with the labels; a dataset class of yours must read both. For SFT without "
-            "code of your own, export to megatron-bridge."
+            "Megatron's GPTDataset does not read a mask. It is a second dataset (train_mask), aligned with the tokens, "
+            "not with the labels; a dataset class of yours must read both. For SFT without code of your own, export "
+            "to megatron-bridge."
         )
     return lines
 
 
 MEGATRON = Format(
     name="megatron",
-    title=".bin and .idx of Megatron-LM and Megatron-core, mask beside them",
+    title=".bin and .idx of Megatron-LM and Megatron-core, mask as a second dataset",
     open=IndexedDataset,
     use=_use,
     mask="binary",

@@ -5,15 +5,15 @@
     OUT/training.idx.parquet      input_ids, seq_start_id, loss_mask; validation.idx.parquet for val
 
 Its `loss_mask` is aligned with the labels, not with the tokens, although it is as long as the tokens: Megatron-Bridge
-pairs input i with label i + 1 and looks the loss up at i. So the mask is shifted here, one to the left in every text;
-with texts a b c and d e, of which c and e are trained::
+pairs input i with label i + 1 and reads the mask at i. So the mask is written one position to the left. With texts
+a b c and d e, of which c and e are trained::
 
     input_ids      a b c d e        seq_start_id  0 3
     our mask       . . # . #
     loss_mask      . # . # .        the last entry of a text is never used
 
-With `pad_multiple` every text is padded for context parallelism; see `padding.py`. Megatron-Bridge finds the end of a
-text by its last token that is not its tokenizer's eos, so that is what `pad_id` must be.
+With `pad_multiple` every text is padded for context parallelism; see `rows.padded`. Megatron-Bridge takes the last
+token that is not its tokenizer's eos as the end of a text, so `pad_id` must be that eos.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
-from niels_gpt.export.padding import padded
-from niels_gpt.export.parquet import ParquetFile
-from niels_gpt.export.rows import Int64s, Rows
+from niels_gpt.export.rows import Int64s, Rows, padded
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import ParquetFile
+from niels_gpt.storage.checksums import FileRecord
 
 FILE_NAMES = {"train": "training", "val": "validation"}
-ROW_GROUP = 500
+ROW_GROUP = 500  # rows
 
 
 class PackedRows:
@@ -64,7 +63,7 @@ class PackedRows:
         self.files[self._file.path.name] = self._file.close()
 
     def abandon(self) -> None:
-        """Let go of an unfinished file; harmless after `close`."""
+        """Close and delete an unfinished file; does nothing after `close`."""
         self._file.abandon()
 
 
@@ -72,24 +71,30 @@ def _check_pad_id(multiple: int, pad_id: Any, facts: Facts) -> None:
     if multiple == 1 and pad_id is None:
         return
     if multiple == 1:
-        raise UsageError("pad_id without pad_multiple; say to what multiple texts are padded (--pad-multiple 2*CP)")
+        raise UsageError(
+            "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
+        )
     most = (facts.vocab_size or 2**31) - 1
     if not isinstance(pad_id, int) or not 0 <= pad_id <= most:
         raise UsageError(
-            f"pad_id is {pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, which "
-            "tells padding by it (--pad-id)"
+            f"pad_id is {pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, by which "
+            "it recognises padding (--pad-id)"
         )
 
 
 def label_aligned(rows: Rows) -> npt.NDArray[np.int8]:
-    """The mask of each token's label. No text's first token is trained, so one shift over all rows is enough."""
+    """The mask aligned with the labels, int8 of shape (tokens,).
+
+    The first token of a text is never trained, so one shift over all rows moves nothing into another text.
+    """
     shifted = np.zeros(len(rows.ids), dtype=np.int8)
+    # mask . . # . # becomes . # . # .; what moves to the end of a text is the 0 of the next text's first token.
     shifted[:-1] = rows.trained[1:]
     return shifted
 
 
 def text_starts(rows: Rows) -> Int64s:
-    """Where texts start in their rows: rows of texts 3 2 and 4 give 0 3 0."""
+    """Where texts start in their rows: a row of texts of 3 2 tokens and a row of one text give 0 3 0."""
     starts = np.flatnonzero(rows.begins)
     return starts - np.repeat(rows.starts, rows.texts_per_row())
 
@@ -100,27 +105,26 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
         f"packed_train_data_path=DIRECTORY/training.idx.parquet and packed_sequence_size={size}; "
         + ("packed_val_data_path=DIRECTORY/validation.idx.parquet." if "val" in splits else "no validation split."),
         "answer_only_loss=True: without it Megatron-Bridge ignores loss_mask.",
-        "Do not shift loss_mask: it is aligned with the labels already.",
-        "Megatron-Bridge takes the loss away wherever the input token is its tokenizer's eos. What follows an "
-        "end-of-turn is normally not trained, so this changes nothing; it does where pad, eos and a trained token in "
-        "mid-turn are one id.",
+        "Do not shift loss_mask: it is already aligned with the labels.",
+        "Megatron-Bridge removes the loss where the input token is its tokenizer's eos. The token after an end-of-turn "
+        "is normally not trained, so this changes nothing, unless eos also occurs inside trained turns.",
         _parallelism(settings.options["pad_multiple"], settings.options["pad_id"]),
     ]
     if not settings.packing:
-        lines.append("Rows are not packed; pass --packing --max-length to fill them.")
+        lines.append("Rows are not packed; export with --packing --sequence-length to fill them.")
     return lines
 
 
 def _parallelism(multiple: int, pad_id: int | None) -> str:
     if multiple == 1:
         return (
-            "Context parallelism: texts are not padded to multiples of 2 * CP, so use a context-parallel size of 1, or "
-            "pass --pad-multiple."
+            "Context parallelism: texts are not padded to multiples of 2 * CP. Use a context-parallel size of 1, or "
+            "export with --pad-multiple."
         )
     return (
         f"Context parallelism: the inputs of every text are padded to a multiple of {multiple} with the id {pad_id}, "
-        f"which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; 2 * CP must divide it, and with sequence "
-        "parallelism CP * TP too. Take calculate_per_token_loss=True and average_in_collective=False."
+        f"which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; it must be a multiple of 2 * CP, and with "
+        "sequence parallelism of CP * TP too. Set calculate_per_token_loss=True and average_in_collective=False."
     )
 
 

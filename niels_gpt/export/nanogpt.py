@@ -1,13 +1,13 @@
-"""`nanogpt`: `train.bin` and `val.bin` of uint16 tokens, no header, rows one after another."""
+"""`nanogpt`: `train.bin` and `val.bin` of uint16 tokens, concatenated rows without a header."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.export.filesets import FileSet
 from niels_gpt.export.formats import Format, Settings, as_tokens
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import FileSet
 
 
 class OneFile:
@@ -32,7 +32,7 @@ class OneFile:
         self._set.finish()
 
     def abandon(self) -> None:
-        """Let go of an unfinished file; harmless after `close`."""
+        """Close and delete an unfinished file; does nothing after `close`."""
         self._set.abandon()
 
 
@@ -41,8 +41,8 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     size = next(iter(splits.values())).vocab_size
     return [
         f"Put train.bin and val.bin into nanoGPT's data/NAME/ and train with --dataset=NAME; vocab_size is {size}.",
-        "There is no mask: every token is trained, and windows cross rows. For fine-tuning take another format.",
-        "Rows end as they end in the source; nothing is appended.",
+        "There is no mask: every token is trained, and windows cross rows. For fine-tuning use another format.",
+        "Rows end as in the source; no end-of-text token is appended.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""All formats by name."""
+"""All export formats, by the name that `--to` takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows on their way out: ids, weights, and where texts begin, of many rows one after another."""
+"""Rows between a dataset and a file of another format: ids, weights, and where texts begin, concatenated (`Rows`).
+
+`padded` pads the texts of rows, `cut` truncates rows.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.datasets import gather
 from niels_gpt.errors import UsageError
+from niels_gpt.format.fitting import without_cut_turn
 from niels_gpt.format.masks import IGNORE_INDEX
 
 Int64s = npt.NDArray[np.int64]
@@ -17,21 +22,21 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows, flat. Three rows of 3, 2 and 1 tokens, the first of two texts::
+    """Some rows, concatenated. Three rows of 3, 2 and 1 tokens, the first of two texts::
 
         ids      a b c  d e  f
         lengths  3      2    1
         begins   # . #  # .  #
         weights  0 1 0  0 1  0        aligned with the ids; 0 wherever a text begins
 
-    The first token of a text has nothing to be predicted from, so it is never trained: batches of ours treat it so,
-    and so must every consumer, whatever it does with its rows.
+    The first token of a text has nothing to be predicted from, so it is never trained. Our own batches do the same; a
+    reader of the exported files must, too, whether it packs rows or not.
 
     Attributes:
         ids: unsigned integers, shape (tokens,).
         lengths: int64, shape (rows,), each at least 1.
         begins: bool, shape (tokens,).
-        weights: uint8 of 0 and 1, or float32 of 0 and more; shape (tokens,). Above 0 means trained.
+        weights: uint8 of 0 and 1, or float32 of 0 and more; shape (tokens,). A token is trained if it is above 0.
     """
 
     ids: npt.NDArray[np.unsignedinteger[Any]]
@@ -49,11 +54,11 @@ class Rows:
 
     @property
     def trained(self) -> Bools:
-        """bool, shape (tokens,)."""
+        """True on trained tokens, bool of shape (tokens,)."""
         return np.asarray(self.weights > 0)
 
     def text_lengths(self) -> Int64s:
-        """The lengths of all texts, int64, one row's after another's."""
+        """The lengths of all texts, int64 of shape (texts,): 2 1 2 1 in the example above."""
         return np.diff(np.flatnonzero(self.begins), append=len(self.ids))
 
     def texts_per_row(self) -> Int64s:
@@ -62,7 +67,7 @@ class Rows:
         return counts
 
     def labels(self) -> npt.NDArray[np.int32]:
-        """The ids where they are trained and -100 elsewhere, **unshifted**: label i belongs to token i.
+        """The ids where they are trained and -100 elsewhere, **unshifted**: label i is for token i.
 
         Raises:
             UsageError: an id that int32 does not hold.
@@ -76,7 +81,9 @@ class Rows:
             UsageError: an id that int32 does not hold.
         """
         if self.ids.size and self.ids.max() > np.iinfo(np.int32).max:
-            raise UsageError(f"id {int(self.ids.max())}: this format keeps ids as int32; no vocabulary is that large")
+            raise UsageError(
+                f"id {int(self.ids.max())} does not fit into int32, as this format stores ids; check the tokenizer"
+            )
         return self.ids.astype(np.int32)
 
     def first(self, n: int) -> Rows:
@@ -92,27 +99,69 @@ def rows_of(
 
     Args:
         weights: `None` where everything is trained.
-        begins: where texts begin inside rows; rows begin texts anyway.
+        begins: where texts begin inside rows; a text begins with every row anyway.
     """
     at = np.zeros(len(ids), dtype=np.bool_) if begins is None else begins.copy()
+    # Whatever the source records, a row begins a text.
     at[np.cumsum(lengths) - lengths] = True
     own = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
     own[at] = 0
     return Rows(ids, lengths, at, own)
 
 
-def runs(values: npt.NDArray[Any], starts: Int64s, lengths: Int64s) -> npt.NDArray[Any]:
-    """Runs of a file, one after another; a view where they follow each other.
+def padded_inputs(lengths: Int64s, multiple: int) -> Int64s:
+    """How many inputs texts of these lengths have when padded, at least one multiple: 1 3 5 6 give 4 4 4 8 for 4."""
+    return np.maximum(1, -(-(lengths - 1) // multiple)) * multiple
+
+
+def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
+    """The rows with every text padded to a multiple of inputs; padding is never trained.
+
+    Context parallelism of CP ranks cuts each text into 2 * CP equal parts. Readers of packed rows use all tokens of a
+    text but the last as inputs, because the last one is only a label. So the inputs must be a multiple, and a stored
+    text has one token more. With a multiple of 4 and padding _::
+
+        text     a b c               a b c d e            a b c d e f
+        stored   a b c _ _           a b c d e            a b c d e f _ _ _
+        inputs   a b c _             a b c d              a b c d e f _ _
+
+    Texts of 3 and 2 begin at 0 3, and padded at 0 5, so tokens 0 1 2 3 4 go to 0 1 2 5 6.
+    """
+    old = rows.text_lengths()
+    new = padded_inputs(old, multiple) + 1
+    starts = np.cumsum(new) - new
+    places = np.arange(len(rows.ids)) + np.repeat(starts - (np.cumsum(old) - old), old)
+    ids = np.full(int(new.sum()), pad_id, dtype=np.uint32)
+    ids[places] = rows.ids
+    weights = np.zeros(len(ids), dtype=rows.weights.dtype)
+    weights[places] = rows.weights
+    begins = np.zeros(len(ids), dtype=np.bool_)
+    begins[starts] = True
+    texts = rows.texts_per_row()
+    return Rows(ids, np.add.reduceat(new, np.cumsum(texts) - texts), begins, weights)
+
+
+def cut(rows: Rows, width: int, policy: str) -> Rows:
+    """Truncate rows to at most `width` tokens: the first (`head`), the last (`tail`), or the first without loss on a
+    turn that is cut (`drop_partial_turn`).
 
     ::
 
-        values  a b c d e f      starts [4 1]  lengths [2 3]      e f b c d
-        at      4 5 1 2 3        0 1 2 3 4 plus (4 - 0) twice and (1 - 2) three times
+        width 3         a b c d e | f g        head  a b c | f g       tail  c d e | f g
+
+    Args:
+        policy: "head", "tail" or "drop_partial_turn"; see `format.fitting.check_policy`.
     """
-    if not len(starts):
-        return values[:0]
-    ends = np.cumsum(lengths)
-    if (starts[1:] == starts[:-1] + lengths[:-1]).all():
-        return values[int(starts[0]) : int(starts[0] + ends[-1])]
-    places = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return np.asarray(values[places])
+    long = np.flatnonzero(rows.lengths > width)
+    if not len(long):
+        return rows
+    # The source may be a memory-mapped file.
+    weights = rows.weights.copy()
+    if policy == "drop_partial_turn":
+        # The token after the cut shows whether it goes through a turn.
+        places = rows.starts[long][:, None] + np.arange(width + 1)
+        weights[places[:, :width]] = without_cut_turn(weights[places], width)
+    lengths = np.minimum(rows.lengths, width)
+    starts = rows.starts + (rows.lengths - lengths if policy == "tail" else 0)
+    ids, weights, begins = (gather(values, starts, lengths) for values in (rows.ids, weights, rows.begins))
+    return rows_of(ids, lengths, weights, begins)

@@ -1,4 +1,4 @@
-"""From a cache or episodes to a directory in another program's format, whole or absent."""
+"""`export`: a cache or episodes as a directory in another program's format, complete or absent."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.export.arranging import Arrangement, arranged, n_rows
-from niels_gpt.export.caches import Stream
+from niels_gpt.export.arranging import Arrangement, arrange, n_rows
 from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings
-from niels_gpt.export.opening import open_source, splits_of
 from niels_gpt.export.registry import format_named
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import Examples, Facts, checked_split
-from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.manifests import sealed
+from niels_gpt.export.source import Examples, Facts, Stream, checked_split, open_source, splits_of
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.staging import StagedDirectory
+from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.manifests import with_manifest_hash
+from niels_gpt.storage.staging import StagedDirectory
 
 MANIFEST_NAME = "export.json"
 README_NAME = "README.md"
@@ -46,28 +44,27 @@ def export(
     progress: Progress = SILENT,
     **options: Any,
 ) -> dict[str, Any]:
-    """Write a cache or episodes in another program's format; the manifest that was written is returned.
+    """Write a cache or episodes in another program's format, and return the manifest (export.json).
 
-    Same source and options: same bytes. Memory does not grow with the source, but by 8 bytes a row where rows are
-    packed, or left out for their length.
+    The same source and options give the same bytes. Memory does not grow with the source, except for 8 bytes a row
+    where rows are packed, or left out for their length.
 
     Args:
         source: a directory of `episodes build`, `cache build-sft` or `cache build-pretrain`.
-        to: the format; see `registry.FORMATS`.
-        out: the directory to create; it appears when all is written, with `export.json` and a README in it.
-        split: "train" or "val"; default both, as far as they hold something.
-        limit: the first so many rows of each split.
+        to: the name of the format; see `registry.FORMATS`.
+        out: the directory to create. It appears when everything is written, with export.json and README.md in it.
+        split: "train" or "val"; by default both, unless one is empty.
+        limit: export only the first so many rows of each split.
         max_length, too_long, packing, shuffle: see `Arrangement`.
-        binary: weights between 0 and 1, or above, become 1 where a format keeps only 0 and 1; without it such weights
-            are refused.
-        shard_tokens: about how many tokens one file holds, in formats of several files.
+        binary: in formats that hold only 0 and 1, write weights above 0 as 1; without it other weights are refused.
+        shard_tokens: about how many tokens a file holds, in formats of several files.
         overwrite: replace an earlier export at `out`.
-        options: of the format alone, for example `assistant_masks=True` of `hf`.
+        options: options of this format only, for example `assistant_masks=True` of `hf`.
 
     Raises:
-        UsageError: no such format, split or option, or the format cannot hold what the source has.
-        CacheError: the source is missing, unfinished or damaged. OutputExists: `out` is taken.
-        MissingExtra: a library is not installed. StorageError: the disk refused; `out` is then as it was.
+        UsageError: an unknown format, split or option, or data that the format cannot hold.
+        CacheError: the source is missing, unfinished or damaged. OutputExists: `out` exists already.
+        MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
     chosen = format_named(to)
     settings = Settings(packing, max_length, shard_tokens, _options(chosen, options))
@@ -76,45 +73,48 @@ def export(
     place = Path(source)
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
-        raise CacheError(f"{place}: no row in any split; nothing to export")
+        raise CacheError(f"{place}: no split contains rows; there is nothing to export")
     facts = {name: opened.facts for name, opened in sources.items()}
     with StagedDirectory(Path(out), manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
         files: dict[str, FileRecord] = {}
         counts: dict[str, dict[str, int]] = {}
         for name, opened in sources.items():
             writer = chosen.open(staged.path, opened.facts, settings)
+            # After an error in any split all writers close their files, before the staged directory is removed.
             stack.callback(writer.abandon)
             counts[name] = _write(opened, how, chosen, binary, writer.write, progress)
             if not counts[name]["rows"]:
                 raise UsageError(
                     f"{place}: no row of {name} is left: all are empty, or longer than max_length ({max_length}); "
-                    "raise it, or name the other split alone"
+                    "raise it, or export only the other split"
                 )
             writer.close()
             files |= writer.files
+        # The manifest comes last: a directory with export.json is complete.
         readme = _readme(chosen, settings, facts, counts).encode()
         files[README_NAME] = write_atomic(staged.path / README_NAME, readme)
-        manifest = sealed(_manifest(chosen, settings, how, facts, counts, files))
+        manifest = with_manifest_hash(_manifest(chosen, settings, how, facts, counts, files))
         write_atomic(staged.path / MANIFEST_NAME, json_bytes(manifest))
         staged.commit()
     return manifest
 
 
-def _options(chosen: Format, given: dict[str, Any]) -> dict[str, Any]:
-    for name in given:
+def _options(chosen: Format, passed: dict[str, Any]) -> dict[str, Any]:
+    """The options of the format, with defaults."""
+    for name in passed:
         if name not in chosen.options:
             known = ", ".join(chosen.options) or "none"
             raise UsageError(
                 f"{chosen.name} has no option {name!r}; its options: {known}{did_you_mean(name, chosen.options)}"
             )
-    return chosen.options | given
+    return chosen.options | passed
 
 
 def _check_settings(chosen: Format, settings: Settings) -> None:
     if settings.packing and not chosen.packs:
         raise UsageError(
-            f"{chosen.name} has no rows of several texts, or packs by itself; leave packing out (its trainer cuts or "
-            "packs the documents)"
+            f"{chosen.name} has no rows of several texts; leave packing out (its trainer cuts or packs the documents "
+            "itself)"
         )
     ranges.SHARD_TOKENS.check(settings.shard_tokens)
 
@@ -122,43 +122,47 @@ def _check_settings(chosen: Format, settings: Settings) -> None:
 def _write(
     opened: Examples | Stream, how: Arrangement, chosen: Format, binary: bool, write: Any, progress: Progress
 ) -> dict[str, int]:
-    """One split; returns what was written."""
+    """Write one split.
+
+    Returns:
+        How many rows, texts, tokens and trained tokens were written.
+    """
     facts = opened.facts
     counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
     expected = facts.n_tokens if how.limit is None else None
     progress.begin(f"{facts.split} to {chosen.name}", total=expected, unit="tokens")
-    for rows in _as_kept(arranged(opened, how), chosen, binary, facts):
+    for rows in _with_weights_of(chosen, arrange(opened, how), binary, facts):
         write(rows)
         counts["rows"] += len(rows)
         counts["texts"] += int(np.count_nonzero(rows.begins))
         counts["tokens"] += len(rows.ids)
         counts["trained_tokens"] += int(np.count_nonzero(rows.weights))
         progress.advance(len(rows.ids))
-        if how.limit is not None:
+        if how.limit is not None:  # the total is an estimate from the rows so far
             progress.expect(counts["tokens"] * (n_rows(opened, how) or 1) // max(1, counts["rows"]))
     return counts
 
 
-def _as_kept(portions: Iterator[Rows], chosen: Format, binary: bool, facts: Facts) -> Iterator[Rows]:
-    """The rows with weights as the format keeps them.
+def _with_weights_of(chosen: Format, portions: Iterator[Rows], binary: bool, facts: Facts) -> Iterator[Rows]:
+    """The rows with weights as the format can hold them.
 
     Raises:
-        UsageError: a weight that it cannot keep, and nobody said what to do with it.
+        UsageError: a weight other than 0 and 1 in a format that cannot hold it, without `binary`.
     """
     number = 0
     for rows in portions:
-        whole = rows.weights.dtype == np.uint8
-        if chosen.mask == "weights" or whole:
+        if chosen.mask == "weights" or rows.weights.dtype == np.uint8:
             yield rows
         else:
             between = (rows.weights != 0) & (rows.weights != 1)
             if between.any() and not binary and chosen.mask != "none":
                 at = int(np.argmax(between))
+                # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of this portion.
                 row = number + int(np.searchsorted(rows.starts, at, side="right")) - 1
                 raise UsageError(
                     f"{facts.path}: row {row:,} of {facts.split} has a token of weight {rows.weights[at]:g}, and "
-                    f"{chosen.name} keeps only 0 and 1; pass --binary (binary=True) to train all above 0 alike, or "
-                    "choose a format that keeps weights (mds, litdata)"
+                    f"{chosen.name} holds only 0 and 1; pass --binary (binary=True) to write all above 0 as 1, or "
+                    "choose a format that holds weights (mds, litdata)"
                 )
             yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
         number += len(rows)
@@ -194,10 +198,10 @@ def _manifest(
 
 
 def _readme(chosen: Format, settings: Settings, facts: dict[str, Facts], counts: dict[str, dict[str, int]]) -> str:
-    """What the directory is and what its reader must be told."""
-    lines = [f"# {chosen.title}", "", "Written by `niels-gpt export`. What was written, with checksums: `export.json`."]
+    """README.md: what the directory holds, and how to use it."""
+    lines = [f"# {chosen.title}", "", "Written by `niels-gpt export`. `export.json` lists the files with checksums."]
     lines += ["", "| split | rows | texts | tokens | trained |", "|---|---|---|---|---|"]
     for name, each in counts.items():
         numbers = " | ".join(f"{each[key]:,}" for key in ("rows", "texts", "tokens", "trained_tokens"))
         lines.append(f"| {name} | {numbers} |")
-    return "\n".join([*lines, "", "## Use", "", *(f"* {line}" for line in chosen.use(settings, facts)), ""])
+    return "\n".join([*lines, "", "## How to use it", "", *(f"* {line}" for line in chosen.use(settings, facts)), ""])

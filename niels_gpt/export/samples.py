@@ -1,4 +1,4 @@
-"""Rows as samples of several columns, byte by byte: what MDS and litData keep in their shards."""
+"""Samples of several columns as bytes, and shards of them: what MDS and litData have in common."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Int64s
 from niels_gpt.export.source import Facts
 
-MOST_BYTES = 2**32 - 1
-SHARD_BYTES = 1 << 26
+MOST_BYTES = 2**32 - 1  # offsets in shards are uint32
+SHARD_BYTES = 1 << 26  # the default of both libraries
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One column of some rows: all values flat, and how many each row has."""
+    """One column of some rows: the values of all rows, and how many each row has."""
 
     values: npt.NDArray[Any]
     lengths: Int64s
@@ -36,8 +36,10 @@ def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
 
         columns  aa b | 1 22        rows  aa 1, b 22        3 and 3 bytes
 
-    Rows are copied slice by slice: numpy would need an index of 8 bytes for every byte that it moves.
+    Returns:
+        The bytes, and the size of each row, int64 of shape (rows,).
     """
+    # Slice by slice: fancy indexing would need an index of 8 bytes for every byte that it moves.
     parts = []
     for column in columns:
         flat = memoryview(np.ascontiguousarray(column.values).view(np.uint8).data)
@@ -48,12 +50,12 @@ def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
 
 
 def use_of_samples(opened: str, splits: dict[str, Facts]) -> list[str]:
-    """What readers of samples must be told; `opened` is how theirs is called."""
-    kept = "float32 weights" if next(iter(splits.values())).has_weights else "0 and 1"
+    """How to use the samples; `opened` is the call of the reader."""
+    values = "float32 weights" if next(iter(splits.values())).has_weights else "0 and 1"
     return [
-        f"{opened} gives dicts of numpy arrays: tokens, mask ({kept}).",
+        f"{opened} yields dicts of numpy arrays: tokens, mask ({values}).",
         "The mask is aligned with the tokens, not with the labels: shift both, or set labels to -100 where it is 0.",
-        "Where rows hold several texts, seq_lengths tells their lengths; attention must not cross them.",
+        "Where rows hold several texts, seq_lengths has their lengths; attention must not cross from one to another.",
     ]
 
 
@@ -63,7 +65,7 @@ def per_row(table: npt.NDArray[Any]) -> Column:
 
 
 class Pending:
-    """Samples that wait for their shard to be full."""
+    """The samples of the shard that is being filled."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -82,14 +84,15 @@ class Pending:
     def shard(self, head: bytes = b"") -> list[bytes]:
         """The shard, in parts: the number of samples, where each begins and the last ends, `head`, the samples.
 
-        Samples of 3 and 2 bytes without a head: 2, 16 19 21, and five bytes; 16 are those of the four numbers.
+        Samples of 3 and 2 bytes without a head: the uint32 numbers 2, 16 19 21 (which take 16 bytes), and 5 bytes.
 
         Raises:
-            UsageError: more than 32 bits can tell.
+            UsageError: the shard is too large for offsets of 32 bits.
         """
         sizes = np.concatenate(self._sizes)
         start = 4 * (len(sizes) + 2) + len(head)
+        # Shards are ended at `SHARD_BYTES`; only a single portion of huge rows gets here.
         if start + self.bytes > MOST_BYTES:
-            raise UsageError(f"rows of {self.bytes:,} bytes in one shard; this format holds {MOST_BYTES:,}")
+            raise UsageError(f"rows of {self.bytes:,} bytes in one shard; this format holds at most {MOST_BYTES:,}")
         offsets = start + np.concatenate([[0], np.cumsum(sizes)])
         return [np.array([len(sizes), *offsets], dtype="<u4").tobytes(), head, *self._data]

@@ -1,7 +1,7 @@
-"""What is exported: one split of a cache or of episodes, as rows of ids and weights.
+"""What is exported: one split of a dataset of ours (`niels_gpt.datasets`), as checked rows of ids and weights.
 
-Episodes and SFT caches have rows that can be read in any order (`Examples`); a pretrain cache is one stream, whose rows
-are its documents (`caches.Stream`).
+Episodes and SFT caches have rows that can be read in any order (`Examples`); a pretraining cache is one stream of ids,
+whose rows are its documents (`Stream`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from niels_gpt import datasets
+from niels_gpt.datasets import CHUNK_ROWS, Dataset, EpisodeRows, Split, open_dataset, slices_of_tokens
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.export.rows import Int64s, Rows
+from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 
 PORTION_TOKENS = 1 << 20
-PORTION_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Facts:
     Attributes:
         kind: "episodes", "sft" or "pretrain".
         vocab_size: ids are below it; `None` if that is not recorded.
-        has_mask: the source says which tokens are trained; else all are.
-        has_weights: the mask is float32, so weights may lie between.
+        has_mask: the source records which tokens are trained; else all are.
+        has_weights: the mask is float32, so weights may lie between 0 and 1.
         several_texts: a row may hold several texts.
         special_token_ids, tokenizer_sha256: as recorded.
         fingerprint: tells two sources apart.
@@ -45,46 +46,95 @@ class Facts:
     tokenizer_sha256: str | None
     fingerprint: str
 
+    @classmethod
+    def of(cls, dataset: Dataset, split: Split) -> Facts:
+        """The facts of an opened split."""
+        episodes = split if isinstance(split, EpisodeRows) else None
+        return cls(
+            path=dataset.path,
+            kind=dataset.kind,
+            split=split.name,
+            n_tokens=split.n_tokens,
+            vocab_size=dataset.vocab_size,
+            has_mask=dataset.kind == "sft" if episodes is None else episodes.mask_dtype is not None,
+            has_weights=episodes is not None and episodes.mask_dtype == "float32",
+            several_texts=episodes is not None and episodes.has_segments,
+            special_token_ids=dataset.special_token_ids,
+            tokenizer_sha256=dataset.tokenizer_sha256,
+            fingerprint=split.fingerprint,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Rows that can be read in any order.
-
-    Attributes:
-        lengths: the length of rows, by number.
-        read: rows by number, in that order.
-    """
+    """Rows that can be read in any order."""
 
     facts: Facts
-    n: int
-    lengths: Callable[[Int64s], Int64s]
-    read: Callable[[Int64s], Rows]
+    split: Split
+
+    @property
+    def n(self) -> int:
+        """How many rows there are."""
+        return len(self.split)
+
+    def lengths(self, numbers: Int64s) -> Int64s:
+        """The lengths of some rows, int64 of the same shape."""
+        return self.split.lengths_of(numbers)
+
+    def read(self, numbers: Int64s) -> Rows:
+        """Some rows, in this order.
+
+        Raises:
+            CacheError: an id outside the vocabulary, or a weight that is none.
+        """
+        return checked(self.split.rows(numbers), self.facts, self.split)
 
     def in_order(self, order: Callable[[Int64s], Int64s], n: int) -> Iterator[Rows]:
-        """`n` rows in portions; `order` says which row comes at which place."""
-        for first in range(0, n, PORTION_ROWS):
-            numbers = order(np.arange(first, min(first + PORTION_ROWS, n)))
+        """`n` rows, about `PORTION_TOKENS` tokens at a time; `order` maps places to the numbers of rows."""
+        for first in range(0, n, CHUNK_ROWS):
+            numbers = order(np.arange(first, min(first + CHUNK_ROWS, n)))
             for part in portions_of(self.lengths(numbers)):
                 yield self.read(numbers[part])
 
 
 def portions_of(lengths: Int64s) -> Iterator[slice]:
     """Rows in slices of about `PORTION_TOKENS` tokens; a longer row has one of its own."""
-    ends = np.cumsum(lengths)
-    first, before = 0, 0
-    while first < len(lengths):
-        stop = max(first + 1, int(np.searchsorted(ends, before + PORTION_TOKENS, side="right")))
-        yield slice(first, stop)
-        first, before = stop, int(ends[stop - 1])
+    return slices_of_tokens(lengths, PORTION_TOKENS)
 
 
-def check(rows: Rows, facts: Facts, where: Callable[[int], str]) -> None:
-    """Raise `CacheError` for ids outside the vocabulary and weights that are none."""
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """The documents of a pretraining cache, in order."""
+
+    facts: Facts
+    split: Split
+
+    def portions(self) -> Iterator[Rows]:
+        """All documents, about `PORTION_TOKENS` tokens at a time."""
+        for rows in self.split.chunks(PORTION_TOKENS):
+            yield checked(rows, self.facts, self.split)
+
+
+def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
+    """Stored rows as rows of an export, in which weights are 0 wherever a text begins.
+
+    Raises:
+        CacheError: an id outside the vocabulary, or a weight that is none.
+    """
+    begins: Bools | None = None
+    if stored.segment_ids is not None:
+        begins = np.zeros(len(stored.ids), dtype=np.bool_)
+        begins[1:] = stored.segment_ids[1:] != stored.segment_ids[:-1]
+    rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
+
+    def where(token: int) -> str:
+        return split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
+
     limit = facts.vocab_size
     if limit is not None and rows.ids.size and rows.ids.max() >= limit:
         at = int(np.argmax(rows.ids >= limit))
         raise CacheError(
-            f"{where(_row(rows, at))}: id {int(rows.ids[at])} is outside the vocabulary of {limit:,}; the files are "
+            f"{where(at)}: id {int(rows.ids[at])} is outside the vocabulary of {limit:,}; the files are "
             "damaged, or of another tokenizer. Restore them, or build again"
         )
     weights = rows.weights
@@ -92,11 +142,33 @@ def check(rows: Rows, facts: Facts, where: Callable[[int], str]) -> None:
     if not good.all():
         at = int(np.argmin(good))
         expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
-        raise CacheError(f"{where(_row(rows, at))}: mask {weights[at]}; expected {expected}. Build the dataset again")
+        raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
+    return rows
 
 
-def _row(rows: Rows, token: int) -> int:
-    return int(np.searchsorted(rows.starts, token, side="right")) - 1
+def splits_of(path: Path) -> list[str]:
+    """The splits of a dataset that hold something.
+
+    Raises:
+        CacheError: no dataset there, or a damaged one.
+    """
+    return list(open_dataset(path).splits)
+
+
+def open_source(path: Path, split: str) -> Examples | Stream:
+    """One split of a dataset; empty episodes are left out.
+
+    Raises:
+        CacheError: not there, unfinished or damaged, or without such a split.
+    """
+    if split not in splits_of(path):
+        raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
+    dataset = open_dataset(path, min_tokens=1)
+    opened = dataset.split(split)
+    if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
+        opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
+    facts = Facts.of(dataset, opened)
+    return Stream(facts, opened) if dataset.kind == "pretrain" else Examples(facts, opened)
 
 
 def checked_split(split: str | None) -> list[str] | None:

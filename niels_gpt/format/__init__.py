@@ -1,14 +1,13 @@
-"""Ids -> masks, fitting, tensors.
+"""From token ids to what a model trains on: loss masks, fitting, packing, tensors.
 
 ::
 
-    sft.py        document 000's four functions: serialise, mask, pack to S tokens, collate
+    sft.py        the sentinel format: serialise a chat, mask it, fit it to S tokens, collate
     masks.py      which tokens of a sentinel-marked row are trained, on whole arrays
-    fitting.py    named ways to make a row fit
-    packing.py    which pieces share a row: best-fit decreasing
-    layout.py     where pieces lie in a batch: segments, positions, seams, cu_seqlens
-    attention.py  masks that keep attention inside a segment
+    fitting.py    policies that make a row fit into a window
+    packing.py    which texts share a row (best-fit decreasing), and their layout: segments, positions, cu_seqlens
+    attention.py  attention masks that keep a packed text from seeing its neighbours
     collate.py    rows of ids and masks -> x, y and mask tensors; the one place where targets are shifted
 
-In a mask `True` means trained, here and everywhere.
+In a mask, `True` means trained, here and everywhere.
 """

@@ -1,8 +1,8 @@
-"""Who may look at whom in a packed row: every piece only at itself.
+"""Attention masks for packed rows: every text attends only to itself, as if it had a row of its own.
 
-Both forms are read off `segment_ids` (`packing.layout`), so a packed row gives each piece what it would see alone::
+Two forms of the same mask follow from `segment_ids` (see `packing.layout`)::
 
-    segment_ids   1 1 1 2 2 0           attends to   0 1 2 3 4 5
+    segment_ids   1 1 1 2 2 0           key          0 1 2 3 4 5
                                         query 0      # . . . . .
                                               1      # # . . . .
                                               2      # # # . . .
@@ -10,8 +10,8 @@ Both forms are read off `segment_ids` (`packing.layout`), so a packed row gives 
                                               4      . . . # # .
                                               5      . . . . . #
 
-Padding is a segment of its own: nobody else looks at it, and it looks at itself, so that no row of the mask is empty;
-attention over nothing would be a division by zero.
+Padding is a segment of its own. No text attends to it, but it attends to itself: a query without any key would make
+softmax divide by zero.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MaskMod = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tor
 def block_diagonal_mask(segment_ids: torch.Tensor, *, causal: bool = True) -> torch.Tensor:
     """The mask for `torch.nn.functional.scaled_dot_product_attention(..., attn_mask=...)`.
 
-    It holds T * T bools per row, 16 MiB at T = 4096; `segment_mask_mod` and `Layout.cu_seqlens` need no such memory.
+    It takes T * T bytes per row, 16 MiB at T = 4096; `segment_mask_mod` and `Layout.cu_seqlens` need no such memory.
 
     Args:
-        segment_ids: integers, shape (B, T); equal neighbours are one segment.
+        segment_ids: integers, shape (B, T).
         causal: whether a query attends only to keys at or before it.
 
     Returns:
-        bool, shape (B, 1, T, T), on the same device: True where query (third axis) may attend to key (fourth axis).
+        bool, shape (B, 1, T, T), on the same device: True where a query (third axis) may attend to a key (fourth axis).
 
     Raises:
-        UsageError: `segment_ids` is not of two dimensions.
+        UsageError: `segment_ids` has not two dimensions.
     """
     _check(segment_ids)
     mask = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
@@ -46,17 +46,17 @@ def block_diagonal_mask(segment_ids: torch.Tensor, *, causal: bool = True) -> to
 
 
 def segment_mask_mod(segment_ids: torch.Tensor, *, causal: bool = True) -> MaskMod:
-    """The same rule as a `mask_mod` for `torch.nn.attention.flex_attention.create_block_mask`.
+    """The same mask as a `mask_mod` for `torch.nn.attention.flex_attention.create_block_mask`.
 
     Args:
         segment_ids: as for `block_diagonal_mask`, on the device on which attention runs.
-        causal: as there.
+        causal: as for `block_diagonal_mask`.
 
     Returns:
-        A function of (batch, head, query, key) indices: whether the query may attend to the key. All heads are alike.
+        A function of (batch, head, query, key) indices: whether the query may attend to the key. The head is ignored.
 
     Raises:
-        UsageError: `segment_ids` is not of two dimensions.
+        UsageError: `segment_ids` has not two dimensions.
     """
     _check(segment_ids)
 
@@ -69,4 +69,6 @@ def segment_mask_mod(segment_ids: torch.Tensor, *, causal: bool = True) -> MaskM
 
 def _check(segment_ids: torch.Tensor) -> None:
     if segment_ids.ndim != 2:
-        raise UsageError(f"segment_ids have shape {tuple(segment_ids.shape)}; expected (B, T), as `layout` gives them")
+        raise UsageError(
+            f"segment_ids have shape {tuple(segment_ids.shape)}; expected (B, T): pass a batch's segment_ids"
+        )

@@ -1,6 +1,6 @@
-"""Rows of ids and masks -> tensors. Targets are shifted here and nowhere else.
+"""Rows of ids and masks as tensors. Targets are shifted here and nowhere else.
 
-A row of S = T + 1 tokens gives T inputs and T targets; the mask is that of the targets::
+A row of S = T + 1 tokens has T inputs and T targets; the mask belongs to the targets::
 
     ids     a b c d        x  a b c
     mask    . . # #        y  b c d      loss on y:  . # #
@@ -21,23 +21,23 @@ DEVICES: Final = ("cpu", "cuda", "mps", "xpu", "meta")
 
 
 def check_batch_size(B: Any) -> int:
-    """`B` as an `int`; raises `UsageError` unless it is a positive whole number."""
+    """The batch size as an `int`; raises `UsageError` unless it is a positive whole number."""
     return BATCH_SIZE.whole(B)
 
 
 def check_length(T: Any) -> int:
-    """`T` as an `int`; raises `UsageError` unless it is a positive whole number."""
+    """The number of inputs in a row as an `int`; raises `UsageError` unless it is a positive whole number."""
     return LENGTH.whole(T)
 
 
 def check_generator(generator: Any) -> None:
-    """Raise `UsageError` unless this is torch's random generator."""
+    """Raise `UsageError` unless this is a `torch.Generator`."""
     if not isinstance(generator, torch.Generator):
         raise UsageError(f"generator is {shown(generator)}; expected a torch.Generator")
 
 
 def checked_device(device: Any) -> torch.device:
-    """The device of this name, of torch's own kind, or of this CUDA number.
+    """The torch device for a name, a `torch.device` or the number of a CUDA device.
 
     Raises:
         UsageError: torch knows no such device, or this machine has no such CUDA device.
@@ -54,7 +54,7 @@ def checked_device(device: Any) -> torch.device:
             f"device is {shown(device)}; expected one that torch knows, such as 'cpu', 'cuda' or 'cuda:1'{near}"
         ) from error
     if found.type == "cuda":
-        count = torch.cuda.device_count()  # asks the driver and starts no CUDA context, so forking stays possible
+        count = torch.cuda.device_count()  # creates no CUDA context, after which processes could not be forked
         if (found.index or 0) >= count:
             there = (
                 f"{count} CUDA devices, cuda:0 to cuda:{count - 1}" if count else "no CUDA device that torch can use"
@@ -64,10 +64,10 @@ def checked_device(device: Any) -> torch.device:
 
 
 def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
-    """The tensor on `device`; to CUDA through pinned memory, so that the copy need not be waited for."""
+    """The tensor on `device`; to CUDA it is copied asynchronously, from pinned memory."""
     device = torch.device(device)
     if tensor.device == device:
-        return tensor  # already there, as CPU batches are: no call into torch
+        return tensor  # the common case, CPU to CPU: `tensor.to` costs more than this comparison
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -80,11 +80,9 @@ def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tu
 
 
 def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The same as arrays.
-
-    One core widens as quickly as it copies. Torch would share the work among threads, a few dozen microseconds quicker
-    on an idle machine, but milliseconds slower where it must wait for a core that others use.
-    """
+    """`x` and `y` as int64 arrays, contiguous, shape (B, T), from rows of shape (B, T + 1)."""
+    # In numpy, not torch: torch would use threads, which saves some microseconds on an idle machine, but costs
+    # milliseconds when a thread must wait for a core that another process uses.
     return rows[:, :-1].astype(np.int64, order="C"), rows[:, 1:].astype(np.int64, order="C")
 
 
@@ -102,17 +100,18 @@ def padded_inputs_and_targets(
 
     ::
 
-        ids      a b c z     own  # # # .     trained  . # # .          (z belongs to another example)
+        T = 5, P = pad_id, I = ignore_index; the id z is not the row's own
+
+        ids      a b c z     own  # # # .     trained  . # # .
         x        a b c P P            y  b c P P P            y_masked  b c I I I
-                                      T = 5, P = pad_id, I = ignore_index
 
     Args:
         ids: of any integer type, shape (B, n) with n from 1 to T + 1.
-        own: which ids count, same shape; the others are replaced by `pad_id`.
-        trained: which ids are trained as targets, same shape.
+        own: bool, same shape: False where an id is to be replaced by `pad_id`.
+        trained: bool, same shape: True where an id is trained as a target.
     """
     rows = np.full((len(ids), T + 1), pad_id, dtype=ids.dtype)
-    np.copyto(rows[:, : ids.shape[1]], ids, where=own)  # a masked copy skips what is not chosen in whole runs
+    np.copyto(rows[:, : ids.shape[1]], ids, where=own)
     targets = np.full((len(ids), T), ignore_index, dtype=np.int64)
     np.copyto(targets[:, : ids.shape[1] - 1], ids[:, 1:], where=trained[:, 1:])
     return *inputs_and_targets(rows, device), to_device(torch.from_numpy(targets), device)

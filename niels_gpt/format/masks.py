@@ -1,4 +1,4 @@
-"""Which tokens are trained, read off the sentinels of a row (documents 000 and 001)."""
+"""Loss masks from the sentinel ids of a row: which tokens are trained."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Bools = npt.NDArray[np.bool_]
 
 
 def assistant_mask(ids: npt.NDArray[Any], *, sys_id: int, usr_id: int, asst_id: int, eot_id: int) -> Bools:
-    """True on assistant content and on the end-of-turn that closes it; False on all else.
+    """True on assistant content and on the end-of-turn that closes it; False elsewhere.
 
-    A span begins after `asst_id` and ends with the next `eot_id`. In a damaged row another role's sentinel ends it
-    too, so that a missing end-of-turn never puts user text into the loss.
+    A span begins after `asst_id` and ends with the next `eot_id`. Another role's sentinel ends it too, so that in a
+    damaged row a missing end-of-turn does not put user text into the loss.
 
     ::
 
-        ids     S s E U u E A a a E        (S, U, A sentinels, E end-of-turn)
+        ids     S s E U u E A a a E        S, U, A: role sentinels, E: end-of-turn
         trained . . . . . . . # # #
 
     Args:
-        ids: integers, shape (..., n); every row is read on its own.
+        ids: integers, shape (..., n); rows do not affect each other.
 
     Returns:
         bool, same shape.
@@ -35,11 +35,11 @@ def assistant_mask(ids: npt.NDArray[Any], *, sys_id: int, usr_id: int, asst_id: 
 def spans_after(
     ids: npt.NDArray[Any], *, opens: list[int], closes: list[int], breaks: list[int] | None = None
 ) -> Bools:
-    """Positions after an id of `opens`, up to and with the next id of `closes`, or up to one of `breaks`.
+    """True after an id of `opens`, up to and including the next id of `closes`, or up to one of `breaks`.
 
-    Openers and breaks are themselves outside. Sentinels are rare, so the work is done on them alone: between two of
-    them nothing changes, and each says whether what follows it, up to and with the next, is inside. The last column
-    counts as one that ends a span, so that rows do not leak into each other::
+    Openers and breaks themselves are False. Sentinels are rare, so only they are looked at: what follows a sentinel, up
+    to and including the next one, is one run, inside or outside a span. The last column of a row counts as a closing
+    sentinel, so that a span does not continue in the next row::
 
         position         0 1 2 3 4 5
         ids              A x E y A z        A opens, E closes
@@ -55,10 +55,10 @@ def spans_after(
     event = opener | _any_of(ids, [*closes, *breaks])
     event[..., -1] = True
     at = np.flatnonzero(event)
-    opener[..., -1] = False  # what follows the last column is the next row
-    inside = np.zeros(len(at), dtype=np.bool_)  # each run: is it inside? The event before it says so
+    opener[..., -1] = False  # the run after the last column belongs to the next row
+    inside = np.zeros(len(at), dtype=np.bool_)  # of each run: whether the event before it opens a span
     inside[1:] = opener.ravel()[at[:-1]]
-    lengths = at.copy()  # events 0 2 4 5 end runs of 1 2 2 1
+    lengths = at.copy()  # of runs that end with an event: events 0 2 4 5 give 1 2 2 1
     lengths[1:] -= at[:-1]
     lengths[0] += 1
     mask = np.repeat(inside, lengths)
@@ -70,6 +70,6 @@ def _any_of(ids: npt.NDArray[Any], values: list[int]) -> Bools:
     if not values:
         return np.zeros(ids.shape, dtype=np.bool_)
     found: Bools = ids == values[0]
-    for value in values[1:]:  # a handful of comparisons is quicker than np.isin
+    for value in values[1:]:  # for a handful of values, comparisons are faster than np.isin
         found |= ids == value
     return found

@@ -1,18 +1,20 @@
-"""Many short pieces into few rows: which piece goes into which row. Where it then lies in a batch, `layout` says.
+"""Packing many short items into few rows (`pack`), and where packed items lie in a batch (`layout`).
 
-`pack` is best-fit decreasing: pieces come longest first, each into the fullest row that still has room for it, of
-several equally full rows into the one opened first. Done piece by piece that is millions of steps; but pieces of one
-length are alike, and so are rows with the same room left, so whole groups move at once. Capacity 8, lengths
-5 5 5 3 2 2::
+`pack` is best-fit decreasing: items come longest first, each goes into the fullest row that still has room for it, and
+of several equally full rows into the one that was opened first. Item by item that would take millions of steps. But
+items of one length are interchangeable, and so are rows with the same room left, so whole groups move at once. Capacity
+8, lengths 5 5 5 3 2 2::
 
-    length 5   no row: open three of 8         one piece each     rows 0 1 2 have room 3 3 3
-    length 3   best room is 3                  one piece          row  0     has  room 0
-    length 2   best room is 3 (rows 1 and 2)   one piece each     rows 1 2   have room 1 1
+    length 5   no row: open three of 8         one item each      rows 0 1 2 have room 3 3 3
+    length 3   best room is 3                  one item           row  0     has  room 0
+    length 2   best room is 3 (rows 1 and 2)   one item each      rows 1 2   have room 1 1
 
-A row that has taken one piece is fuller than its equals, so it is the best fit for the next of that length too: a
-row of room r takes r // length of them before its neighbour gets any. That leaves less than r / 2, so a group moves
-no more often than its room can be halved, and the work depends on how many lengths there are, not on how many pieces:
-10 million pieces of up to 4096 tokens take some ten thousand moves.
+A row that has taken one item is fuller than its equals, so it is the best fit for the next item of that length too: a
+row with room r takes r // length items before the next row gets any. That leaves it less than r / 2, so a group moves
+at most as often as its room can be halved, and the work depends on how many lengths there are, not on how many items:
+10 million items of up to 4096 tokens take some ten thousand moves.
+
+`layout` describes packed rows as attention, positions and the loss need them: segment ids, position ids, cu_seqlens.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import hashlib
 import operator
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop, heappush
 
 import numpy as np
@@ -28,22 +31,22 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 
-DIGIT_BITS = 16  # numpy's stable sort of 16-bit keys is a radix sort, measured 3 times faster than that of 32 bits
+DIGIT_BITS = 16  # numpy's stable sort of 16-bit keys is a radix sort, measured 3 times faster than for 32-bit keys
 
 Integers = npt.NDArray[np.integer]
 Int64s = npt.NDArray[np.int64]
-Move = tuple[int, int, int]  # (pieces per row, first row, row after the last): rows that take the same
+Move = tuple[int, int, int]  # (items per row, first row, row after the last): these rows take the same
 
 
 @dataclass(frozen=True, eq=False)
 class PackPlan:
-    """Which items lie in which row.
+    """Which items share which row.
 
     Attributes:
-        items: item numbers, row after row, shape (n,); int32, or int64 from 2**31 items on. Within a row longer items
-            come first, equal ones by number.
+        items: item numbers, row after row, shape (n,); int32, or int64 from 2**31 items on. Within a row, longer items
+            come first, equally long ones by number.
         offsets: int64, shape (rows + 1,): row r holds `items[offsets[r]:offsets[r + 1]]`.
-        capacity: what a row can hold.
+        capacity: how many tokens a row can hold.
         tokens: the sum of all lengths.
     """
 
@@ -59,25 +62,25 @@ class PackPlan:
 
     @property
     def utilisation(self) -> float:
-        """The share of the rows that is filled, 1.0 without rows."""
+        """The share of the rows' capacity that is filled; 1.0 if there are no rows."""
         return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
 
     def digest(self) -> str:
-        """Equal for equal plans, 32 hex digits."""
+        """A hash of the plan, 32 hex digits."""
         found = hashlib.blake2b(np.ascontiguousarray(self.items, dtype="<i8").data, digest_size=16)
         found.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
         return found.hexdigest()
 
     @property
     def fewest_rows(self) -> int:
-        """No plan can have fewer rows: these many would be full to the last token."""
+        """A lower bound for the rows of any plan: with this many, all but one would be full."""
         return -(-self.tokens // self.capacity)
 
 
 def pack(lengths: Integers, capacity: int) -> PackPlan:
-    """Put all items into rows of `capacity`, row by row what item-by-item best-fit decreasing would give.
+    """Put all items into rows of `capacity`: the same plan as best-fit decreasing done item by item.
 
-    Nothing is drawn at random: the same lengths give the same plan on any machine.
+    Nothing is random: the same lengths give the same plan on any machine.
 
     Args:
         lengths: integers from 1 to `capacity`, shape (n,).
@@ -87,7 +90,8 @@ def pack(lengths: Integers, capacity: int) -> PackPlan:
         A plan that holds every item once.
 
     Raises:
-        UsageError: `capacity` is below 1, `lengths` is not a row of integers, or an item does not fit.
+        UsageError: `capacity` is below 1, `lengths` is not a one-dimensional array of integers, or an item does not
+            fit.
     """
     capacity = operator.index(capacity)
     _check_lengths(lengths, capacity)
@@ -114,14 +118,14 @@ def _check_lengths(lengths: Integers, capacity: int) -> None:
 
 
 def _longest_first(lengths: Integers) -> Integers:
-    """Item numbers by falling length, equal lengths by number, int32 or int64, shape (n,).
+    """Item numbers by decreasing length, equal lengths by number, int32 or int64, shape (n,).
 
-    A radix sort by how much shorter than the longest each item is, lowest 16 bits first. With decimal digits::
+    A radix sort by the difference to the longest item, lowest 16 bits first. With decimal digits in place of 16 bits::
 
-        lengths             40 12 35 40 12 19
-        shorter by           0 28  5  0 28 21
-        by the last digit    0 3 5 2 1 4         digits 0 0 1 5 8 8
-        by the first digit   0 3 2 5 1 4         digits 0 0 0 2 2 2
+        lengths               40 12 35 40 12 19
+        difference             0 28  5  0 28 21
+        sorted by last digit   0 3 5 2 1 4         digits 0 0 1 5 8 8
+        then by first digit    0 3 2 5 1 4         digits 0 0 0 2 2 2
     """
     longest = lengths.max()
     bits = int(longest - lengths.min()).bit_length()
@@ -134,21 +138,21 @@ def _longest_first(lengths: Integers) -> Integers:
 
 
 def _runs(lengths: Integers, order: Integers) -> tuple[list[int], list[int]]:
-    """The different lengths in falling order, and how many items have each: 5 5 5 3 2 2 gives 5 3 2 and 3 1 2."""
-    falling = lengths[order]
-    starts = np.flatnonzero(np.append(True, falling[1:] != falling[:-1]))
-    return falling[starts].tolist(), np.diff(starts, append=len(falling)).tolist()
+    """The different lengths in decreasing order, and how many items have each: 5 5 5 3 2 2 gives 5 3 2 and 3 1 2."""
+    decreasing = lengths[order]
+    starts = np.flatnonzero(np.append(True, decreasing[1:] != decreasing[:-1]))
+    return decreasing[starts].tolist(), np.diff(starts, append=len(decreasing)).tolist()
 
 
 class _Rooms:
     """Rows by the room that they have left, as ranges [lo, hi) of row numbers."""
 
     def __init__(self) -> None:
-        self.ranges: dict[int, list[tuple[int, int]]] = {}  # heaps: of equal rooms the lowest row is wanted first
-        self.rooms: list[int] = []  # the keys in rising order
+        self.ranges: dict[int, list[tuple[int, int]]] = {}  # by room; heaps, because the lowest row comes first
+        self.rooms: list[int] = []  # the keys in increasing order
 
     def put(self, room: int, lo: int, hi: int) -> None:
-        """Rows lo..hi - 1 have `room`; nothing is kept of full rows and empty ranges."""
+        """Rows lo to hi - 1 have `room`; full rows and empty ranges are not stored."""
         if lo == hi or room == 0:
             return
         if room not in self.ranges:
@@ -157,7 +161,7 @@ class _Rooms:
         heappush(self.ranges[room], (lo, hi))
 
     def take(self, length: int) -> tuple[int, int, int] | None:
-        """The smallest room that is enough for `length` and the first range of such rows; None without any."""
+        """The smallest room of at least `length`, and the first range of rows with it; `None` if there is none."""
         at = bisect_left(self.rooms, length)
         if at == len(self.rooms):
             return None
@@ -169,9 +173,10 @@ class _Rooms:
 
 
 def _moves(values: list[int], counts: list[int], capacity: int) -> tuple[list[Move], int]:
-    """The moves that use up all items in the order of `_longest_first`, and how many rows they open.
+    """The moves that place all items in the order of `_longest_first`, and how many rows they open.
 
-    A length splits two ranges at most, one where full and one where partial rows end, so there are few of them.
+    Each length splits at most two ranges (where rows that take their fill end, and after the row that takes the rest),
+    so there are never many.
     """
     rooms = _Rooms()
     moves: list[Move] = []
@@ -185,12 +190,12 @@ def _moves(values: list[int], counts: list[int], capacity: int) -> tuple[list[Mo
                 rows = opened
             room, lo, hi = found
             each = room // length
-            full = lo + min(hi - lo, count // each)  # rows lo..full - 1 take what they can
+            full = lo + min(hi - lo, count // each)  # rows lo to full - 1 take as many as fit
             if full > lo:
                 moves.append((each, lo, full))
                 rooms.put(room - each * length, lo, full)
                 count -= each * (full - lo)
-            if full < hi and count:  # too few are left to fill another
+            if full < hi and count:  # fewer items are left than the next row has room for
                 moves.append((count, full, full + 1))
                 rooms.put(room - count * length, full, full + 1)
                 count, full = 0, full + 1
@@ -199,12 +204,12 @@ def _moves(values: list[int], counts: list[int], capacity: int) -> tuple[list[Mo
 
 
 def _place(order: Integers, moves: list[Move], rows: int) -> tuple[Integers, Int64s]:
-    """`items` and `offsets` of a plan: first how much each row takes, then where.
+    """`items` and `offsets` of a plan: first how many items each row takes, then which.
 
     ::
 
         order    a b c d e f        moves (1, 0, 3) and (3, 0, 1): rows of 4, 1 and 1 items
-        free     0 4 5              the first move puts  a . . . b c
+        free     0 4 5              the first move puts  a . . . b c      `free`: each row's next place in `items`
                  1 5 6              the second           a d e f b c
     """
     offsets = np.zeros(rows + 1, dtype=np.int64)
@@ -222,3 +227,134 @@ def _place(order: Integers, moves: list[Move], rows: int) -> tuple[Integers, Int
         free[lo:hi] += each
         taken += total
     return items, offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where packed items lie in a batch of B rows of T inputs.
+
+    Attributes:
+        segment_ids: int32, shape (B, T): 1, 2, ... along each row, 0 on padding.
+        position_ids: int64, shape (B, T): from 0 in every item, and in the padding.
+        cu_seqlens: int32, shape (k + 1,): where the sequences start in the B * T flattened inputs, and B * T. A row's
+            padding is a sequence of its own.
+        max_seqlen: the length of the longest of them.
+        ends: bool, shape (B,): True where the row's last target is the first token of an item, or padding.
+    """
+
+    segment_ids: npt.NDArray[np.int32]
+    position_ids: Int64s
+    cu_seqlens: npt.NDArray[np.int32]
+    max_seqlen: int
+    ends: npt.NDArray[np.bool_]
+
+    @property
+    def untrainable(self) -> npt.NDArray[np.bool_]:
+        """bool, shape (B, T): True where the target (the token one column further) begins an item or is padding.
+
+        These targets get no loss: the input before them belongs to another item.
+        """
+        untrainable = self.segment_ids == 0
+        untrainable[:, :-1] |= self.position_ids[:, 1:] == 0
+        untrainable[:, -1] |= self.ends
+        return np.asarray(untrainable)
+
+
+def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
+    """The layout of items that are put one after another into B rows of T + 1 tokens.
+
+    T of a row's tokens are inputs; the targets are one column further. So the token in column T is a target only, and
+    the item that ends there has one input less. T = 5, one row with items of 3 and 2::
+
+        row           a b c d e P        P: padding
+        segment_ids   1 1 1 2 2
+        position_ids  0 1 2 0 1
+        targets       b c d e P
+        untrainable   . . # . #
+        cu_seqlens    0     3   5
+
+    Args:
+        rows: the row of each item, integers from 0 to B - 1, never decreasing, shape (n,). Rows may be empty.
+        lengths: tokens of each item, integers of at least 1, shape (n,); together at most T + 1 in a row.
+
+    Raises:
+        UsageError: the items do not fit, `rows` decreases or is out of range, or B * T is not between 1 and 2**31 - 1.
+    """
+    before, used = _extents(rows, lengths, B, T)
+    rows = rows.astype(np.int64, copy=False)  # numpy adds uint64 and int64 as floats
+    columns: Int64s = before[:-1] - (used.cumsum() - used)[rows]
+    return layout_of(rows * (T + 1) + columns, used, T=T)
+
+
+def layout_of(places: Int64s, used: Int64s, *, T: int) -> Layout:
+    """The layout of items that are given by their beginnings; nothing is checked.
+
+    ::
+
+        T = 5    a b c d e P  f P P P P P      places  0 3 6      used  5 1
+        starts   0     3      5 6              of sequences in the inputs, where rows have one column less
+
+    Args:
+        places: int64, shape (n,), ascending: where items begin in the B * (T + 1) flattened tokens.
+        used: int64, shape (B,): how many tokens each row has before its padding.
+    """
+    B = len(used)
+    row = places // (T + 1)
+    starts = places - row
+    # Items in rows 0 0 1 1 1: 1 2 3 4 5 minus the index of the row's first item 0 0 2 2 2 gives 1 2 1 2 3.
+    numbers = (np.arange(1, len(row) + 1) - row.searchsorted(row)).astype(np.int32)
+    short = (used < T).nonzero()[0]
+    if len(short):  # a row's padding is a sequence too, with the number 0
+        starts = np.concatenate([starts, short * T + used[short]])
+        # Stable: an item of which only the last target exists stays before what begins at the same place, the next row.
+        order = starts.argsort(kind="stable")
+        starts, numbers = starts[order], np.concatenate([numbers, np.zeros(len(short), np.int32)])[order]
+    bounds = np.concatenate([starts, [B * T]])
+    sizes = bounds[1:] - bounds[:-1]
+    ends = used <= T
+    if not sizes.all():  # an item whose only token is a row's last target has no input
+        ends[starts[sizes == 0] // T - 1] = True
+        bounds = bounds[np.append(sizes > 0, True)]
+    position_ids = starts.repeat(sizes)
+    np.subtract(_counted(B * T), position_ids, out=position_ids)
+    return Layout(
+        segment_ids=numbers.repeat(sizes).reshape(B, T),
+        position_ids=position_ids.reshape(B, T),
+        cu_seqlens=bounds.astype(np.int32),
+        max_seqlen=int(sizes.max()),
+        ends=ends,
+    )
+
+
+@lru_cache(maxsize=4)
+def _counted(n: int) -> Int64s:
+    """The numbers 0 to n - 1, cached for the next batch of the same shape."""
+    counted = np.arange(n)
+    counted.flags.writeable = False  # every caller gets the same array
+    return counted
+
+
+def _extents(rows: Integers, lengths: Integers, B: int, T: int) -> tuple[Int64s, Int64s]:
+    """Tokens before each item and, last, of all items, shape (n + 1,); and the tokens of each row, shape (B,)."""
+    if B < 1 or T < 1 or B * T >= 2**31:
+        raise UsageError(f"layout: B is {B} and T is {T}; expected at least 1 and together below 2**31 tokens")
+    if rows.shape != lengths.shape or rows.ndim != 1 or rows.dtype.kind not in "iu" or lengths.dtype.kind not in "iu":
+        raise UsageError(
+            f"layout: rows are {rows.dtype} of shape {rows.shape}, lengths {lengths.dtype} of shape {lengths.shape}; "
+            "expected integers of one shape (n,)"
+        )
+    if rows.size and (rows[0] < 0 or rows[-1] >= B or (rows[1:] < rows[:-1]).any()):
+        raise UsageError(f"layout: rows run from {rows.min()} to {rows.max()}; expected 0 to {B - 1}, never decreasing")
+    if rows.size and lengths.min() < 1:
+        item = int(lengths.argmin())
+        raise UsageError(f"layout: item {item} has length {lengths[item]}; expected at least 1")
+    first = np.searchsorted(rows, np.arange(B + 1))
+    before = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=before[1:])
+    used = np.diff(before[first])
+    if used.max() > T + 1:
+        row = int(used.argmax())
+        raise UsageError(
+            f"layout: the items of row {row} have {used[row]} tokens; expected at most {T + 1}, T and the last target"
+        )
+    return before, used

@@ -1,4 +1,4 @@
-"""Document 000: conversations as sentinel-marked ids, their masks, rows of fixed length, tensors.
+"""The sentinel format: chats as ids with four sentinels, their loss masks, rows of fixed length, tensors.
 
 ::
 
@@ -6,6 +6,8 @@
                          --sft_loss_mask_for_ids-->  True on assistant text and its [eot]
                          --pack_sft_ids_and_mask-->  exactly S = T + 1 of both
                          --collate_sft_batch------>  x, y, loss_mask of shape (B, T)
+
+Texts are plain: tool calls, reasoning and lists of parts cannot be expressed, and are refused.
 """
 
 from __future__ import annotations
@@ -33,23 +35,23 @@ _SENTINEL_OF_ROLE: Final = {"system": "sys", "user": "usr", "assistant": "asst"}
 _INEXPRESSIBLE: Final = ("tool_calls", "tool_call_id", "reasoning_content")
 
 
-def check_chat(messages: Sequence[Message], *, keeps_flags: bool = False) -> None:
+def check_chat(messages: Sequence[Message], *, allow_message_weights: bool = False) -> None:
     """Check that this format can express messages that `messages.normalise` returned.
 
     Args:
-        keeps_flags: `train` and `weight` are allowed, because the mask is stored beside the ids.
+        allow_message_weights: `train` and `weight` are allowed, because the caller stores a mask that expresses them.
 
     Raises:
         MessageError: naming message index and field. Reasons: `unknown_role`, `late_system` (a system message that is
             not the first), `unsupported_content` (a list of parts), `unsupported_field` (tool calls, reasoning, or a
-            `train`/`weight` that this format cannot carry).
+            `train`/`weight` that this format cannot express).
     """
     for index, message in enumerate(messages):
         _check_message(message, index)
-        if not keeps_flags and (message.get("train") is False or message.get("weight", 1.0) != 1.0):
+        if not allow_message_weights and (message.get("train") is False or message.get("weight", 1.0) != 1.0):
             raise MessageError(
                 "unsupported_field",
-                f"message {index}: this format trains every assistant turn and cannot keep train/weight; remove it",
+                f"message {index}: this format trains every assistant turn and cannot store train/weight; remove it",
             )
 
 
@@ -60,7 +62,7 @@ def _check_message(message: Message, index: int) -> None:
     if role == "system" and index > 0:
         raise MessageError(
             "late_system",
-            f"message {index}: a system message after others; expected at most one, first. Move or merge it",
+            f"message {index}: a system message after others; expected at most one, as the first. Move or merge it",
         )
     if not isinstance(message["content"], str):
         raise MessageError("unsupported_content", f"message {index}: content is a list of parts; expected a string")
@@ -68,15 +70,15 @@ def _check_message(message: Message, index: int) -> None:
         if message.get(key):
             raise MessageError(
                 "unsupported_field",
-                f"message {index}: {key} has no place in this format of plain text turns; remove it",
+                f"message {index}: {key} cannot be expressed in this format of plain text turns; remove it",
             )
 
 
 def serialize_chat_to_ids(ex: ChatExample, *, tokenizer: ChatTokenizer, default_system_text: str) -> list[int]:
     """The ids of a whole chat: for each message its role's sentinel, its text, the end-of-turn sentinel.
 
-    A system turn comes first; `default_system_text` is used where the chat has none. Sentinels enter by id, and text
-    that spells one out is encoded as ordinary text.
+    A system turn comes first; `default_system_text` is used if the chat has none. Sentinels are inserted by id, and
+    text that spells one out is encoded as ordinary text.
 
     Args:
         ex: `{"messages": [{"role", "content"}, ...]}`; any order of user and assistant, repeats included.
@@ -101,12 +103,12 @@ def serialize_chats(
     default_system_text: str = DEFAULT_SYSTEM_TEXT,
     num_threads: int | None = None,
 ) -> tuple[Ids, Lengths]:
-    """Many chats at once, each exactly as `serialize_chat_to_ids` gives it.
+    """Many chats at once, each exactly as `serialize_chat_to_ids` returns it.
 
     All texts are encoded in one batch, then texts and sentinels are scattered into place::
 
-        turn lengths   2 3        (text tokens)
-        turn starts    0 4        (each turn has two sentinels more)
+        text lengths   2 3
+        turn starts    0 4        each turn has two sentinels more than its text
         out            S x x E U y y y E
 
     Args:
@@ -129,6 +131,7 @@ def serialize_chats(
     ids[turn_ends - turn_lengths] = roles
     ids[turn_ends - 1] = by_name["eot"]
     ids[is_text] = text_ids
+    # Chats of 2 and 1 turns with turn ends 4 9 12: the last turns are 1 and 2, so the chats end at 9 and 12.
     turns_per_chat = np.fromiter(map(len, turns), dtype=np.int64, count=len(turns))
     chat_ends = turn_ends[np.cumsum(turns_per_chat) - 1]
     return ids, np.diff(chat_ends, prepend=0)
@@ -159,9 +162,9 @@ def pack_sft_ids_and_mask(
 ) -> tuple[list[int], list[bool]]:
     """Make ids and mask exactly `S` = T + 1 long.
 
-    Too long: whole oldest turns go first, see `fitting.drop_oldest_turns`. Too short: `pad_id` on the right, mask
-    False. The mask is cut along with the ids and never derived again: a cut assistant turn stays trained where it
-    was, and a padding end-of-turn is never trained.
+    Too long: the oldest turns are dropped first, see `fitting.drop_oldest_turns`. Too short: `pad_id` on the right,
+    mask False. The mask is cut with the ids, never derived again from them: so a cut assistant turn stays trained, and
+    padding with the end-of-turn id is not trained.
 
     Raises:
         UsageError: `S` below 1, or ids and mask of different lengths.
@@ -169,11 +172,11 @@ def pack_sft_ids_and_mask(
     S = LENGTH.whole(S, "S")
     if len(ids) != len(mask):
         raise UsageError(f"{len(ids)} ids but {len(mask)} mask entries; expected one bool per id")
-    kept = drop_oldest_turns(
+    slices = drop_oldest_turns(
         np.asarray(ids, dtype=np.int64), S, sys_id=sys_id, usr_id=usr_id, asst_id=asst_id, eot_id=eot_id
     )
-    packed_ids = [token for part in kept for token in ids[part]]
-    packed_mask = [trained for part in kept for trained in mask[part]]
+    packed_ids = [token for part in slices for token in ids[part]]
+    packed_mask = [trained for part in slices for trained in mask[part]]
     padding = S - len(packed_ids)
     return packed_ids + [pad_id] * padding, packed_mask + [False] * padding
 
@@ -181,7 +184,7 @@ def pack_sft_ids_and_mask(
 def collate_sft_batch(
     packed: list[tuple[list[int], list[bool]]], *, T: int, device: str, ignore_index: int = IGNORE_INDEX
 ) -> tuple[torch.LongTensor, torch.LongTensor, torch.BoolTensor]:
-    """Rows of `S` = T + 1 ids and masks -> `(x, y, loss_mask)`, each of shape (B, T) on `device`.
+    """`(x, y, loss_mask)`, each of shape (B, T) on `device`, from rows of `S` = T + 1 ids and masks.
 
     `x` and `y` are int64, `y` holds `ignore_index` wherever `loss_mask` (bool, aligned to `y`) is False.
 
@@ -190,7 +193,7 @@ def collate_sft_batch(
     """
     import torch
 
-    from niels_gpt.format import collate  # torch is loaded by those who make tensors only
+    from niels_gpt.format import collate  # imported here, so that serialising chats does not import torch
 
     collate.check_batch_size(len(packed))
     T = collate.check_length(T)
@@ -206,11 +209,11 @@ def collate_sft_batch(
 
 
 def _as_list(array: npt.NDArray[Any]) -> list[Any]:
-    """A list of plain Python values: lists are the contract at the door."""
+    """A list of plain Python values, which the public functions return."""
     values: list[Any] = array.tolist()
     return values
 
 
 def _filled(rows: Any, shape: tuple[int, int], dtype: Any) -> npt.NDArray[Any]:
-    """One preallocated array, filled in a single pass over all rows."""
+    """The values of all rows in one new array, without an array for each row."""
     return np.fromiter(chain.from_iterable(rows), dtype=dtype, count=shape[0] * shape[1]).reshape(shape)

@@ -1,27 +1,27 @@
-"""Token datasets of other programs -> our episodes.
+"""Token datasets of other programs as episodes.
 
-::
+How an import runs::
 
-    run.py        import_episodes(): a dataset, whole or absent      registry.py   all formats by name
-    formats.py    what a format is                                   hf.py ...     one file per format
+    import_episodes(path, "hf", out)              run.py
+      ImportFormat.open -> SplitFiles by split    hf.py, megatron.py, nanogpt.py, olmo.py   one file for each format
+      SplitFiles.read -> Rows                     (niels_gpt.export.rows)
+      EpisodeWriter, manifest written last        run.py
+
+To add a format, write one file with a function that finds the files of each split (formats.py helps) and an
+`ImportFormat`, and one line in `FORMATS` of run.py.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.imports.registry import FORMATS
-    from niels_gpt.imports.run import import_episodes
+    from niels_gpt.imports.run import FORMATS, import_episodes
 
-_HOMES = {"FORMATS": "registry", "import_episodes": "run"}
+_MODULES = {"FORMATS": "run", "import_episodes": "run"}
 
 __all__ = ["FORMATS", "import_episodes"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _MODULES)

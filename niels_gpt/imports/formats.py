@@ -1,4 +1,4 @@
-"""What can be read: how the files of each split are found, and how they become rows."""
+"""What an import format is: how the files of each split are found, and how they are read as rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.datasets import gather
 from niels_gpt.errors import InputError, UsageError
-from niels_gpt.export.rows import Int64s, Rows, rows_of, runs
+from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.export.source import portions_of
 
-# What splits are called elsewhere; anything else is train where there is only one.
+# Names of splits in other tools, in file and folder names. Files of a test split are not imported.
 SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": None}
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the files do not say.
+class ImportOptions:
+    """What the files may not contain and the user passes.
 
     Attributes:
-        eos_id: ends documents, where nothing else does.
-        token_dtype: "uint16" or "uint32", where nothing else tells.
+        eos_id: the id that ends documents, where the files do not record where documents end.
+        token_dtype: "uint16" or "uint32", where the files do not record it.
     """
 
     eos_id: int | None = None
@@ -38,7 +39,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """One split as it was found."""
+    """The files of one split.
+
+    Attributes:
+        has_mask: they record which tokens are trained.
+        read: reads the rows, about a million tokens at a time.
+    """
 
     files: list[Path]
     has_mask: bool
@@ -47,25 +53,31 @@ class SplitFiles:
 
 @dataclass(frozen=True)
 class ImportFormat:
-    """One format: its name, whose it is, and how its splits are found."""
+    """One import format.
+
+    Attributes:
+        title: its files, and the program that writes them, in one line.
+        open: finds the files of each split.
+    """
 
     name: str
     title: str
-    open: Callable[[Path, Asked], dict[str, SplitFiles]]
+    open: Callable[[Path, ImportOptions], dict[str, SplitFiles]]
 
 
 def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Files by the split that their name, or the name of a folder below `path`, speaks of.
+    """Files by the split that their name, or the name of a folder below `path`, contains.
 
-    `data/train-00000-of-00002.parquet` and `train/part_0.npy` are train, `validation.bin` is val; files that name no
-    split are train if no file names one.
+    `data/train-00000-of-00002.parquet` and `train/part_0.npy` are train, `validation.bin` is val. Files without a split
+    in their name are train if no file has one.
 
     Raises:
-        InputError: some name a split and some do not.
+        InputError: only some files have a split in their name.
     """
     found: dict[str, list[Path]] = {}
     unnamed = []
     for file in sorted(files):
+        # `data/train-00000-of-00002.parquet` has the words data train of parquet.
         words = re.split(r"[^a-z]+", file.relative_to(path).as_posix().lower())
         named = [SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS]
         if not named:
@@ -73,15 +85,17 @@ def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
         elif named[0] is not None:
             found.setdefault(named[0], []).append(file)
     if unnamed and found:
-        raise InputError(f"{unnamed[0]}: names no split, while others do; move it away, or import one split at a time")
+        raise InputError(
+            f"{unnamed[0]}: its name contains no split, while others do; move it away, or import one split at a time"
+        )
     return found or ({"train": unnamed} if unnamed else {})
 
 
 def require(path: Path, found: dict[str, list[Path]], what: str) -> dict[str, list[Path]]:
-    """`found`, if anything was.
+    """`found`, unless it is empty.
 
     Raises:
-        InputError: nothing, or no such directory.
+        InputError: no file of this kind (`what`), or no such directory.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file or directory; check the path")
@@ -100,15 +114,17 @@ def rows_from(
     """Runs of mapped files as rows, about a million tokens at a time.
 
     Raises:
-        InputError: ids below 0, or a mask that is not 0 and 1.
+        InputError: an id below 0, or a mask with other values than 0 and 1.
     """
     for part in portions_of(lengths):
-        ids = runs(tokens, starts[part], lengths[part])
+        ids = gather(tokens, starts[part], lengths[part])
         if ids.dtype.kind == "i" and ids.min(initial=0) < 0:
-            raise InputError(f"{where}: id {int(ids.min())}; expected ids of 0 and more. The file is of another kind")
+            raise InputError(
+                f"{where}: id {int(ids.min())}; expected ids of 0 and more. Check the format and the dtype"
+            )
         weights = None
         if mask is not None:
-            found = runs(mask, starts[part], lengths[part])
+            found = gather(mask, starts[part], lengths[part])
             weights = found.astype(np.uint8)
             if not np.array_equal(weights, found) or weights.max(initial=0) > 1:
                 raise InputError(f"{where}: its mask holds {found.max()!r}; expected 0 and 1")
@@ -116,12 +132,15 @@ def rows_from(
 
 
 def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:
-    """A headerless file as an array.
+    """A file without a header as an array.
 
     Raises:
-        InputError: its size is no whole number of items.
+        InputError: its size is not a multiple of the item size.
     """
     size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
-        raise InputError(f"{path}: {size:,} bytes are no whole number of {np.dtype(dtype).name}; it is cut, or foreign")
+        raise InputError(
+            f"{path}: {size:,} bytes are not a whole number of {np.dtype(dtype).name}; it is cut, or of another kind"
+        )
+    # An empty file cannot be mapped.
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray) if size else np.empty(0, dtype=dtype)

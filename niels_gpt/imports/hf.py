@@ -1,4 +1,4 @@
-"""`hf`: parquet with `input_ids`, and what says which of them are trained."""
+"""`hf`: parquet with `input_ids`, and `labels` or a mask for which of them are trained."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.extras import check_library
 from niels_gpt.format.masks import IGNORE_INDEX
-from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, require
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, require
 
 BATCH_ROWS = 1024
-MASKS = ("labels", "assistant_masks", "loss_mask")  # the first that is there says what is trained
+MASKS = ("labels", "assistant_masks", "loss_mask")  # the first of these columns that is present decides
 OPTIONAL = (*MASKS, "attention_mask", "seq_lengths")
 
 
-def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
-    del asked
+def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+    del options
     root = path if path.is_dir() else path.parent
     found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
     return {split: SplitFiles(files, _has_mask(files[0]), partial(_read, files)) for split, files in found.items()}
@@ -31,12 +31,12 @@ def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What pyarrow raises inside is an `InputError` that names the file."""
+    """Turn errors of pyarrow into an `InputError` that names the file."""
     import pyarrow
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data comes as any of them
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged files raise any of these
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not a whole parquet file ({reason}); copy it again") from error
 
@@ -59,7 +59,7 @@ def _read(files: list[Path]) -> Iterator[Rows]:
         file = _parquet(path)
         names = file.schema_arrow.names
         if "input_ids" not in names:
-            raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as tokenized datasets have")
+            raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as in tokenized datasets")
         columns = [name for name in ("input_ids", *OPTIONAL) if name in names]
         row = 0
         batches = file.iter_batches(BATCH_ROWS, columns=columns)
@@ -73,7 +73,7 @@ def _read(files: list[Path]) -> Iterator[Rows]:
 
 
 def _rows(batch: Any, where: str) -> Rows:
-    """The rows of a batch; a row of several texts becomes several rows, and padding goes away."""
+    """The rows of a batch: each text of a packed row is a row, and padding is removed."""
     lists = {name: _lists(batch.column(name), f"{where}: {name}") for name in batch.schema.names}
     ids, lengths = lists["input_ids"]
     for name, (_, own) in lists.items():
@@ -85,6 +85,7 @@ def _rows(batch: Any, where: str) -> Rows:
     weights = _weights(lists, where)
     if "seq_lengths" in lists:
         texts, per_row = lists["seq_lengths"]
+        # Texts 3 2 4 in rows of 2 1 texts: ends of texts 0 3 5 9, of rows 0 5 9, so the rows have 5 4 tokens.
         ends = np.concatenate([[0], np.cumsum(texts)])[np.concatenate([[0], np.cumsum(per_row)])]
         if not np.array_equal(np.diff(ends), lengths):
             raise InputError(f"{where}: seq_lengths do not add up to the lengths of input_ids")
@@ -92,13 +93,14 @@ def _rows(batch: Any, where: str) -> Rows:
     if "attention_mask" in lists:
         own = lists["attention_mask"][0] != 0
         row = np.repeat(np.arange(len(lengths)), lengths)
+        # Attended 1 1 0 | 1 0 in rows of 3 2: row 0 0 0 1 1, so 2 and 1 tokens are left.
         lengths = np.bincount(row[own], minlength=len(lengths)).astype(np.int64)
         ids, weights = ids[own], weights[own] if weights is not None else None
     return rows_of(ids.astype(np.uint32), lengths[lengths > 0], weights)
 
 
 def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
-    """All values of a column of lists, flat, and how many each row has."""
+    """The values of all rows of a column of lists, int64, and how many each row has."""
     import pyarrow
 
     if not pyarrow.types.is_list(column.type) and not pyarrow.types.is_large_list(column.type):
@@ -112,10 +114,10 @@ def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
 
 
 def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> npt.NDArray[np.uint8] | None:
-    """What is trained, 0 and 1.
+    """1 on trained tokens, else 0; `None` without labels and masks.
 
     Raises:
-        InputError: labels that are not the ids beside them: shifted, or of another kind.
+        InputError: labels that are neither -100 nor the id at their position: shifted, or something else.
     """
     name = next((name for name in MASKS if name in lists), None)
     if name is None:
@@ -128,11 +130,10 @@ def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> n
     trained = values != IGNORE_INDEX
     if not np.array_equal(values[trained], ids[trained]):
         at = np.flatnonzero(trained[:-1])
+        # A label equal to the next id wherever it is set is shifted by one.
         shifted = np.array_equal(values[at], ids[at + 1]) if len(at) else False
-        why = "they are shifted by one, as Megatron and torchtitan have them" if shifted else "they are something else"
-        raise InputError(
-            f"{where}: labels differ from the ids beside them: {why}; expected unshifted labels, the id or -100"
-        )
+        reason = "they are shifted by one, as for Megatron and torchtitan" if shifted else "they are something else"
+        raise InputError(f"{where}: labels differ from input_ids: {reason}; expected unshifted labels, the id or -100")
     return np.asarray(trained, dtype=np.uint8)
 
 

@@ -1,4 +1,7 @@
-"""`megatron`: .bin and .idx; a mask beside them as `niels-gpt export` writes it."""
+"""`megatron`: IndexedDataset files (.bin and .idx), with a mask if `niels-gpt export` wrote them.
+
+The layout is described in `niels_gpt.export.megatron`.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,23 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError
 from niels_gpt.export.megatron import MAGIC, VERSION
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
 
+# Megatron's codes of integer dtypes.
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-HEADER_BYTES = 34
+HEADER_BYTES = 34  # 9 magic, 8 version, 1 dtype code, 8 sequences, 8 documents
 
 
-def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
-    del asked
-    given = path
+def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+    del options
+    passed = path
     if path.is_dir():
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
-    else:  # a prefix, as Megatron takes it
+    else:  # a path without its suffix, as Megatron takes it
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
         found, path = ({"train": [index]} if index.is_file() else {}), path.parent
     splits = {}
-    for split, files in require(path if found else given, found, ".idx file").items():
+    for split, files in require(path if found else passed, found, ".idx file").items():
         masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
         has_mask = all(mask.is_file() for mask in masks)
         splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask))
@@ -52,23 +56,23 @@ def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
 
 
 def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
-    """The code of the dtype, and where each document starts and how long it is, in tokens.
+    """The dtype code, and start and length of each document in tokens.
 
-    Sequences of lengths 3 2 4 with documents 0 2 3 are documents of 5 and 4.
+    Sequences of lengths 3 2 4 with the document list 0 2 3 are documents of 5 and 4 tokens.
 
     Raises:
-        InputError: another kind of file, a newer version, or one that is cut.
+        InputError: another kind of file, a newer version, or a file that is cut.
     """
     with path.open("rb") as file:
         data = file.read(HEADER_BYTES)
     if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
-        raise InputError(f"{path}: does not begin like a Megatron index; expected the .idx of an IndexedDataset")
+        raise InputError(f"{path}: does not begin as a Megatron index; expected the .idx of an IndexedDataset")
     version, code, n, entries = struct.unpack("<QBQQ", data[len(MAGIC) :])
     if version != VERSION or code not in DTYPES:
         raise InputError(f"{path}: version {version} with dtype code {code}; this reads version {VERSION} of integers")
     size = HEADER_BYTES + 12 * n + 8 * entries
     if path.stat().st_size < size:
-        raise InputError(f"{path}: {path.stat().st_size:,} bytes, but its header speaks of {size:,}; it is cut")
+        raise InputError(f"{path}: {path.stat().st_size:,} bytes, but its header requires {size:,}; it is cut")
     lengths = np.memmap(path, "<i4", "r", HEADER_BYTES, (n,)).astype(np.int64)
     pointers = np.memmap(path, "<i8", "r", HEADER_BYTES + 4 * n, (n,)).astype(np.int64)
     documents = np.memmap(path, "<i8", "r", HEADER_BYTES + 12 * n, (entries,)).astype(np.int64)
@@ -77,12 +81,13 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     starts = pointers // np.dtype(DTYPES[code]).itemsize
     if (starts[1:] != starts[:-1] + lengths[:-1]).any():
         raise InputError(
-            f"{path}: sequences do not follow each other; this reads files as Megatron's builder lays them"
+            f"{path}: sequences do not follow each other in the .bin; expected files of Megatron's builder"
         )
     return code, starts[documents[:-1]], np.add.reduceat(lengths, documents[:-1])
 
 
 def _check_places(path: Path, tokens: npt.NDArray[Any], starts: Int64s, lengths: Int64s) -> None:
+    """Refuse documents that are empty or end after the last token."""
     if lengths.min() < 1 or int(starts[-1] + lengths[-1]) > len(tokens):
         raise InputError(
             f"{path}: ends at token {int(starts[-1] + lengths[-1]):,}, but {path.with_suffix('.bin').name} has "

@@ -1,4 +1,4 @@
-"""`nanogpt`: train.bin and val.bin of uint16 tokens, cut into episodes behind every end-of-text."""
+"""`nanogpt`: train.bin and val.bin of uint16 tokens, cut into episodes after every end-of-text token."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Rows, rows_of
-from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
 
 PORTION_TOKENS = 1 << 20
 
 
-def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     found = require(path, by_split(path, path.glob("*.bin")), ".bin file")
-    if asked.eos_id is None:
+    if options.eos_id is None:
         raise UsageError(
-            "nanogpt files do not say where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
+            "nanogpt files do not record where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
         )
-    dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[asked.token_dtype]
+    dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[options.token_dtype]
     return {
-        split: SplitFiles(files, False, partial(_read, files, dtype, asked.eos_id)) for split, files in found.items()
+        split: SplitFiles(files, False, partial(_read, files, dtype, options.eos_id)) for split, files in found.items()
     }
 
 
 def _read(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
-    """Documents of a file; what follows its last end-of-text is one too.
+    """Documents of each file; what follows the last end-of-text token of a file is a document, too.
 
     ::
 
@@ -36,7 +36,7 @@ def _read(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
     """
     for file in files:
         tokens = map_file(file, dtype)
-        begun = 0
+        begun = 0  # where the document that is being read begins
         for start in range(0, len(tokens), PORTION_TOKENS):
             ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
             if len(ends):

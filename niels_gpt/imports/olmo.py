@@ -1,4 +1,7 @@
-"""`olmo`: token_ids_part_*.npy with their masks and .csv.gz, as OLMo-core and open-instruct have them."""
+"""`olmo`: token_ids_part_*.npy with masks and .csv.gz files, as OLMo-core and open-instruct write them.
+
+The layout is described in `niels_gpt.export.olmo`.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,20 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export.rows import Rows
-from niels_gpt.imports.formats import Asked, ImportFormat, SplitFiles, by_split, map_file, require, rows_from
-from niels_gpt.inputs import open_bytes
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require, rows_from
+from niels_gpt.sources.inputs import open_bytes
 
-LINES = 1 << 16
+LINES = 1 << 16  # of a .csv.gz that are parsed at once
+# The first two columns, quoted or not; at most 18 digits, so that they fit into int64.
 _TWO_NUMBERS = re.compile(rb'\s*"?(\d{1,18})"?\s*,\s*"?(\d{1,18})\b')
 
 
-def _open(path: Path, asked: Asked) -> dict[str, SplitFiles]:
+def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     found = require(path, by_split(path, path.rglob("token_ids_part_*.npy")), "token_ids_part_*.npy")
     splits = {}
     for split, files in found.items():
         has_mask = all(_mask_of(file).is_file() for file in files)
-        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask, asked.token_dtype))
+        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask, options.token_dtype))
     return splits
 
 
@@ -38,10 +42,12 @@ def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[
         mask = map_file(_mask_of(file), "?") if masked else None
         tokens = map_file(file, _dtype(file, None if mask is None else len(mask), token_dtype))
         if mask is not None and len(mask) != len(tokens):
-            raise InputError(f"{_mask_of(file)}: {len(mask):,} entries for {len(tokens):,} tokens; expected one each")
+            raise InputError(
+                f"{_mask_of(file)}: {len(mask):,} entries for {len(tokens):,} tokens; expected one for each"
+            )
         lines = file.with_suffix(".csv.gz")
         if not lines.is_file():
-            raise InputError(f"{lines}: no such file; expected the start and end of every document, one a line")
+            raise InputError(f"{lines}: no such file; expected the start and end of every document, a line for each")
         with open_bytes(lines) as packed:
             at = 0
             while chunk := list(islice(packed, LINES)):
@@ -54,7 +60,10 @@ def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[
 
 
 def _bounds(chunk: list[bytes], file: Path, before: int) -> npt.NDArray[np.int64]:
-    """Start and end of each document, the first two numbers of each line; `before` lines stand before these.
+    """Start and end of each document, the first two numbers of each line; int64 of shape (lines, 2).
+
+    Args:
+        before: how many lines of the file come before these.
 
     Raises:
         InputError: a line does not begin with two numbers.
@@ -67,15 +76,22 @@ def _bounds(chunk: list[bytes], file: Path, before: int) -> npt.NDArray[np.int64
     return np.array(pairs).astype(np.int64)
 
 
-def _dtype(file: Path, entries: int | None, given: str | None) -> str:
-    """The mask has a byte a token, so it tells how wide a token is."""
-    if given is not None:
-        return {"uint16": "<u2", "uint32": "<u4"}[given]
+def _dtype(file: Path, entries: int | None, token_dtype: str | None) -> str:
+    """The dtype of the tokens, as passed, or from the mask: it has one byte for each token.
+
+    Args:
+        entries: of the mask.
+    """
+    if token_dtype is not None:
+        return {"uint16": "<u2", "uint32": "<u4"}[token_dtype]
     widths = {2: "<u2", 4: "<u4"}
     size = file.stat().st_size
+    # The mask has a byte for each token: 1000 entries and 4000 bytes of tokens are uint32.
     if entries and size % entries == 0 and size // entries in widths:
         return widths[size // entries]
-    raise UsageError(f"{file}: nothing tells how wide a token is; pass token_dtype (--token-dtype uint16 or uint32)")
+    raise UsageError(
+        f"{file}: has no mask from which the token dtype follows; pass token_dtype (--token-dtype uint16 or uint32)"
+    )
 
 
 OLMO = ImportFormat("olmo", "token_ids_part_*.npy of OLMo-core and open-instruct", _open)

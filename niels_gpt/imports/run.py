@@ -1,4 +1,4 @@
-"""From another program's token dataset to episodes, whole or absent."""
+"""`import_episodes`: a token dataset of another program as episodes, complete or absent; and all import formats."""
 
 from __future__ import annotations
 
@@ -7,24 +7,44 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt import ranges
-from niels_gpt.builds import Build
+from niels_gpt.builds.build import Build
 from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
-from niels_gpt.episodes.shards import EpisodeWriter
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.episodes.writer import EpisodeWriter
+from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
-from niels_gpt.fields import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
-from niels_gpt.imports.formats import Asked
-from niels_gpt.imports.registry import format_named
-from niels_gpt.inputs import fingerprint
-from niels_gpt.manifests import check_seal, read_manifest
+from niels_gpt.imports.formats import ImportFormat, ImportOptions
+from niels_gpt.imports.hf import HF
+from niels_gpt.imports.megatron import MEGATRON
+from niels_gpt.imports.nanogpt import NANOGPT
+from niels_gpt.imports.olmo import OLMO
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.inputs import fingerprint
+from niels_gpt.storage.manifests import check_manifest_hash, read_manifest
+from niels_gpt.storage.schema import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
 
+FORMATS: dict[str, ImportFormat] = {"hf": HF, "megatron": MEGATRON, "nanogpt": NANOGPT, "olmo": OLMO}
+
+
+def format_named(name: str) -> ImportFormat:
+    """The format of this name.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"{name!r} cannot be imported; {', '.join(FORMATS)} can{did_you_mean(name, FORMATS)}")
+    return FORMATS[name]
+
+
+# What `niels-gpt export` records about its source, in `export.json`.
 EXPORT_MANIFEST = "export.json"
 SOURCE_FIELDS = {
     "vocab_size": VOCAB_SIZE.or_null(),
     "tokenizer_sha256": TEXT.or_null(),
     "special_token_ids": IDS.or_null(),
 }
+
+_NO_ROWS = {"episodes": 0, "tokens": 0, "trained_tokens": 0}
 
 
 def import_episodes(
@@ -39,34 +59,36 @@ def import_episodes(
     overwrite: bool = False,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Write episodes from a token dataset of another program; the manifest that was written is returned.
+    """Write episodes from a token dataset of another program, and return their manifest.
 
-    Rows of several texts become an episode each. What `niels-gpt export` wrote keeps what it says of its tokenizer.
+    Each text of a packed row is an episode. From a directory that `niels-gpt export` wrote, the vocabulary size, the
+    tokenizer's hash and the ids of special tokens are copied.
 
     Args:
-        path: a directory or file (for megatron also a prefix).
+        path: a directory or file (for megatron also a path without its suffix).
         form: "hf", "megatron", "nanogpt" or "olmo".
         out: the episodes dataset to create.
-        eos_id: the id that ends documents; `nanogpt` needs it.
-        token_dtype: "uint16" or "uint32", where the files do not tell.
-        vocab_size: ids must be below it; recorded.
-        shard_bytes: as in `build_episodes`.
+        eos_id: the id that ends documents; required by `nanogpt`.
+        token_dtype: "uint16" or "uint32", where the files do not record it.
+        vocab_size: recorded in the manifest; ids must be below it.
+        shard_bytes: as for `build_episodes`.
 
     Raises:
-        UsageError: no such format, or something that the files do not say is missing; OutputExists.
+        UsageError: an unknown format, or a missing option that the files require; OutputExists: `out` exists already.
         InputError: files that are missing, cut or of another kind, or labels that are shifted.
-        StorageError: the disk refused; `out` is then as it was.
+        StorageError: writing failed; `out` is then as it was before.
     """
     ranges.TOKEN_ID.check(eos_id, "eos_id")
     ranges.VOCAB_SIZE.check(vocab_size)
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     place, chosen = Path(path), format_named(form)
-    splits = chosen.open(place, Asked(eos_id, token_dtype))
+    splits = chosen.open(place, ImportOptions(eos_id, token_dtype))
+    # Episodes have masks in all splits or in none.
     masks = {found.has_mask for found in splits.values()}
     if len(masks) > 1:
-        raise InputError(f"{place}: one split says what is trained and the other does not; import them one by one")
-    known = _recorded(place)
-    size = vocab_size if vocab_size is not None else known.get("vocab_size")
+        raise InputError(f"{place}: one split has a mask and the other does not; import them one by one")
+    recorded = _recorded_source(place)
+    size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = "uint8" if masks == {True} else None
     inputs = {name: fingerprint(found.files) for name, found in splits.items()}
     recipe = {
@@ -79,12 +101,12 @@ def import_episodes(
         "shard_bytes": shard_bytes,
         "vocab_size": size,
         "encoder": f"imported from {chosen.name}",
-        "tokenizer_sha256": known.get("tokenizer_sha256"),
+        "tokenizer_sha256": recorded.get("tokenizer_sha256"),
         "template_sha256": None,
-        "special_token_ids": known.get("special_token_ids") or {},
+        "special_token_ids": recorded.get("special_token_ids") or {},
     }
     with Build(Path(out), recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
-        counts = {}
+        counts = dict.fromkeys(("train", "val"), _NO_ROWS)
         for name, found in splits.items():
             writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
             progress.begin(f"{place.name} {name}", unit="tokens")
@@ -94,16 +116,15 @@ def import_episodes(
                 progress.advance(len(rows.ids))
             counts[name] = writer.counts()
         if not sum(each["episodes"] for each in counts.values()):
-            raise InputError(f"{place}: no row in any file; nothing was written")
+            raise InputError(f"{place}: no file contains rows; nothing was written")
         build.close_writers()
-        empty = {"episodes": 0, "tokens": 0, "trained_tokens": 0}
-        splits_of = {name: counts.get(name, empty) for name in ("train", "val")}
-        build.finish({f"{name}_episodes": each["episodes"] for name, each in splits_of.items()}, splits_of)
+        build.finish({f"{name}_episodes": each["episodes"] for name, each in counts.items()}, counts)
     return read_manifest(Path(out) / MANIFEST_NAME)
 
 
-def _recorded(place: Path) -> dict[str, Any]:
-    """What our own export says of the tokenizer, if there is one in the directory or above."""
+def _recorded_source(place: Path) -> dict[str, Any]:
+    """`source` of the export.json in the directory or the one above; empty if there is none."""
+    # The user may pass the data directory inside an export.
     for folder in (place, place.parent):
         path = folder / EXPORT_MANIFEST
         if path.is_file():
@@ -113,7 +134,7 @@ def _recorded(place: Path) -> dict[str, Any]:
                 raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
             source = manifest.get("source") if isinstance(manifest, dict) else None
             if isinstance(manifest, dict):
-                check_seal(path, manifest)
+                check_manifest_hash(path, manifest)
             check_fields(path, {"source": source}, {"source": OBJECT.or_null()})
             check_fields(path, source or {}, SOURCE_FIELDS, "source.")
             return dict(source or {})
@@ -121,6 +142,7 @@ def _recorded(place: Path) -> dict[str, Any]:
 
 
 def _check(rows: Rows, vocab_size: int | None, place: Path) -> None:
+    """Refuse ids outside the vocabulary."""
     if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
         raise UsageError(
             f"{place}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "

@@ -1,48 +1,41 @@
-"""Conversations -> ids, with the origin of every token (DESIGN 2).
+"""Renderers: conversations to token ids, with the message that every token came from.
 
 ::
 
-    what one calls      base.py       everything that document 003 names, in one place
-                        registry.py   which renderer for which model; opening.py, options.py: from a command line
-                        training.py   samples with masks; loss.py: which tokens count
-                        client.py     completions from an inference server; limits.py: how long a prompt may be
-                        pool.py       several renderers behind one
+    registry.py       which renderer for which model: `create_renderer`;  configs.py, options.py: their options
+    choice.py         a renderer from what a user names: options as text, a template file, a date
+    types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
+    parsing.py        what is read from completions: `ParsedResponse`, `ParsedToolCall`
+    loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
+    display.py        how a rendering is shown in a terminal and a notebook
 
-    families            one file and one grammar each: qwen25 qwen3 qwen3_vl qwen35 qwen36 glm45 glm5 kimi_k2 kimi_k25
-                        minimax_m2 deepseek_v3 nemotron3 laguna_xs2 llama3 gemma mistral phi gpt_oss chatml raw ngpt;
-                        configs.py: their options
-      and their engine  engine.py     rendering, parsing and bridging, written once
-                        script.py     what a grammar writes on;  chat.py: what it reads
-                        calls.py      dialects of tool calls, written and read side by side; hermes.py, tags.py,
-                        bare_json.py, sections.py, harmony.py   more of them;  json_values.py: JSON in completions
-                        typescript.py, harmony_tools.py: tools as TypeScript;  refusals.py
-                        thinking.py   reasoning in tags
-                        images.py     images in messages; vision.py, processors.py: as tokens
-                        shapes.py     what a grammar writes around texts, learned once; kinds.py, stand_ins.py,
-                        odd_texts.py  how it is learned and when it holds; filling.py: texts filled in;
-                        runs.py, apart.py: those that are encoded alone, where they touch nothing else
-                        completion.py sampled ids as text, each character with its token
-                        bridge.py     the next prompt behind what was sampled
+    families/         one file per model family: its grammar and its options
+    engine.py         `Family`: rendering, parsing and bridging, the same for all grammars. Start reading here
+    conversation.py   what a grammar reads;  emitter.py: what it writes on
+    encode.py         emitters to ids and facts
+    reading.py        completions as text with their tokens; prompts for the next turn
+    dialects/         how tool calls and tool declarations are written and read
+    images/           images in messages;  image_family.py: what families with images share
+    unsupported.py    fields that a format has no place for
 
-    any template        template.py   TemplateRenderer; default.py: from a config, with parsers.py
-                        jinja.py      the environment that templates run in
-                        traced.py     text that remembers where it came from
-                        ownership.py  which message every character belongs to
-                        turns.py      which part of an assistant's turn the model itself would emit
+    template/         `TemplateRenderer`: any Jinja chat template, with attribution
 
-    values              rendered.py   RenderedTokens, RenderedBatch;  parsing.py: ParsedResponse
-                        protocol.py   what a renderer can do
-                        batch.py      many scripts as ids in one go;  segments.py: attribution without a renderer
+    client.py         completions from an inference server
+    pool.py           several renderers behind one interface, for threads
+    base.py           the public names in one module, as in the `renderers` package
 
-Every name of `base.py`, every config and every renderer of a family can be imported from here; a name is looked up in
-its module when it is first asked for.
+The modules of the `renderers` package can be imported under its names too (`niels_gpt.renderers.qwen3`): `_ALIASES`.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from niels_gpt.renderers.base import *  # noqa: F403  # what these modules list in `__all__`, for type checkers
@@ -50,20 +43,50 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.configs import *  # noqa: F403
     from niels_gpt.renderers.registry import *  # noqa: F403
 
-_HOLD_NAMES = ("base", "configs", "registry", "client")  # in this order
+_PUBLIC_MODULES = ("base", "configs", "registry", "client")  # searched in this order by `__getattr__`
+
+# Module names of the `renderers` package -> the modules that hold the same names here.
+_ALIASES: Final = {
+    "parsers": "template.parsers",
+    "default": "template.default",
+    **{
+        name: f"families.{name}"
+        for name in (
+            *("deepseek_v3", "glm45", "glm5", "gpt_oss", "kimi_k2", "kimi_k25", "laguna_xs2", "minimax_m2"),
+            *("nemotron3", "qwen3", "qwen35", "qwen36", "qwen3_vl"),
+        )
+    },
+}
+
+
+class _AliasFinder(MetaPathFinder, Loader):
+    """Imports `niels_gpt.renderers.NAME` as the very module that `_ALIASES` names, not as a copy of it."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """A spec for the names in `_ALIASES`; all other modules are left to the other finders."""
+        package, _, name = fullname.rpartition(".")
+        return ModuleSpec(fullname, self) if package == __name__ and name in _ALIASES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the real module in the place of the empty one that is being imported."""
+        name = module.__name__.rpartition(".")[2]
+        sys.modules[module.__name__] = import_module(f"{__name__}.{_ALIASES[name]}")
+
+
+sys.meta_path.append(_AliasFinder())
 
 
 def __getattr__(name: str) -> Any:
     """A public name of one of the modules above (PEP 562)."""
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:
-        for module in _HOLD_NAMES:
-            held = import_module(f"{__name__}.{module}")
-            if name in held.__all__:
-                return getattr(held, name)
+        for module in _PUBLIC_MODULES:
+            public = import_module(f"{__name__}.{module}")
+            if name in public.__all__:
+                return getattr(public, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """The public names, for completion."""
-    held = (import_module(f"{__name__}.{module}").__all__ for module in _HOLD_NAMES)
-    return sorted({*globals(), *(name for names in held for name in names)})
+    public = (import_module(f"{__name__}.{module}").__all__ for module in _PUBLIC_MODULES)
+    return sorted({*globals(), *(name for names in public for name in names)})

@@ -1,4 +1,4 @@
-"""What document 003 keeps in one module: the protocol, what renderers return, masks, and how renderers are made."""
+"""The public names of renderers in one module, as in the `renderers` package: values, masks, `create_renderer`."""
 
 from niels_gpt.messages import (
     Content,
@@ -12,11 +12,19 @@ from niels_gpt.messages import (
     ToolSpec,
     VideoPart,
 )
-from niels_gpt.renderers.bridge import reject_assistant_in_extension, trim_to_turn_close
-from niels_gpt.renderers.loss import LossOn, batch_weights, loss_weights
+from niels_gpt.renderers.encode import attribute_text_segments
+from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
+from niels_gpt.renderers.masks import (
+    batch_weights,
+    build_training_sample,
+    build_training_samples,
+    build_trajectory_step,
+    loss_weights,
+)
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, RenderedConversation, ToolCallParseStatus
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
+from niels_gpt.renderers.reading import reject_assistant_in_extension, should_preserve_past_thinking, trim_to_turn_close
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,
@@ -24,18 +32,9 @@ from niels_gpt.renderers.registry import (
     create_renderer,
     create_renderer_pool,
 )
-from niels_gpt.renderers.rendered import (
-    MultiModalData,
-    Piece,
-    PlaceholderRange,
-    RenderedBatch,
-    RenderedTokens,
-    extract_message_tool_names,
-)
-from niels_gpt.renderers.segments import attribute_text_segments
-from niels_gpt.renderers.thinking import should_preserve_past_thinking
-from niels_gpt.renderers.training import build_training_sample, build_training_samples, build_trajectory_step
-from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS, load_tokenizer
+from niels_gpt.renderers.types import MultimodalRenderer, Piece, RenderedBatch, RenderedTokens, Renderer
+from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
+from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer
 
 __all__ = [
     "FASTOKENS_INCOMPATIBLE",

@@ -1,34 +1,45 @@
-"""Ids to an inference server, ids back, read as a message (document 003, DESIGN 2.3).
+"""`generate`: a completion from an inference server, by token ids.
 
-`generate` renders a conversation, posts its ids to `/inference/v1/generate` and parses what came back. Prompt and
-completion are exactly the ids that the model saw and sampled; nothing is tokenized twice.
+It renders a conversation, posts its ids to `/inference/v1/generate` and parses the ids that came back. Prompt and
+completion are exactly the ids that the model saw and sampled; nothing is tokenized twice. The order of this module is
+that of a call: the result and its errors, `generate`, the request, the answer, and the model's maximum prompt length.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 from niels_gpt.errors import DataError, UsageError
+from niels_gpt.extras import check_library
+from niels_gpt.forks import new_lock, reset_after_fork
 from niels_gpt.messages import Message
-from niels_gpt.renderers.limits import LIMITS, ask_limit, optional_httpx
+from niels_gpt.renderers.images.media import MultiModalData
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.protocol import Renderer, supports_tools
-from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
 
 if TYPE_CHECKING:
     import httpx
     from openai import AsyncOpenAI
 
-__all__ = ["Generated", "OpenAIToolCall", "OverlongPromptError", "ServerError", "generate"]
+__all__ = [
+    "Generated",
+    "OpenAIToolCall",
+    "OverlongPromptError",
+    "ServerError",
+    "generate",
+]
 
+_LOG: Final = logging.getLogger(__name__)
 _EXCERPT: Final = 300  # characters of a body that an error shows
 
 
@@ -48,7 +59,7 @@ class OverlongPromptError(DataError):
 
 
 class ServerError(DataError):
-    """An inference server cannot be reached, refuses, or answers what is no completion.
+    """An inference server cannot be reached, refuses, or does not answer with a completion.
 
     `status` is the HTTP status, `None` if there was no answer.
     """
@@ -65,33 +76,33 @@ class ServerError(DataError):
 class OpenAIToolCall(dict[str, Any]):
     """A call in the shape of the OpenAI chat format; a well-formed one (`status` is ok) can go back into `messages`.
 
-    The attributes are those of the `ParsedToolCall`: consumers of the known package read them (`call.name`), and drop a
-    call without a word if they are absent. The arguments of a malformed call are the text that could not be read.
+    The attributes are those of the `ParsedToolCall`: consumers of the `renderers` package read them (`call.name`), and
+    silently drop a call without them. The arguments of a malformed call are the text that is not JSON.
     """
 
     def __init__(self, call: ParsedToolCall, call_id: str) -> None:
-        said = call.raw if call.arguments is None and call.status is not ToolCallParseStatus.OK else call.arguments
-        said = said if isinstance(said, str) else json.dumps(said or {}, ensure_ascii=False)
-        super().__init__(id=call_id, type="function", function={"name": call.name, "arguments": said})
+        arguments = call.raw if call.arguments is None and call.status is not ToolCallParseStatus.OK else call.arguments
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+        super().__init__(id=call_id, type="function", function={"name": call.name, "arguments": text})
         self.id, self.name, self.arguments = call_id, call.name, call.arguments
         self.raw, self.token_span, self.status = call.raw, call.token_span, call.status
 
 
 @dataclass(frozen=True, eq=False)  # equal as mappings are
 class Generated(Mapping[str, Any]):
-    """What `generate` returns. Each attribute can also be read as in a mapping: `made["content"]` is `made.content`.
+    """The result of `generate`. It is also a mapping of its attributes: `result["content"]` is `result.content`.
 
     Attributes:
-        request_id: the server's; "" where it gave none.
-        prompt_ids, completion_ids: what the model saw and sampled, its stop included.
+        request_id: the server's; "" where it sent none.
+        prompt_ids, completion_ids: the ids that the model saw and sampled, its stop included.
         completion_logprobs: one for each id of the completion.
         content, reasoning_content: of the completion as a message; reasoning is `None` where there is none.
-        tool_calls: every attempt at a call in order, malformed ones too; `status` tells them apart.
+        tool_calls: every attempt at a call in order, malformed ones too; see their `status`.
         finish_reason: the server's, but "tool_calls" in place of "stop" where a call is well-formed.
         routed_experts: as the server sent it, with `data`, base64, as bytes; `None` where it sent none.
-        multi_modal_data: of the prompt. prompt_attribution: what is known of its tokens, `None` for `prompt_ids`
-            without.
-        parsed: the `ParsedResponse` that content, reasoning and calls are of.
+        multi_modal_data: the images of the prompt.
+        prompt_attribution: the rendered prompt; `None` where `prompt_ids` were passed without it.
+        parsed: the `ParsedResponse` with content, reasoning and calls.
     """
 
     request_id: str
@@ -146,23 +157,23 @@ async def generate(
     """One completion. Rendering and parsing run in threads, so the event loop stays free.
 
     Args:
-        client: `openai.AsyncOpenAI`, or `httpx.AsyncClient(base_url=..., timeout=...)`; httpx gives up after five
-            seconds unless told otherwise. A `/v1` at the end of the base url is not part of the server's root.
+        client: `openai.AsyncOpenAI`, or `httpx.AsyncClient(base_url=..., timeout=...)`; the default timeout of httpx is
+            five seconds. A `/v1` at the end of the base url is not part of the server's root.
         prompt_ids: the prompt as it is, for example of `bridge_to_next_turn`; default `messages`, rendered.
-        prompt_attribution: what is known of `prompt_ids`; it comes back unchanged.
-        multi_modal_data: of `prompt_ids`; default that of `prompt_attribution`.
-        sampling_params: to the server as they are, but `stop_token_ids` gain the renderer's, and `logprobs` is 1.
+        prompt_attribution: the rendering of `prompt_ids`; it is returned unchanged.
+        multi_modal_data: the images of `prompt_ids`; default those of `prompt_attribution`.
+        sampling_params: sent unchanged, but `stop_token_ids` gain the renderer's, and `logprobs` is 1.
             A server without `max_tokens` uses its own default (vLLM: 16).
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, asked for once per process; a server
-            that does not tell is not checked.
+            that does not list it is not checked.
 
     Raises:
-        UsageError: arguments that do not fit each other; tools for a renderer that reads no calls.
+        UsageError: arguments that contradict each other; tools for a renderer that reads no calls.
         MissingExtra: httpx is not installed.
         OverlongPromptError: the prompt is longer than it may be.
-        ServerError: no completion came. What `AsyncOpenAI` itself raises stays what it is, with a note of the url.
+        ServerError: the server sent no completion. Exceptions of `AsyncOpenAI` pass through, with a note of the url.
     """
-    optional_httpx()  # before any work is done
+    _optional_httpx()  # before any work is done
     if tools and not supports_tools(renderer):
         raise UsageError(
             f"found tools for a {type(renderer).__name__}, which reads no tool calls from completions; expected a "
@@ -183,8 +194,8 @@ async def generate(
     body |= {name: value for name, value in options.items() if value is not None}
     url = f"{root}/inference/v1/generate"
     status, content = await _post(client, url, body, extra_headers)
-    made, parsed = await asyncio.to_thread(_read, renderer, tools, url, status, content)
-    return _result(prompt, made, parsed)
+    completion, parsed = await asyncio.to_thread(_read, renderer, tools, url, status, content)
+    return _result(prompt, completion, parsed)
 
 
 # ---- the request
@@ -216,7 +227,7 @@ def _prepared(
     if media is None and attribution is not None:
         media = attribution.multi_modal_data
     if media is not None and not media.is_empty():
-        # They travel as vLLM's own classes, written by vLLM's own code; a look-alike would be read as something else.
+        # vLLM sends images as pickles of its own classes; anything else would be misread there.
         kinds = ", ".join(media.mm_placeholders or media.mm_items or media.mm_hashes)
         raise UsageError(f"the prompt has {kinds} data; expected text only. Use the server's chat endpoint for it")
     return _Prompt(ids, renderer.get_stop_token_ids(), attribution, media)
@@ -226,7 +237,7 @@ def _checked_ids(prompt_ids: Sequence[int], attribution: RenderedTokens | None) 
     try:
         ids = [index(token) for token in prompt_ids]  # numpy's integers become Python's, which JSON can write
     except TypeError as error:
-        raise UsageError(f"prompt_ids hold what is no integer ({error}); expected token ids") from error
+        raise UsageError(f"prompt_ids must be integers ({error}); expected token ids") from error
     if attribution is not None and list(attribution.token_ids) != ids:
         raise UsageError(
             f"prompt_attribution is of {len(attribution.token_ids)} tokens that differ from the {len(ids)} of "
@@ -235,10 +246,10 @@ def _checked_ids(prompt_ids: Sequence[int], attribution: RenderedTokens | None) 
     return ids
 
 
-def _sampling_params(given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("n") not in (None, 1):
-        raise UsageError(f"sampling_params have n={given['n']!r}; expected 1. Call generate as often as you need")
-    return {"skip_special_tokens": False, **given, "logprobs": 1}
+def _sampling_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    if params.get("n") not in (None, 1):
+        raise UsageError(f"sampling_params have n={params['n']!r}; expected 1. Call generate as often as you need")
+    return {"skip_special_tokens": False, **params, "logprobs": 1}
 
 
 def _server_root(client: AsyncOpenAI | httpx.AsyncClient) -> str:
@@ -249,15 +260,15 @@ def _server_root(client: AsyncOpenAI | httpx.AsyncClient) -> str:
 
 
 async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None) -> tuple[int, bytes]:
-    """Status and body of an answer of success."""
-    httpx = optional_httpx()
+    """Status and body of a successful answer."""
+    httpx = _optional_httpx()
     if not isinstance(client, httpx.AsyncClient):
         options = {"headers": dict(headers)} if headers else {}
         try:
             raw = await client.post(url, cast_to=httpx.Response, body=body, options=options)
         except Exception as error:
-            # Consumers catch the kinds of this client, and openai may not be installed here: a note, not another kind.
-            error.add_note(f"{url}: {_told_by(error)}")
+            # Callers catch the exceptions of their client, so it gets a note and is not replaced.
+            error.add_note(f"{url}: {_server_answer(error)}")
             raise
         return raw.status_code, raw.content
     try:
@@ -267,14 +278,14 @@ async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[st
         found = f"{str(error) or 'nothing came'} ({type(error).__name__})"
         raise ServerError(url, None, f"{found}; expected a completion; {remedy}") from error
     if not response.is_success:
-        said = _excerpt(response.content)
-        raise ServerError(url, response.status_code, f"expected a completion. The server says {said}")
+        excerpt = _excerpt(response.content)
+        raise ServerError(url, response.status_code, f"expected a completion. The server says {excerpt}")
     return response.status_code, response.content
 
 
-def _told_by(error: Exception) -> str:
-    """What the server said, of errors that carry it (openai's messages leave it out)."""
-    openai = sys.modules.get("openai")  # where it was never imported, no error is its own
+def _server_answer(error: Exception) -> str:
+    """The server's answer in an exception of openai, whose messages leave it out."""
+    openai = sys.modules.get("openai")  # if it was never imported, no exception is its own
     if openai is not None and isinstance(error, openai.APIStatusError):
         return f"status {error.status_code}: the server says {_excerpt(error.response.content)}"
     return "no answer; see that the server runs"
@@ -293,12 +304,12 @@ class _Completion:
 
 
 def _read(renderer: Renderer, tools: Any, url: str, status: int, content: bytes) -> tuple[_Completion, ParsedResponse]:
-    made = _completion(url, status, content)
-    return made, renderer.parse_response(made.ids, tools=tools)
+    completion = _completion(url, status, content)
+    return completion, renderer.parse_response(completion.ids, tools=tools)
 
 
 def _completion(url: str, status: int, content: bytes) -> _Completion:
-    """The first choice, every part checked: a sample with a hole would be trained on.
+    """The first choice of an answer. Every part is checked, because the result is trained on.
 
     `json.loads` reads routed experts with the rest. Measured: 0.9 ms per MB of base64, beside 26 ms for 32k tokens with
     their logprobs; cutting the text out beforehand would save 16 ms of 42 at 20 MB, and has to know where strings end.
@@ -317,14 +328,14 @@ def _completion(url: str, status: int, content: bytes) -> _Completion:
     choice = choices[0]
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
-        raise wrong("choices[0].token_ids that are no ids, or none", "at least one id")
-    told = logprobs.get("content") if isinstance(logprobs, dict) else None
-    entries = told if isinstance(told, list) else []
+        raise wrong("choices[0].token_ids that are not ids, or empty", "at least one id")
+    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
+    entries = listed if isinstance(listed, list) else []
     values: list[Any] = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
     if len(values) != len(ids):
         raise wrong(f"{len(values)} logprobs for {len(ids)} tokens", "one for each")
     if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
-        raise wrong("logprobs that are no finite numbers", "choices[0].logprobs.content[*].logprob")
+        raise wrong("logprobs that are not finite numbers", "choices[0].logprobs.content[*].logprob")
     request_id, reason = payload.get("request_id"), choice.get("finish_reason")
     return _Completion(str(request_id or ""), ids, list(map(float, values)), reason, choice.get("routed_experts"))
 
@@ -334,20 +345,20 @@ def _excerpt(content: bytes) -> str:
     return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 3] + "...")
 
 
-def _result(prompt: _Prompt, made: _Completion, parsed: ParsedResponse) -> Generated:
-    prefix = f"call_{made.request_id}_" if made.request_id else "call_"
+def _result(prompt: _Prompt, completion: _Completion, parsed: ParsedResponse) -> Generated:
+    prefix = f"call_{completion.request_id}_" if completion.request_id else "call_"
     calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(parsed.tool_calls)]
     called = any(call.status is ToolCallParseStatus.OK for call in calls)
     return Generated(
-        request_id=made.request_id,
+        request_id=completion.request_id,
         prompt_ids=prompt.ids,
-        completion_ids=made.ids,
-        completion_logprobs=made.logprobs,
+        completion_ids=completion.ids,
+        completion_logprobs=completion.logprobs,
         content=parsed.content,
         reasoning_content=parsed.reasoning_content,
         tool_calls=calls,
-        finish_reason="tool_calls" if called and made.finish_reason == "stop" else made.finish_reason,
-        routed_experts=_with_bytes(made.routed_experts),
+        finish_reason="tool_calls" if called and completion.finish_reason == "stop" else completion.finish_reason,
+        routed_experts=_with_bytes(completion.routed_experts),
         multi_modal_data=prompt.media,
         prompt_attribution=prompt.attribution,
         parsed=parsed,
@@ -355,7 +366,98 @@ def _result(prompt: _Prompt, made: _Completion, parsed: ParsedResponse) -> Gener
 
 
 def _with_bytes(routed_experts: Any) -> Any:
-    """Routed experts with their base64 text as bytes, as decoders and consumers of the known package take it."""
+    """Routed experts with their base64 text as bytes, as users of the `renderers` package expect it."""
     if isinstance(routed_experts, dict) and isinstance(data := routed_experts.get("data"), str):
         return routed_experts | {"data": memoryview(data.encode())}
     return routed_experts
+
+
+# ---- the maximum prompt length of a model
+
+Key = tuple[str, str]  # a server's root and a model
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's `max_model_len`, `None` if the server does not list one; `problem` is set if the request failed."""
+
+    limit: int | None
+    problem: str = ""
+
+
+class Limits:
+    """The prompt lengths of models, by server. One request per model, however many calls wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = new_lock()
+        self._limits: dict[Key, int | None] = {}
+        self._requests: dict[Key, Future[Answer | None]] = {}
+        self._warned: set[Key] = set()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget open requests: the threads that would answer them do not exist in this process."""
+        self._requests = {}
+
+    async def of(self, key: Key, ask: Callable[[], Awaitable[Answer]]) -> int | None:
+        """The limit. A failure is returned to all who wait for the same request, and is not stored."""
+        while True:
+            with self._lock:
+                if key in self._limits:
+                    return self._limits[key]
+                request = self._requests.get(key)
+                if request is None:
+                    mine: Future[Answer | None] = Future()
+                    mine.set_running_or_notify_cancel()  # else one caller that stops waiting would cancel it for all
+                    self._requests[key] = mine
+            if request is None:
+                return await self._ask(key, mine, ask)
+            answer = await asyncio.wrap_future(request)
+            if answer is not None:
+                return answer.limit
+
+    async def _ask(self, key: Key, future: Future[Answer | None], ask: Callable[[], Awaitable[Answer]]) -> int | None:
+        answer: Answer | None = None  # remains `None` if this call is cancelled; then one of the others asks again
+        try:
+            answer = await ask()
+        finally:
+            with self._lock:
+                if answer is not None and not answer.problem:
+                    self._limits[key] = answer.limit
+                self._requests.pop(key, None)
+            future.set_result(answer)
+        if answer.problem and key not in self._warned:
+            self._warned.add(key)
+            _LOG.warning("the length of prompts for %s at %s is not checked: %s", key[1], key[0], answer.problem)
+        return answer.limit
+
+
+LIMITS: Final = Limits()
+
+
+async def ask_limit(client: Any, root: str, model: str, headers: Mapping[str, str] | None) -> Answer:
+    """The limit of a model in the list of `GET /v1/models`."""
+    try:
+        if isinstance(client, _optional_httpx().AsyncClient):
+            response = await client.get(f"{root}/v1/models", headers=headers)
+            listing = response.raise_for_status().json()
+        else:
+            listing = await client.get("/models", cast_to=dict[str, Any])
+    except Exception as error:
+        # Each client has its own exceptions. Nothing is hidden: the request that follows goes to the same server and
+        # raises an error that names the problem.
+        return Answer(None, f"GET {root}/v1/models failed ({type(error).__name__}: {error})")
+    cards = listing.get("data") if isinstance(listing, Mapping) else None
+    if not isinstance(cards, list):
+        return Answer(None, f"GET {root}/v1/models answered no list of models")
+    own = [card for card in cards if isinstance(card, Mapping) and card.get("id") == model]
+    limit = own[0].get("max_model_len") if own else None
+    return Answer(limit if type(limit) is int and limit > 0 else None)
+
+
+def _optional_httpx() -> Any:
+    """The httpx module, or a `MissingExtra` that names it; `Any`, because type checkers may not have it."""
+    check_library("httpx")
+    import httpx
+
+    return httpx

@@ -1,109 +1,114 @@
-"""Scripts of conversations become ids and facts: the only place.
+"""Emitters to ids and facts. No other module turns the pieces of a conversation into ids.
 
 ::
 
-    messages --normalise--> Chat --a grammar--> Script (texts, facts) --encode--> RenderedBatch (arrays)
+    texts of an emitter        <|im_start|>user\\n   hi there   <|im_end|>\\n
+    facts (msg << 3 | bits)    0 SCAFFOLD           0 CONTENT  0 SCAFFOLD
+    ids                        1 8 9                14 15      2 9
+    counts (tokens of each)    3                    2          2
 
-`render` is a batch of one.
+`encode` takes a block of emitters and makes arrays (`RenderedBatch`): the tokenizer's `encode_strings` encodes all of
+them in one call and returns how many tokens each piece owns. `encode_one` does the same for one emitter without the
+bookkeeping of a batch. `render_conversations` is what `render_many` of every renderer calls.
+
+`attribute_text_segments` attributes the tokens of any text, without a renderer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.rendered import MultiModalData, PlaceholderRange, RenderedBatch, RenderedTokens
-from niels_gpt.renderers.script import Script
-from niels_gpt.tokenizer.pieces import Ids, Positions
-from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
+from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.pieces import Ids, PieceEncoder, Positions
 
 if TYPE_CHECKING:
-    from niels_gpt.renderers.processors import ProcessedImage
+    from niels_gpt.renderers.images.processors import ProcessedImage
 
-# What writes a conversation and its tools: the script, the messages as normalised, and how complete attribution is.
-Write = Callable[[Sequence[Message], Any], tuple[Script, Sequence[Message], str]]
 
-BLOCK = 256  # conversations that are read, written and encoded together, so that they fit into the processor's cache
+class Emit(Protocol):
+    """`emit` of a renderer: writes one conversation on an emitter."""
+
+    def __call__(self, messages: Sequence[Message], *, tools: Any = None) -> Emitter: ...
+
+
+# Conversations that are emitted and encoded together. With 256 of them their texts and ids stay in the processor's
+# cache; one call per conversation pays the tokenizer's fixed cost each time, one call per batch falls out of the cache.
+BLOCK = 256
+
+
+def encode_one(encoder: PieceEncoder, out: Emitter) -> RenderedTokens:
+    """One emitter as ids with their facts; equal to `encode` of a list of it."""
+    if out.images:
+        return encode(encoder, [out])[0]
+    made = encoder.encode_strings([out.texts], [out.facts])
+    return RenderedTokens.from_arrays(
+        made.ids, made.facts, made.counts, out.messages, out.attribution, spelling=encoder.decode
+    )
 
 
 def render_conversations(
-    encoder: PieceEncoder, write: Write, conversations: Sequence[Sequence[Message]], tools: Sequence[Any] | None
+    encoder: PieceEncoder, emit: Emit, conversations: Sequence[Sequence[Message]], tools: Sequence[Any] | None
 ) -> RenderedBatch:
     """Many conversations at once.
 
     Args:
-        tools: of each conversation; default none.
+        tools: one entry per conversation; default none.
 
     Raises:
-        MessageError: of the first conversation that cannot be rendered, with its index in front.
-        UsageError: as many tools as conversations were expected.
+        MessageError: for the first conversation that cannot be rendered, with its index.
+        UsageError: not one entry of `tools` per conversation.
     """
     offered = [None] * len(conversations) if tools is None else tools
     if len(offered) != len(conversations):
         raise UsageError(f"{len(offered)} tools for {len(conversations)} conversations; expected one each, or None")
     blocks = [range(at, min(at + BLOCK, len(conversations))) for at in range(0, len(conversations), BLOCK)]
-    return end_to_end([_block(encoder, write, conversations, offered, numbers) for numbers in blocks or [range(0)]])
+    return concatenate_batches(
+        [encode(encoder, _emit_block(emit, conversations, offered, numbers)) for numbers in blocks or [range(0)]]
+    )
 
 
-def _block(
-    encoder: PieceEncoder,
-    write: Write,
-    conversations: Sequence[Sequence[Message]],
-    tools: Sequence[Any],
-    numbers: range,
-) -> RenderedBatch:
-    """The conversations with these numbers."""
-    scripts: list[Script] = []
-    given: list[Sequence[Message]] = []
-    attribution: list[str] = []
+def _emit_block(
+    emit: Emit, conversations: Sequence[Sequence[Message]], tools: Sequence[Any], numbers: range
+) -> list[Emitter]:
+    emitters: list[Emitter] = []
     for number in numbers:
         try:
-            out, normal, how_complete = write(conversations[number], tools[number])
-            out.media()
+            out = emit(conversations[number], tools=tools[number])
+            out.processed_images()  # here, so that a broken image is an error of this conversation
         except MessageError as error:
             raise MessageError(error.reason, f"conversation {number}: {error}") from error
-        scripts.append(out)
-        given.append(normal)
-        attribution.append(how_complete)
-    return encode(encoder, scripts, given, attribution)
+        emitters.append(out)
+    return emitters
 
 
-def encode(
-    encoder: PieceEncoder, scripts: Sequence[Script], messages: Sequence[Sequence[Message]], attribution: Sequence[str]
-) -> RenderedBatch:
-    """Scripts as ids, each as it would be alone.
-
-    Args:
-        messages: of each script, normalised. attribution: of each, "full" or what could not be attributed.
-    """
-    made = encoder.encode_strings([out.texts for out in scripts], [out.facts for out in scripts])
+def encode(encoder: PieceEncoder, emitters: Sequence[Emitter]) -> RenderedBatch:
+    """A block of emitters as ids with their facts; each conversation's ids are what it has by itself."""
+    made = encoder.encode_strings([out.texts for out in emitters], [out.facts for out in emitters])
     ids, counts, lengths, facts, pieces = made
     media: Sequence[MultiModalData | None] = ()
-    if any(out.images for out in scripts):
-        ids, counts, lengths, media = with_images(scripts, ids, counts, pieces)
-    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media)
+    if any(out.images for out in emitters):
+        ids, counts, lengths, media = _repeat_placeholders(emitters, ids, counts, pieces)
+    messages, attribution = [out.messages for out in emitters], [out.attribution for out in emitters]
+    return RenderedBatch(ids, lengths, facts, counts, pieces, messages, attribution, media, encoder.decode)
 
 
-def encode_one(
-    encoder: PieceEncoder, out: Script, messages: Sequence[Message], attribution: str = "full"
-) -> RenderedTokens:
-    """One script as `encode` gives it."""
-    if out.images:
-        return encode(encoder, [out], [messages], [attribution])[0]
-    made = encoder.encode_strings([out.texts], [out.facts])
-    return RenderedTokens.view(made.ids, made.facts, made.counts, messages, attribution)
-
-
-def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:
-    """One batch of several, one after the other."""
+def concatenate_batches(batches: Sequence[RenderedBatch]) -> RenderedBatch:
+    """Several batches as one, in order."""
     if len(batches) == 1:
         return batches[0]
-    some = any(batch.media for batch in batches)
+    has_media = any(batch.media for batch in batches)
     return RenderedBatch(
         ids=np.concatenate([batch.ids for batch in batches]),
         lengths=np.concatenate([batch.lengths for batch in batches]),
@@ -112,33 +117,39 @@ def end_to_end(batches: Sequence[RenderedBatch]) -> RenderedBatch:
         pieces=np.concatenate([batch.pieces for batch in batches]),
         messages=list(chain.from_iterable(batch.messages for batch in batches)),
         attribution=list(chain.from_iterable(batch.attribution for batch in batches)),
-        media=[held for batch in batches for held in batch.media or [None] * len(batch)] if some else (),
+        media=[media for batch in batches for media in batch.media or [None] * len(batch)] if has_media else (),
+        spelling=batches[0].spelling,
     )
 
 
-def with_images(
-    scripts: Sequence[Script], ids: Ids, counts: Positions, pieces: Positions
+# ---- images
+
+
+def _repeat_placeholders(
+    emitters: Sequence[Emitter], ids: Ids, counts: Positions, pieces: Positions
 ) -> tuple[Ids, Positions, Positions, list[MultiModalData | None]]:
-    """The one token of every image, as often as its processor says.
+    """Repeat the placeholder token of every image as often as its processor says.
 
     ::
 
-        pieces  a  <pad>  b      counts  2 1 3      the image takes 4
-        ids     a a p b b b      becomes a a p p p p b b b      counts  2 4 3      range  2, length 4
+        pieces  a  <pad>  b      counts  2 1 3      the image takes 4 tokens
+        ids     a a p b b b      becomes a a p p p p b b b      counts  2 4 3      range  offset 2, length 4
 
     Args:
-        counts: tokens of each piece; pieces: of each script.
+        counts: the tokens of each piece.
+        pieces: the number of pieces of each emitter.
 
     Returns:
-        ids, tokens of each piece, of each script, and the images of each script.
+        ids, tokens of each piece, tokens of each emitter, images of each emitter.
 
     Raises:
-        MessageError: as `Script.media`; `placeholder_in_content`: a text spells an image's token where it is one.
+        MessageError: as `Emitter.processed_images`; `placeholder_in_content`: a text spells an image's placeholder
+            where texts are parsed for control tokens.
     """
-    made = [out.media() for out in scripts]
-    first = (np.cumsum(pieces) - pieces).tolist()
+    images_of = [out.processed_images() for out in emitters]
+    first = (np.cumsum(pieces) - pieces).tolist()  # pieces 3 2 4: the emitters' first pieces are 0 3 5
     repeats = np.ones(len(counts), dtype=np.int64)
-    for start, images in zip(first, made, strict=True):
+    for start, images in zip(first, images_of, strict=True):
         for piece, image in images:
             repeats[start + piece] = image.tokens
     ids = ids.repeat(repeats.repeat(counts))
@@ -147,22 +158,24 @@ def with_images(
     edges = ends[[*first, len(counts)]]
     media = [
         _media_of(images, ids[begin:end], [int(ends[start + piece] - begin) for piece, _ in images])
-        for start, begin, end, images in zip(first, edges[:-1], edges[1:], made, strict=True)
+        for start, begin, end, images in zip(first, edges[:-1], edges[1:], images_of, strict=True)
     ]
     return ids, counts, np.diff(edges), media
 
 
-def _media_of(made: Sequence[tuple[int, ProcessedImage]], ids: Ids, offsets: Sequence[int]) -> MultiModalData | None:
-    """The images of one conversation, whose tokens are these."""
-    if not made:
+def _media_of(
+    processed: Sequence[tuple[int, ProcessedImage]], ids: Ids, offsets: Sequence[int]
+) -> MultiModalData | None:
+    """The images of one conversation with these ids, in which they begin at `offsets`."""
+    if not processed:
         return None
-    images = [image for _, image in made]
-    taken = sum(image.tokens for image in images)
+    images = [image for _, image in processed]
+    expected = sum(image.tokens for image in images)
     found = np.count_nonzero(ids == ids[offsets[0]])
-    if found != taken:
+    if found != expected:
         raise MessageError(
             "placeholder_in_content",
-            f"a text spells the token that stands for images ({found} in all, {taken} of them images'), and "
+            f"a text spells the token that stands for images ({found} in all, {expected} of them images'), and "
             "special_tokens_in_content='parse' makes tokens of such texts; remove it, or render with 'text'",
         )
     return MultiModalData(
@@ -172,3 +185,57 @@ def _media_of(made: Sequence[tuple[int, ProcessedImage]], ids: Ids, offsets: Seq
         },
         mm_items={"image": [dict(image.item) for image in images]},
     )
+
+
+# ---- attribution without a renderer
+
+_encoder_of = lru_cache(maxsize=2)(open_encoder)  # an encoder may hold hundreds of megabytes, so few are kept open
+
+
+def attribute_text_segments(
+    tokenizer: Any, segments: Sequence[tuple[str, bool]], *, overlap_is_content: bool = False
+) -> list[tuple[int, bool]]:
+    """Encode adjacent `(text, is_content)` segments as one text.
+
+    A token belongs to the segment of its first character. Control tokens are recognised outside of content only.
+
+    Args:
+        tokenizer: whatever `open_encoder` takes. The last two objects stay open; tokens that are added to them later
+            are not seen. A path or a name is opened at every call: for many calls pass what `open_encoder` returns.
+        overlap_is_content: a token counts as content where any of its bytes are. Where the ids are not the text's bytes
+            (a tokenizer that normalises), where any of its characters are.
+
+    Returns:
+        `(token_id, is_content)` of each token.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be used, or its attribution cannot be proven.
+    """
+    encoder = open_encoder(tokenizer) if isinstance(tokenizer, str | Path) else _encoder_of(tokenizer)
+    texts, content = [text for text, _ in segments], [is_content for _, is_content in segments]
+    ids, owner = encoder.encode_pieces(texts, [not is_content for is_content in content])
+    flags = np.array([*content, False], dtype=np.bool_)[owner]
+    if overlap_is_content:
+        text, tokens = "".join(texts).encode(), encoder.token_bytes(ids.tolist())
+        if b"".join(tokens) == text:
+            in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part.encode()) for part in texts])
+            edges = np.cumsum([0, *map(len, tokens)])
+        else:
+            # A piece per character tells in which character each token begins.
+            in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part) for part in texts])
+            starts = encoder.encode_pieces(list("".join(texts)), (~in_content).tolist())[1]
+            edges = np.append(starts, len(in_content))
+        flags |= _overlaps(in_content, edges)
+    return list(zip(ids.tolist(), flags.tolist(), strict=True))
+
+
+def _overlaps(in_content: npt.NDArray[np.bool_], edges: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+    """Whether each token, from edge to edge, holds a byte that is content.
+
+    ::
+
+        in_content  T T F F T     content before each byte  0 1 2 2 2 3     edges  0 1 3 5     tokens  T T T
+    """
+    before = np.concatenate(([0], np.cumsum(in_content)))
+    overlaps: npt.NDArray[np.bool_] = before[edges[1:]] > before[edges[:-1]]
+    return overlaps

@@ -1,4 +1,8 @@
-"""Which tokens count in the loss, read off the three facts of a rendering (documents 003 and 004, DESIGN 2)."""
+"""`LossOn`: which tokens are trained, decided from the three facts of every token and from the messages.
+
+The facts are: which message a token belongs to, whether the model would emit it (`sampled`), whether it is content.
+docs/attribution.md describes them. `niels_gpt.renderers.masks` builds training samples with what is decided here.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,6 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.messages import Message, weight_of
-from niels_gpt.renderers.rendered import (
-    BODY,
-    SAMPLED,
-    RenderedBatch,
-    RenderedTokens,
-    array_of,
-    extract_message_tool_names,
-)
 
 Preset = Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"]
 Weights = npt.NDArray[np.float32]
@@ -30,14 +26,14 @@ class LossOn:
     """Which tokens count in the loss. A message's `train: false` and `weight` apply on top.
 
     Attributes:
-        preset: `all_assistant_turns`: all that the model itself would emit. `last_assistant_turn`: of that, what lies
-            behind the last user message. `last_message`: of that, the last message. `all_tokens`: everything, scaffold
+        preset: `all_assistant_turns`: all that the model itself would emit. `last_assistant_turn`: of that, what comes
+            after the last user message. `last_message`: of that, the last message. `all_tokens`: everything, scaffold
             too, as in pretraining.
-        bodies_of_roles: roles whose bodies count too, without the scaffold around them (document 003).
-        bodies_of_tools: functions whose results' bodies count too.
+        bodies_of_roles: roles whose contents count too, without the scaffold around them.
+        bodies_of_tools: functions whose results' contents count too.
 
     Raises:
-        UsageError: no such preset; a text where a set of names belongs.
+        UsageError: no such preset; a string where a set of names belongs.
     """
 
     preset: Preset = "all_assistant_turns"
@@ -45,20 +41,20 @@ class LossOn:
     bodies_of_tools: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if self.preset not in get_args(Preset):
-            known = get_args(Preset)
+        presets = get_args(Preset)
+        if self.preset not in presets:
             raise UsageError(
-                f"the loss preset is {self.preset!r}; expected one of {', '.join(known)}"
-                + did_you_mean(self.preset, known)
+                f"the loss preset is {self.preset!r}; expected one of {', '.join(presets)}"
+                + did_you_mean(self.preset, presets)
             )
-        for name in ("bodies_of_roles", "bodies_of_tools"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise UsageError(f"{name} is the text {given!r}; expected a set of names: {{{given!r}}}")
-            object.__setattr__(self, name, frozenset(given))
+        for field in ("bodies_of_roles", "bodies_of_tools"):
+            names = getattr(self, field)
+            if isinstance(names, str):  # a set of it would be a set of its letters
+                raise UsageError(f"{field} is the text {names!r}; expected a set of names: {{{names!r}}}")
+            object.__setattr__(self, field, frozenset(names))
 
     def messages(self, messages: Sequence[Message]) -> list[bool]:
-        """Of each message whether what the model emits there counts."""
+        """For each message whether the tokens that the model emits there count."""
         roles = [message["role"] for message in messages]
         if self.preset == "last_message":
             first = len(roles) - 1
@@ -75,53 +71,64 @@ class LossOn:
         is_content: npt.NDArray[np.bool_],
         messages: Sequence[Message],
     ) -> Weights:
-        """The weight of every token of a rendering, 0 where it does not count.
+        """The weight of every token of a rendering, 0 where it does not count: float32 of shape (tokens,).
 
         ::
 
-            message   U       A(weight .5)   T(tool f)
-            sampled   . . .   . # #          . . .
-            is_content. # .   . # #          . # .
-            weights   0 0 0   0 h h          0 1 0      (h: 0.5; with bodies_of_tools={"f"})
+            message    U       A(weight .5)   T(tool f)
+            sampled    . . .   . # #          . . .
+            is_content . # .   . # #          . # .
+            weights    0 0 0   0 h h          0 1 0      (h: 0.5; with bodies_of_tools={"f"})
 
         Raises:
             MessageError: a weight that is negative or not a number, with the index of its message.
         """
-        worth, _ = self._worth([messages])
-        found: Weights = worth[message_indices + 1, np.where(sampled, 1, is_content * 2)]
-        return found
+        table, _ = self.weight_table([messages])
+        weights: Weights = table[message_indices + 1, np.where(sampled, 1, is_content * 2)]
+        return weights
 
-    def _worth(self, chats: Sequence[Sequence[Message]]) -> tuple[Weights, npt.NDArray[np.int64]]:
-        """What a token counts that is the template's, the model's, of the body: float32 of shape (rows, 3).
+    def weight_table(self, conversations: Sequence[Sequence[Message]]) -> tuple[Weights, npt.NDArray[np.int64]]:
+        """The weight of a token by its message and its kind, for many conversations at once.
 
-        A chat's first row is of no message, then comes a row for each message. Also the first row of each chat::
+        A conversation has one row for tokens of no message, then one row per message. The columns are the kinds of
+        tokens: 0 scaffold, 1 sampled, 2 content that is not sampled. For the conversations `U A` and `A(weight h) T`,
+        where T is a tool result::
 
-            chats     U A | A(h) T       rows of messages  1 2 | 4 5      first  0 3
-            spoken                       . 0 1 | . h 0
-            emitted                      . 0 1 | . h h      an opener of T's would end the turn before, which emits it
+            row            0  1  2  3  4  5
+            message        -  U  A  -  A  T
+            assistant's    0  0  1  0  h  0     the weight of the assistant's messages
+            column 1       0  0  1  0  h  h
+
+        Column 1 of T is h because a sampled token in it is its opener, which ends the assistant's turn before (GLM).
+
+        Returns:
+            float32 of shape (rows, 3), and the first row of each conversation (0 and 3 in the example), int64.
         """
-        flat = list(chain.from_iterable(chats))
-        sizes = np.fromiter(map(len, chats), np.int64, len(chats)) + 1
+        flat = list(chain.from_iterable(conversations))
+        sizes = np.fromiter(map(len, conversations), np.int64, len(conversations)) + 1
         first = np.cumsum(sizes) - sizes
-        is_message = np.ones(len(flat) + len(chats), np.bool_)
+        is_message = np.ones(len(flat) + len(conversations), np.bool_)
         is_message[first] = False
         rows = np.flatnonzero(is_message)
-        own = _weights_of(flat, chats)
+        own = _message_weights(flat, conversations)
         if self.preset == "all_tokens":
-            worth = np.ones((len(flat) + len(chats), 3), np.float32)
-            worth[rows] = own[:, None]
-            return worth, first
-        worth = np.zeros((len(flat) + len(chats), 3), np.float32)
-        spoken = np.zeros(len(worth), np.float32)
-        speaks = np.frombuffer(bytes([message["role"] == "assistant" for message in flat]), np.bool_)
-        whole = self.preset == "all_assistant_turns"
-        spoken[rows] = own * (speaks if whole else list(chain.from_iterable(map(self.messages, chats))))
-        worth[rows, 1] = np.where(speaks, spoken[rows], spoken[rows - 1])
+            table = np.ones((len(flat) + len(conversations), 3), np.float32)
+            table[rows] = own[:, None]
+            return table, first
+        table = np.zeros((len(flat) + len(conversations), 3), np.float32)
+        of_assistant = np.zeros(len(table), np.float32)
+        is_assistant = np.frombuffer(bytes([message["role"] == "assistant" for message in flat]), np.bool_)
+        if self.preset == "all_assistant_turns":  # what `messages` returns, without a call per conversation
+            counts: Any = is_assistant
+        else:
+            counts = list(chain.from_iterable(map(self.messages, conversations)))
+        of_assistant[rows] = own * counts
+        table[rows, 1] = np.where(is_assistant, of_assistant[rows], of_assistant[rows - 1])
         if self.bodies_of_roles or self.bodies_of_tools:
-            worth[rows, 2] = own * list(chain.from_iterable(map(self._bodies, chats)))
-        return worth, first
+            table[rows, 2] = own * list(chain.from_iterable(map(self._contents_that_count, conversations)))
+        return table, first
 
-    def _bodies(self, messages: Sequence[Message]) -> list[bool]:
+    def _contents_that_count(self, messages: Sequence[Message]) -> list[bool]:
         names = extract_message_tool_names(messages) if self.bodies_of_tools else [None] * len(messages)
         return [
             message["role"] in self.bodies_of_roles or name in self.bodies_of_tools
@@ -129,45 +136,44 @@ class LossOn:
         ]
 
 
-def _weights_of(flat: list[Message], chats: Sequence[Sequence[Message]]) -> Weights:
-    """What each message weighs. One that is nothing but a role and a text weighs 1."""
-    own = np.ones(len(flat), np.float32)
-    special = [at for at, message in enumerate(flat) if len(message) > 2]
+def _message_weights(flat: list[Message], conversations: Sequence[Sequence[Message]]) -> Weights:
+    """The weight of each message; `flat` holds all messages of the conversations."""
+    weights = np.ones(len(flat), np.float32)
+    special = [at for at, message in enumerate(flat) if len(message) > 2]  # a role and a content weigh 1
     if special:
         try:
-            own[special] = [weight_of(flat[at]) for at in special]
+            weights[special] = [weight_of(flat[at]) for at in special]
         except MessageError:
-            for messages in chats:
+            for messages in conversations:  # again, for the index of the message
                 for index, message in enumerate(messages):
                     weight_at(message, index)
-    return own
+    return weights
 
 
 def weight_at(message: Message, index: int) -> float:
-    """`weight_of`, whose error names the message."""
+    """`weight_of` with an error that names the message."""
     try:
         return weight_of(message)
     except MessageError as error:
         raise MessageError(error.reason, f"message {index}: {error}") from error
 
 
-def check_attribution(rendered: RenderedTokens) -> None:
-    """Refuse ids without facts.
-
-    Raises:
-        UsageError: the facts are not one per token.
-    """
-    n = len(rendered.token_ids)
-    if not len(rendered.message_indices) == len(rendered.sampled_mask) == len(rendered.is_content) == n:
-        raise UsageError(
-            f"{n} ids with {len(rendered.message_indices)} message_indices, {len(rendered.sampled_mask)} in "
-            f"sampled_mask and {len(rendered.is_content)} in is_content; expected one of each per id. No mask can be "
-            "built without them: use a renderer with attribution"
-        )
+def extract_message_tool_names(messages: Sequence[Message]) -> list[str | None]:
+    """For each tool message the function it answers: its own `name`, or that of the earlier call with its id."""
+    names_by_id: dict[str, str] = {}
+    names: list[str | None] = []
+    for message in messages:
+        role = message["role"]
+        if role == "assistant":
+            calls = message.get("tool_calls") or ()
+            names_by_id |= {call["id"]: call["function"]["name"] for call in calls if call.get("id")}
+        own = message.get("name") or names_by_id.get(message.get("tool_call_id", ""))
+        names.append(own if role == "tool" else None)
+    return names
 
 
 def check_full(attribution: str, *, allow_partial: bool) -> None:
-    """Refuse a rendering of which not every token could be attributed.
+    """Refuse a rendering in which some content could not be attributed.
 
     Raises:
         MessageError: `partial_attribution`.
@@ -178,43 +184,3 @@ def check_full(attribution: str, *, allow_partial: bool) -> None:
             f"attribution is {attribution!r}; expected 'full': a mask from it may train tokens that the template "
             "wrote. Use the family's renderer, or accept this with --allow-partial (allow_partial=True)",
         )
-
-
-def loss_weights(rendered: RenderedTokens, messages: Sequence[Message], on: LossOn) -> Weights:
-    """The weight of every token of one rendering; see `LossOn.weights`.
-
-    Args:
-        messages: those that were rendered, normalised.
-
-    Raises:
-        UsageError: the rendering has no attribution, or is not of these messages. MessageError: as `LossOn.weights`.
-    """
-    check_attribution(rendered)
-    roles = [message["role"] for message in messages]
-    if rendered.message_roles != roles:
-        raise UsageError(f"the rendering is of messages by {rendered.message_roles}; expected those given: {roles}")
-    indices = array_of(rendered.message_indices, np.int64)
-    sampled, body = array_of(rendered.sampled_mask, np.bool_), array_of(rendered.is_content, np.bool_)
-    return on.weights(indices, sampled, body, messages)
-
-
-def batch_weights(batch: RenderedBatch, on: LossOn) -> Weights:
-    """The weight of every token of many renderings, as `loss_weights` gives it for each: float32 of shape (tokens,).
-
-    Raises:
-        MessageError: as `LossOn.weights`, with the index of the conversation in front.
-    """
-    try:
-        worth, first = on._worth(batch.messages)
-    except MessageError:
-        for number, messages in enumerate(batch.messages):
-            try:
-                on._worth([messages])
-            except MessageError as error:
-                raise MessageError(error.reason, f"conversation {number}: {error}") from error
-        raise
-    # Conversations of 2 and 1 messages have the rows 0..3 and 3..5; the first of each is that of no message.
-    rows = first.repeat(batch.pieces) + (batch.facts >> 3) + 1
-    column = np.where(batch.facts & SAMPLED, 1, batch.facts & BODY)  # BODY is 2, as is the column of bodies
-    by_piece: Weights = worth[rows, column]
-    return by_piece.repeat(batch.counts)

@@ -1,4 +1,4 @@
-"""What a completion says: text, reasoning, tool calls, each attempt with its place in the ids (document 003)."""
+"""What is read from a completion: content, reasoning, tool calls, each call with its place in the ids."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from niels_gpt.messages import Message
+from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
 
 
 class ToolCallParseStatus(enum.StrEnum):
-    """How reading one tool call went. Whether the arguments fit the tool's schema is the tool's business."""
+    """How reading one tool call went. Whether the arguments fit the tool's schema is not checked."""
 
     OK = "ok"
     INVALID_JSON = "invalid_json"
@@ -22,12 +23,12 @@ class ToolCallParseStatus(enum.StrEnum):
 
 @dataclass(frozen=True)
 class ParsedToolCall:
-    """One attempt at a tool call, good or bad.
+    """One attempt at a tool call, well-formed or not.
 
     Attributes:
         raw: the text of the block as the model wrote it.
         name: the function, `None` if there is none.
-        arguments: an object; the text itself where it could not be read; `None` if there are none.
+        arguments: an object; the text itself where it is not JSON; `None` if there are none.
         token_span: `completion_ids[start:stop]` is the block.
         status: how reading it went.
         id: the call's own id, in formats that have one.
@@ -40,8 +41,8 @@ class ParsedToolCall:
     status: ToolCallParseStatus = ToolCallParseStatus.OK
     id: str | None = None
 
-    def moved(self, tokens: int) -> ParsedToolCall:
-        """The same call, read from ids that begin so many tokens further on."""
+    def shifted(self, tokens: int) -> ParsedToolCall:
+        """The same call in a longer list of ids, with `tokens` ids before those it was read from."""
         if self.token_span is None:
             return self
         return replace(self, token_span=(self.token_span[0] + tokens, self.token_span[1] + tokens))
@@ -49,7 +50,13 @@ class ParsedToolCall:
 
 @dataclass(frozen=True)
 class ParsedResponse:
-    """A completion as a message: text, reasoning (`None`: none, or a blank block), and every tool call in order."""
+    """A completion as a message.
+
+    Attributes:
+        content: its text.
+        reasoning_content: `None` where there is none, or a blank block.
+        tool_calls: every attempt at a call, in order.
+    """
 
     content: str
     reasoning_content: str | None = None
@@ -58,7 +65,7 @@ class ParsedResponse:
 
 @dataclass(frozen=True)
 class RenderedConversation:
-    """The exact tokens of a conversation so far: what was given to the model and what it answered."""
+    """The exact ids of a conversation so far: the prompt that the model got, and its completion."""
 
     prompt_ids: list[int]
     completion_ids: list[int] = field(default_factory=list)
@@ -78,7 +85,7 @@ class RenderedConversation:
         completion_logprobs: Sequence[float] | None = None,
         parsed_completion: ParsedResponse | None = None,
     ) -> RenderedConversation:
-        """The same prompt with this answer."""
+        """The same prompt with this completion."""
         return replace(
             self,
             completion_ids=list(completion_ids),

@@ -1,4 +1,4 @@
-"""Several renderers behind one, for threads that render at the same time (document 003)."""
+"""`RendererPool`: several renderers behind one interface, for threads that render at the same time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from niels_gpt.errors import UsageError
-from niels_gpt.forks import make_anew
+from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
+from niels_gpt.renderers.images.media import MultiModalData
 from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
-from niels_gpt.renderers.rendered import MultiModalData, RenderedTokens
+from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, supports_tools
 
 
 class RendererPool:
     """A renderer that lends out `size` renderers, one to a call at a time.
 
-    In a forked process those that other threads had taken are free again.
+    In a forked process the renderers that other threads had borrowed are free again.
 
     Args:
         factory: makes one renderer; called `size` times, some at once.
@@ -35,9 +35,9 @@ class RendererPool:
         self.size = size
         with ThreadPoolExecutor(max_workers=min(size, 8)) as threads:
             self._renderers = list(threads.map(lambda _: factory(), range(size)))
-        self._taken: dict[int, int] = {}  # by which thread
+        self._taken: dict[int, int] = {}  # number of a borrowed renderer -> thread that has it
         self._free = self._queue_of_free()
-        make_anew(self)
+        reset_after_fork(self)
 
     def _queue_of_free(self) -> queue.SimpleQueue[int]:
         free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -47,14 +47,14 @@ class RendererPool:
         return free
 
     def after_fork(self) -> None:
-        """What other threads had taken they cannot give back here."""
+        """Free what other threads had borrowed: those threads do not exist in this process."""
         here = threading.get_ident()
         self._taken = {number: thread for number, thread in self._taken.items() if thread == here}
         self._free = self._queue_of_free()
 
     @contextmanager
     def checkout(self) -> Iterator[Renderer]:
-        """One renderer for as long as the block lasts; waits until one is free."""
+        """Borrow one renderer for the `with` block; waits until one is free."""
         number = self._free.get()
         self._taken[number] = threading.get_ident()
         try:

@@ -1,16 +1,24 @@
-"""Which renderer for which model: by exact hub name, by the name of a renderer, by a typed config (document 003)."""
+"""Every renderer and every known model, and the functions that make a renderer.
+
+::
+
+    FAMILIES              renderer name -> class              a new family is one line here
+    MODEL_RENDERER_MAP    exact hub name -> renderer name
+    create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
+    automatic_renderer    what "auto" means for a tokenizer: the only place where that is decided
+    open_renderer         a renderer from the options of a command line (`RendererOptions`)
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.extras import check_library
-from niels_gpt.renderers.chatml import ChatMLRenderer
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
     DefaultRendererConfig,
@@ -18,35 +26,38 @@ from niels_gpt.renderers.configs import (
     config_from_name,
     config_of,
 )
-from niels_gpt.renderers.deepseek_v3 import DeepSeekV3Renderer
-from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.gemma import GemmaRenderer
-from niels_gpt.renderers.glm5 import GLM5Renderer, GLM51Renderer
-from niels_gpt.renderers.glm45 import GLM45Renderer
-from niels_gpt.renderers.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.kimi_k2 import KimiK2Renderer
-from niels_gpt.renderers.kimi_k25 import KimiK25Renderer
-from niels_gpt.renderers.laguna_xs2 import LagunaXS2Renderer
-from niels_gpt.renderers.llama3 import Llama3Renderer, Llama30Renderer
-from niels_gpt.renderers.minimax_m2 import MiniMaxM2Renderer
-from niels_gpt.renderers.mistral import MistralRenderer
-from niels_gpt.renderers.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
-from niels_gpt.renderers.ngpt import NgptRenderer
-from niels_gpt.renderers.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
+from niels_gpt.renderers.families.chatml import ChatMLRenderer
+from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3Renderer
+from niels_gpt.renderers.families.gemma import GemmaRenderer
+from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLM51Renderer
+from niels_gpt.renderers.families.glm45 import GLM45Renderer
+from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
+from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
+from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
+from niels_gpt.renderers.families.llama3 import Llama3Renderer, Llama30Renderer
+from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer
+from niels_gpt.renderers.families.mistral import MistralRenderer
+from niels_gpt.renderers.families.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
+from niels_gpt.renderers.families.ngpt import NgptRenderer
+from niels_gpt.renderers.families.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer
+from niels_gpt.renderers.families.qwen25 import Qwen25Renderer
+from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
+from niels_gpt.renderers.families.qwen36 import Qwen36Renderer
+from niels_gpt.renderers.families.raw import RawRenderer
+from niels_gpt.renderers.image_family import TakesImages, takes_images
+from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.pool import RendererPool
-from niels_gpt.renderers.processors import CACHE_MOST, Images
-from niels_gpt.renderers.protocol import Renderer
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.qwen3_vl import Qwen3VLRenderer
-from niels_gpt.renderers.qwen25 import Qwen25Renderer
-from niels_gpt.renderers.qwen35 import Qwen35Renderer
-from niels_gpt.renderers.qwen36 import Qwen36Renderer
-from niels_gpt.renderers.raw import RawRenderer
-from niels_gpt.renderers.vision import TakesImages
-from niels_gpt.tokenizer.hub import load_tokenizer
-from niels_gpt.tokenizer.opening import open_encoder
-from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.types import Renderer
+from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
+from niels_gpt.tokenizer.hub import load_hf_tokenizer
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
 __all__ = [
     "FAMILIES",
@@ -82,6 +93,7 @@ __all__ = [
     "Qwen36Renderer",
     "RawRenderer",
     "RendererChoice",
+    "automatic_renderer",
     "config_from_name",
     "config_of",
     "create_renderer",
@@ -119,12 +131,12 @@ FAMILIES: dict[str, type[Family]] = {
     "ngpt": NgptRenderer,
 }
 
-# The name in the known package: every renderer that can be asked for by name.
+# Every renderer that can be named; `RENDERER_REGISTRY` is its name in the `renderers` package.
 RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyType(
     {**FAMILIES, "default": DefaultRenderer, "template": DefaultRenderer}
 )
 
-# What says which renderer: a name, a config, or a config's fields.
+# How a renderer can be named: by its name, by a config, or by a config's fields.
 RendererChoice = str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig
 
 # Exact names only: a model of the same architecture may have another template, and a fine-tune often does.
@@ -178,15 +190,41 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "nemotron-3-ultra",
 }
 
-# Models with images that a family here takes, by modality.
+# `model_type` of config.json, by family. A local directory that has the name of a known model and another model_type is
+# another model, so its own chat template is used.
+MODEL_TYPES: dict[str, frozenset[str]] = {
+    "qwen2.5": frozenset({"qwen2"}),
+    "qwen3": frozenset({"qwen3", "qwen3_moe"}),
+    "qwen3-vl": frozenset({"qwen3_vl", "qwen3_vl_moe"}),
+    "qwen3.5": frozenset({"qwen3_5", "qwen3_5_moe"}),
+    "qwen3.6": frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_6", "qwen3_6_moe"}),
+    "deepseek-v3": frozenset({"deepseek_v3"}),
+    "glm-4.5": frozenset({"glm4_moe"}),
+    "glm-5": frozenset({"glm_moe_dsa", "glm4_moe_lite"}),
+    "glm-5.1": frozenset({"glm_moe_dsa"}),
+    "kimi-k2": frozenset({"kimi_k2", "deepseek_v3"}),
+    "kimi-k2.5": frozenset({"kimi_k25"}),
+    "llama-3": frozenset({"llama"}),
+    "gemma": frozenset({"gemma2", "gemma3", "gemma3_text"}),
+    "mistral": frozenset({"mistral"}),
+    "phi-4": frozenset({"phi3"}),
+    "phi-4-mini": frozenset({"phi3"}),
+    "laguna-xs.2": frozenset({"laguna"}),
+    "gpt-oss": frozenset({"gpt_oss"}),
+    "minimax-m2": frozenset({"minimax_m2", "minimax"}),
+    "nemotron-3": frozenset({"nemotron_h"}),
+    "nemotron-3-ultra": frozenset({"nemotron_h"}),
+}
+
+# "Qwen/Qwen3-8B" by "qwen3-8b": what a directory is called into which the model was copied.
+_HUB_NAMES = {name.partition("/")[2].casefold(): name for name in MODEL_RENDERER_MAP}
+
+# Models whose images a family can render, by modality.
 MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
     name: frozenset({"image"})
     for name, family in MODEL_RENDERER_MAP.items()
     if issubclass(FAMILIES[family], TakesImages)
 }
-
-# What a model's config.json has if it takes images.
-_VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
 
 
 def create_renderer(
@@ -200,65 +238,66 @@ def create_renderer(
     preserve_thinking_between_tool_calls: bool = False,
     processor: Any = None,
 ) -> Family | DefaultRenderer:
-    """A renderer for a tokenizer (document 003).
+    """A renderer for a tokenizer.
 
     Args:
         tokenizer: whatever `open_encoder` takes: a hub name, a directory, a tokenizer object, an encoder.
         renderer: "auto": the family of the tokenizer's exact hub name, else its own chat template; the name of a
             family; "template" (or "default"); or a config, or its fields. `None` is "auto".
-        config: the same under the name that the known package gives it.
+        config: the same argument under its name in the `renderers` package.
         tool_parser, reasoning_parser: how completions are read, for renderers by template.
         preserve_all_thinking, preserve_thinking_between_tool_calls: see `FamilyConfig`.
-        processor: of families with images, see `TakesImages`; or an `Images`, which says how many it keeps.
+        processor: the image processor of families with images, see `TakesImages`; or an `Images`, which sets the size
+            of its cache.
 
     Raises:
         UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for
-            them; a processor for a renderer that takes no images. TokenizerError, TemplateError: the
-            tokenizer cannot be used.
+            them; a processor for a renderer that takes no images.
+        TokenizerError, TemplateError: the tokenizer cannot be used.
     """
     config = _config(_one_of(renderer, config))
     encoder = open_encoder(tokenizer)
-    kept = {
+    preserve = {
         "preserve_all_thinking": preserve_all_thinking,
         "preserve_thinking_between_tool_calls": preserve_thinking_between_tool_calls,
     }
-    asked = {name: True for name, wanted in kept.items() if wanted}
+    preserve_options = {name: True for name, wanted in preserve.items() if wanted}
     if isinstance(config, AutoRendererConfig):
-        config = _resolved(config, encoder)
+        config = _resolve_auto(config, encoder)
     if processor is not None and not (config.name in FAMILIES and issubclass(FAMILIES[config.name], TakesImages)):
         with_images = ", ".join(name for name, family in FAMILIES.items() if issubclass(family, TakesImages))
         raise UsageError(
             f"{config.name} takes no images, so no processor; expected one of {with_images}, or leave it out"
         )
     if isinstance(config, DefaultRendererConfig):
-        if asked:
+        if preserve_options:
             raise UsageError(
-                f"{next(iter(asked))} needs a renderer by family; a chat template keeps what it keeps. Name a family "
-                f"({', '.join(FAMILIES)}) if the model is one"
+                f"{next(iter(preserve_options))} needs a renderer by family; a chat template itself decides what it "
+                f"keeps. Name a family ({', '.join(FAMILIES)}) if the model is one"
             )
         parsers = {"tool_parser": tool_parser, "reasoning_parser": reasoning_parser}
-        given = {name: parser for name, parser in parsers.items() if parser is not None}
-        return DefaultRenderer(encoder, config.model_copy(update=given))
+        named = {name: parser for name, parser in parsers.items() if parser is not None}
+        return DefaultRenderer(encoder, config.model_copy(update=named))
     if tool_parser or reasoning_parser:
         raise UsageError(f"{config.name} reads completions itself; tool_parser and reasoning_parser are for templates")
-    family, made = FAMILIES[config.name], config.model_copy(update=asked)
-    return family(encoder, made, processor=processor) if issubclass(family, TakesImages) else family(encoder, made)
+    family, config = FAMILIES[config.name], config.model_copy(update=preserve_options)
+    return family(encoder, config, processor=processor) if issubclass(family, TakesImages) else family(encoder, config)
 
 
 def _one_of(renderer: RendererChoice | None, config: RendererChoice | None) -> RendererChoice:
-    """What a caller gave under one of two names; "auto" for nothing.
+    """The value of an argument with two names; "auto" if neither is set.
 
     Raises:
-        UsageError: both are given.
+        UsageError: both are set.
     """
     if renderer is not None and config is not None:
         raise UsageError("found renderer and config; expected one of both: they are two names of one argument")
-    given = config if renderer is None else renderer
-    return "auto" if given is None else given
+    choice = config if renderer is None else renderer
+    return "auto" if choice is None else choice
 
 
 def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
-    """The config that a caller named, gave, or spelled out.
+    """The config of a name, of a config's fields, or of a config itself.
 
     Raises:
         UsageError: it is none of these.
@@ -274,69 +313,130 @@ def _config(renderer: object) -> FamilyConfig | DefaultRendererConfig:
     raise UsageError(f"renderer is {renderer!r}; expected a name ({', '.join(FAMILIES)}, auto, template) or a config")
 
 
-def _resolved(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConfig | DefaultRendererConfig:
-    """The config that "auto" stands for.
+def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConfig | DefaultRendererConfig:
+    """The config of "auto" for this tokenizer.
 
     Raises:
         UsageError: the model takes images, which its chat template alone cannot render.
     """
-    name = "ngpt" if encoder.engine == "sentencepiece" else MODEL_RENDERER_MAP.get(encoder.name)
-    if name != "ngpt" and Path(encoder.name).exists():
-        name = None  # a local directory that is called like a model may hold another template
+    name = "ngpt" if encoder.engine == "sentencepiece" else automatic_renderer(encoder.name, encoder.added_ids).renderer
     fields = auto.model_dump(exclude={"name"}, exclude_defaults=True)
-    if name is not None:
+    if name != "template":
         return config_of({"name": name, **fields})
     if fields:
         raise UsageError(
             f"{encoder.name}: no family is registered for this name, and a chat template has no {next(iter(fields))}; "
             "name a family"
         )
-    if takes_images(encoder.name):
-        raise UsageError(
-            f"{encoder.name} takes images, and no renderer is registered for it; its template alone would lose them. "
-            "Name a family that fits, or renderer='template' for conversations without images"
-        )
+    refuse_unknown_images(encoder.name)
     return DefaultRendererConfig()
 
 
-def takes_images(name: str) -> bool:
-    """A model's config.json says that it takes images; a name that is neither a path nor on the hub does not.
+def refuse_unknown_images(name: str) -> None:
+    """Refuse a model with images that has no registered renderer.
 
     Raises:
-        UsageError: the name is on the hub, and its config cannot be read.
+        UsageError: the model's config.json says that it takes images.
     """
-    path = Path(name)
-    folder = path.parent if path.is_file() else path
-    if not folder.is_dir():
-        return _takes_images_on_hub(name)
-    file = folder / "config.json"
-    return file.is_file() and _says_vision(file)
-
-
-def _says_vision(file: Path) -> bool:
-    try:
-        held = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
-    return isinstance(held, dict) and any(held.get(key) is not None for key in _VISION_KEYS)
-
-
-def _takes_images_on_hub(name: str) -> bool:
-    if name.count("/") != 1 or name.startswith(("/", ".")):
-        return False  # an object without a name, or one that was made in this process
-    check_library("huggingface_hub")
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return _says_vision(Path(hf_hub_download(name, "config.json")))
-    except EntryNotFoundError:
-        return False
-    except Exception as error:  # whatever the network does: httpx, requests and OS errors alike
+    if takes_images(name):
         raise UsageError(
-            f"{name}: whether this model takes images cannot be told ({type(error).__name__}: {error}); name the "
-            "renderer: a family, or 'template' for conversations without images"
-        ) from error
+            f"{name} takes images, and no renderer is registered for it; its template alone would lose them. "
+            "Name a family that fits, or renderer='template' for conversations without images"
+        )
+
+
+@dataclass(frozen=True)
+class AutomaticRenderer:
+    """What "auto" means for one tokenizer.
+
+    Attributes:
+        renderer: the name of a family, or "template".
+        reason: the evidence, as a phrase for one line of output.
+    """
+
+    renderer: str
+    reason: str
+
+
+def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | None = None) -> AutomaticRenderer:
+    """The renderer of a tokenizer for which none was named: the only place where this is decided.
+
+    A hub name must be an exact key of `MODEL_RENDERER_MAP`. A local directory must pass three checks, because a
+    directory that was copied and changed may hold another format; one that fails any of them is rendered by its own
+    chat template::
+
+        ~/models/Qwen3-8B/                     the name of a known model, also as models--Qwen--Qwen3-8B/snapshots/*
+            config.json     model_type qwen3   one of MODEL_TYPES["qwen3"]
+            tokenizer.json  <|im_start|> ...   has every control token of the family
+
+    Reads config.json and the added tokens of tokenizer.json, nothing else.
+
+    Args:
+        tokenizer: a directory, a file in it, or a hub name.
+        added_tokens: spellings of the tokenizer's added tokens, where it is loaded already.
+
+    Raises:
+        TokenizerError: config.json or tokenizer.json is not JSON.
+    """
+    path = Path(tokenizer).expanduser()
+    if not path.exists():
+        family = MODEL_RENDERER_MAP.get(str(tokenizer))
+        if family is None:
+            return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
+        return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it")
+    folder = path.parent if path.is_file() else path
+    if path.suffix == ".model" or ((folder / MODEL_NAME).is_file() and not (folder / TOKENIZER_NAME).is_file()):
+        return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
+    model = _model_of(folder)
+    if model is None:
+        return AutomaticRenderer("template", f"{folder.name or folder} is not the name of a known model")
+    family = MODEL_RENDERER_MAP[model]
+    model_type = _model_type(folder)
+    if model_type not in MODEL_TYPES[family]:
+        found = "no config.json says its model_type" if model_type is None else f"its model_type is {model_type!r}"
+        return AutomaticRenderer("template", f"named like {model}, but {found}")
+    added = _added_tokens(folder / TOKENIZER_NAME) if added_tokens is None else added_tokens
+    controls = [*FAMILIES[family].controls, *FAMILIES[family].stops[:1]]
+    missing = [text for text in controls if text not in added]
+    if missing:
+        return AutomaticRenderer("template", f"named like {model}, but its tokenizer has no {missing[0]}")
+    return AutomaticRenderer(family, f"named like {model}, model_type {model_type}, all control tokens of {family}")
+
+
+def _model_of(folder: Path) -> str | None:
+    """The known model whose name a directory has: its own name, or that of a snapshot in the hub's cache."""
+    resolved = folder.resolve()
+    if resolved.parent.name == "snapshots":  # models--Qwen--Qwen3-8B/snapshots/<commit>
+        name = resolved.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        return name if name in MODEL_RENDERER_MAP else None
+    return _HUB_NAMES.get(resolved.name.casefold())
+
+
+def _model_type(folder: Path) -> str | None:
+    file = folder / MODEL_CONFIG_NAME
+    value = parsed(file.read_bytes(), str(file)).get("model_type") if file.is_file() else None
+    return value if isinstance(value, str) else None
+
+
+_HEAD_BYTES = 1 << 20
+
+
+def _added_tokens(file: Path) -> set[str]:
+    """The spellings of a tokenizer.json's added tokens.
+
+    `tokenizers` writes them before the vocabulary, which is some hundred times as long, so the head is enough.
+    """
+    if not file.is_file():
+        return set()
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD_BYTES).decode("utf-8", "ignore")
+    try:
+        tokens, _ = json.JSONDecoder().raw_decode(head, head.index("[", head.index('"added_tokens"')))
+    except (ValueError, RecursionError):  # not in the head, or cut there
+        tokens = parsed(file.read_bytes(), str(file)).get("added_tokens")
+    if not isinstance(tokens, list):
+        return set()
+    return {str(token.get("content")) for token in tokens if isinstance(token, dict)}
 
 
 def create_renderer_pool(
@@ -351,15 +451,15 @@ def create_renderer_pool(
     preserve_thinking_between_tool_calls: bool = False,
     processor: Any = None,
 ) -> RendererPool:
-    """`size` renderers behind one, each with a tokenizer of its own; see `create_renderer`.
+    """A pool of `size` renderers, each with its own tokenizer; see `create_renderer`.
 
-    They share the processor, and what it made of the last images.
+    They share the processor and its cache of images.
     """
     chosen = _one_of(renderer, config)
-    shared = None if processor is None else Images.of(processor, CACHE_MOST)
+    shared = None if processor is None else Images.of(processor, CACHE_SIZE)
 
     def factory() -> Renderer:
-        source: Any = name_or_path if Path(name_or_path).exists() else load_tokenizer(name_or_path)
+        source: Any = name_or_path if Path(name_or_path).exists() else load_hf_tokenizer(name_or_path)
         return create_renderer(
             source,
             chosen,

@@ -1,16 +1,12 @@
-"""Builds on several processes and machines, and caches that live elsewhere.
+"""Builds on several processes and machines, and datasets at URLs. How it works and what it costs: docs/scale.md.
 
 ::
 
-    engine.py    the portions of a build, unit by unit: kept beside the output until it is complete
-    kept.py      the folder of finished units                units.py   one unit: written aside, committed by rename
-    local.py     runs units in processes of this machine     pool.py    those processes: watched, replaced
-    rays.py      runs them on a Ray cluster
-    options.py   what the command lines say of all this
+    executor.py       UnitExecutor: a build in units (builds.units), which survives a crash; LocalRunner
+    process_pool.py   the worker processes of LocalRunner: watched, replaced
+    ray_executor.py   RayRunner: units on a Ray cluster
     ---------------------------------------------------------------------------------------------------
-    publish.py   a finished directory -> a URL, manifest last             locks.py   one publisher at a time
-    uploads.py   one file -> a store                      parts.py   to S3, part by part, going on where it was cut off
-    fetch.py     a URL -> a local directory that readers open, evicted by size when room is short
-
-Why units, and what it takes to build very much: `docs/scale.md`.
+    publish.py        a finished directory -> a URL, manifest last, one publisher at a time
+    uploads.py        one file -> a store; to S3 part by part, continuing where it was cut off
+    fetch.py          a URL -> a local directory that readers open, evicted by size
 """

@@ -1,11 +1,12 @@
-"""Remote caches and episodes on the local disk, as readers open them; the least recently used go when room is short.
+"""`ReadCache`: a local directory of fetched datasets; the least recently used are evicted when space runs out.
 
 ::
 
     folder/chats-3f2a9c41d0b7e852/    a dataset, complete when its manifest is there
     folder/chats-3f2a9c41d0b7e852.lock
 
-Each dataset is named by its manifest's hash, so a dataset that was replaced at its URL is another one here.
+An entry is named by the hash of its manifest, so a dataset that was replaced at its URL becomes a new entry. Nothing in
+a fetched manifest is trusted, see `storage.manifests.check_file_names`.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from niels_gpt import ranges
-from niels_gpt.checksums import file_record
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors, without_passwords
-from niels_gpt.files import HashedWriter, sync_directory, write_atomic
-from niels_gpt.manifests import Manifest, check_keys, check_listed, check_seal, read_manifest
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
 from niels_gpt.scale.publish import MANIFEST_NAMES
-from niels_gpt.scale.units import forget
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import HashedWriter, sync_directory, write_atomic
+from niels_gpt.storage.manifests import Manifest, check_file_records, check_keys, check_manifest_hash, read_manifest
+from niels_gpt.storage.remote import READ_BYTES, file_system, remote_errors, size_at
+from niels_gpt.storage.staging import rename_and_delete
 
-MAX_BYTES = 100 << 30
+MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed
 MOST_MANIFEST_BYTES = 512 << 20
 MOST_NAME = 100  # characters of an entry's name that come from the URL
 ENTRY = r"(?s).+-[0-9a-f]{16}"
-TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `forget` names it
+TRASH = rf"{ENTRY}\.[0-9a-f]{{32}}\.trash"  # as `rename_and_delete` names it
 
 
 class ReadCache:
     """A directory of datasets fetched from elsewhere, of at most `max_bytes`.
 
-    Several processes may share it: two that want the same dataset fetch it once. What is mapped stays readable when it
-    is evicted; the system frees it after the last reader.
+    Several processes may share it: if two open the same dataset, it is fetched once. Files that a reader has mapped
+        stay
+    readable after an eviction; the system frees them after the last reader.
 
     Raises:
-        UsageError: no room at all.
+        UsageError: `max_bytes` out of range.
     """
 
     def __init__(self, folder: str | Path, *, max_bytes: int = MAX_BYTES, progress: Progress = SILENT) -> None:
@@ -55,10 +57,10 @@ class ReadCache:
     def open(self, url: str) -> Path:
         """The local directory of the dataset at `url`, complete and with every file's checksum checked.
 
-        A fetch that was cut off goes on with the files that are missing.
+        A fetch that was cut off continues with the files that are missing.
 
         Raises:
-            CacheError: no finished dataset there. UsageError: larger than the whole cache.
+            CacheError: no finished dataset at `url`. UsageError: it is larger than `max_bytes`.
             StorageError: network or disk refused, or a file arrived damaged. MissingExtra: no fsspec, or no s3fs.
         """
         fs, root = file_system(url)
@@ -70,7 +72,7 @@ class ReadCache:
             _refuse_links(place)
             if not (place / name).is_file():
                 self._fetch(fs, root, place, name, data)
-            now = time.time_ns()  # finer than what the system notes by itself
+            now = time.time_ns()  # the time of last use; the file system's own resolution is coarser
             os.utime(place / name, ns=(now, now))
         return place
 
@@ -88,28 +90,28 @@ class ReadCache:
 
     def _make_room(self, needed: int, place: Path) -> None:
         """Evict datasets, the least recently used first, until `needed` bytes fit."""
-        for trash in self._named(TRASH):  # what a killed process had begun to delete
+        for trash in self._named(TRASH):  # of processes that were killed while deleting
             shutil.rmtree(trash, ignore_errors=True)
         if needed > self._max_bytes:
             raise UsageError(
-                f"{place.name} has {needed:,} bytes, the cache {self.folder} room for {self._max_bytes:,}; allow more "
-                "(max_bytes=, --max-bytes)"
+                f"{place.name} has {needed:,} bytes, more than the {self._max_bytes:,} of the cache {self.folder}; "
+                "allow more (max_bytes=, --max-bytes)"
             )
         others = [entry for entry in self._entries() if entry != place]
-        held = {entry: _bytes_below(entry) for entry in others}
+        sizes = {entry: _bytes_below(entry) for entry in others}
         for entry in sorted(others, key=_last_use):
-            if sum(held.values()) + needed <= self._max_bytes:
+            if sum(sizes.values()) + needed <= self._max_bytes:
                 return
             with _locked(entry, wait=False) as free:
-                if free:  # else somebody is fetching it right now
-                    self._progress.note(f"{entry}: evicted, {held.pop(entry):,} bytes")
-                    forget(entry)
+                if free:  # else a process is fetching it right now
+                    self._progress.note(f"{entry}: evicted, {sizes.pop(entry):,} bytes")
+                    rename_and_delete(entry)
 
     def _entries(self) -> list[Path]:
         return [path for path in self._named(ENTRY) if _lock_path(path).is_file()]
 
     def _named(self, pattern: str) -> list[Path]:
-        """Directories of ours; a person may have put others here, which are never touched."""
+        """Directories with names as this class gives them; others that are here are never touched."""
         found = (path for path in self.folder.iterdir() if re.fullmatch(pattern, path.name))
         return sorted(path for path in found if path.is_dir() and not path.is_symlink())
 
@@ -121,9 +123,10 @@ def _plain_name(root: str) -> str:
 
 
 def _refuse_links(place: Path) -> None:
-    """Raise `CacheError` for a link in an entry or in its place: we make none, and would read or write through it.
+    """Raise `CacheError` for a link as an entry or inside it. We make none, and would read or write through it.
 
-    Who can write to the directory at the same moment can still deceive; the read cache belongs to its users.
+    This does not protect against a user who changes the directory at the same moment: the read cache must belong to its
+    users.
     """
     below = [Path(where, name) for where, folders, files in os.walk(place) for name in folders + files]
     for path in (place, *below):
@@ -142,21 +145,23 @@ def _remote_manifest(fs: Any, root: str, url: str) -> tuple[str, bytes]:
         if size is not None:
             with remote_errors("reading", f"{url}/{name}"), fs.open(f"{root}/{name}", "rb", cache_type="none") as file:
                 return name, bytes(file.read(MOST_MANIFEST_BYTES))
-    raise CacheError(f"{url}: neither {' nor '.join(MANIFEST_NAMES)} there, so this is no finished dataset; publish it")
+    raise CacheError(
+        f"{url}: neither {' nor '.join(MANIFEST_NAMES)} exists, so this is not a finished dataset; publish it"
+    )
 
 
 def _files_of(manifest: Path, where: Path) -> Manifest:
-    """What a manifest from elsewhere lists; nothing in it is trusted."""
+    """The checked list of files of a fetched manifest, which is not trusted."""
     found = read_manifest(manifest)
     check_keys(where, found, ["files"], "manifest")
-    check_listed(where, found)
-    check_seal(where, found)
+    check_file_records(where, found)
+    check_manifest_hash(where, found)
     return dict(found["files"])
 
 
 def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progress) -> None:
     if file.is_file() and file_record(file).sha256 == record["sha256"]:
-        return  # fetched by a run that was cut off
+        return  # fetched before, by a run that was cut off
     progress.begin(file.name, total=record["bytes"], unit="bytes")
     aside = file.with_name(f".{file.name}.part")
     with storage_errors("writing", file):
@@ -169,7 +174,7 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
                 writer.write(chunk)
                 progress.advance(len(chunk))
         if writer.close().sha256 != record["sha256"]:
-            raise StorageError(f"{path}: not what its manifest says (sha256 differs); publish it again")
+            raise StorageError(f"{path}: differs from its manifest (sha256); publish it again")
         with storage_errors("renaming into place", file):
             aside.replace(file)
             sync_directory(file.parent)
@@ -179,11 +184,11 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
 
 
 def _at_most(source: Any, size: int, path: str) -> Iterator[bytes]:
-    """The bytes of a file; raises `StorageError` as soon as it has more than its manifest says, so no disk fills up."""
+    """The bytes of a file; `StorageError` as soon as there are more than `size`, before the disk fills up."""
     left = size
     while chunk := source.read(min(READ_BYTES, left + 1)):
         if len(chunk) > left:
-            raise StorageError(f"{path}: more than the {size:,} bytes that its manifest says; publish it again")
+            raise StorageError(f"{path}: more than the {size:,} bytes of its manifest; publish it again")
         left -= len(chunk)
         yield chunk
 
@@ -196,7 +201,7 @@ def _opened(fs: Any, path: str) -> Any:
 
 
 def _last_use(entry: Path) -> int:
-    """When an entry was last opened, by this machine's clock; 0 if it was never complete."""
+    """When an entry was last opened, in nanoseconds; 0 if it was never complete."""
     return max(status.st_mtime_ns if (status := _status(entry / name)) else 0 for name in MANIFEST_NAMES)
 
 
@@ -206,7 +211,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """`None` if it is not there, or no more: other processes fetch and evict at the same time."""
+    """`None` if the file does not exist: other processes fetch and evict at the same time."""
     with suppress(FileNotFoundError):
         return path.stat()
     return None
@@ -218,12 +223,12 @@ def _lock_path(place: Path) -> Path:
 
 @contextmanager
 def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of an entry, which ends with the process; false if it is taken and we do not wait."""
+    """Hold the lock of an entry for the block; yields false if it is taken and `wait` is false."""
     path = _lock_path(place)
     if path.is_symlink():
         raise _planted(path)
     with storage_errors("locking", path):
-        # Not cut to nothing, and no link is followed: it could point at any file of the user.
+        # No O_TRUNC, and links are not followed: one could point to any file of the user.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         yield _flock(descriptor, wait)
@@ -241,6 +246,5 @@ def _flock(descriptor: int, wait: bool) -> bool:
 
 def _planted(path: Path) -> CacheError:
     return CacheError(
-        f"{path}: a link in the read cache, which holds none; somebody else made it. Remove it, or fetch to another "
-        "directory (--to)"
+        f"{path}: a link in the read cache, which never has links. Remove it, or fetch to another directory (--to)"
     )

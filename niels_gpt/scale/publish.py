@@ -1,39 +1,65 @@
-"""A finished cache or episodes dataset -> a URL: each file checked after it has arrived, the manifest last.
+"""`publish`: upload a finished cache or episodes dataset to a URL.
 
-A reader that finds the manifest finds everything. An upload that was cut off goes on: what is there under its name with
-the right checksum is left as it is, and on S3 so are the parts of a file that arrived (`parts.py`).
+::
+
+    lock the remote directory  ->  send each file, read it back, compare its sha256  ->  manifest last  ->  unlock
+
+A reader that finds the manifest finds everything. An upload that was cut off continues: files that arrived whole are
+skipped, and on S3 so are the parts of a file that arrived (`uploads.MultipartUploader`).
+
+The lock is a small file beside the data that names the publishing process. Clocks of two machines may differ, so no
+time is ever compared: a lock is stale if its process is known to be dead. That is known only of processes of this
+    machine; for
+another machine the caller has to decide (`break_lock`).
 """
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
-from niels_gpt.errors import CacheError, Mismatch, StorageError, without_passwords
-from niels_gpt.manifests import Manifest
+from niels_gpt.errors import CacheError, Mismatch, OutputExists, StorageError, without_passwords
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.remote import READ_BYTES, file_system, remote_errors, size_at
-from niels_gpt.scale.locks import publishing_lock, remove_dead_lock
-from niels_gpt.scale.parts import PartUploads
-from niels_gpt.scale.uploads import PART_BYTES, Outgoing, Renames, Streams, Uploader, is_local, put_small
+from niels_gpt.scale.uploads import (
+    PART_BYTES,
+    MultipartUploader,
+    OutgoingFile,
+    RenameUploader,
+    StreamUploader,
+    Uploader,
+    create_small,
+    is_local,
+    put_small,
+)
+from niels_gpt.storage.files import json_bytes
+from niels_gpt.storage.manifests import Manifest
+from niels_gpt.storage.remote import READ_BYTES, file_system, remote_errors, size_at
 
-MANIFEST_NAMES = (META_NAME, MANIFEST_NAME)
+MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
+LOCK_NAME: Final = ".publishing.json"
 
 
 @dataclass(frozen=True)
 class Published:
-    """What a publication did.
+    """What `publish` did.
 
     Attributes:
-        files: how many the dataset has, its manifest included.
-        uploaded, skipped: how many were sent, and how many were there already.
-        uploaded_bytes: of the files that were sent, what this run sent.
-        resumed_bytes: of the same files, what an earlier run had sent before it was cut off.
+        files: number of files of the dataset, with the manifest.
+        uploaded, skipped: number of files that were sent, and that had arrived before.
+        uploaded_bytes: bytes that this run sent.
+        resumed_bytes: bytes of the uploaded files that an earlier run had sent before it was cut off.
     """
 
     files: int
@@ -56,34 +82,37 @@ def publish(
 
     Args:
         url: the directory to create, `s3://bucket/episodes/chats`.
-        overwrite: replace another dataset there; it is gone as soon as this begins.
-        break_lock: another machine's publisher is surely dead.
-        part_bytes: size of a part of a multipart upload; files over 10 000 times this have larger ones.
+        overwrite: replace another dataset there; its manifest is deleted first.
+        break_lock: ignore the lock of another machine's publisher, because it is known to be dead.
+        part_bytes: size of a part of a multipart upload, in bytes; larger for files that would have more than 10 000
+            parts.
 
     Raises:
         CacheError: `folder` is not a finished dataset, or damaged. Mismatch: another dataset is at `url`.
-        OutputExists: somebody else is publishing there. StorageError: the store refused, or a file arrived damaged.
+        OutputExists: another publisher is at work there. StorageError: the store refused, or a file arrived damaged.
         MissingExtra: no fsspec, or no s3fs.
     """
     folder = Path(folder)
     name, manifest = find_manifest(folder)
     data = (folder / name).read_bytes()
     fs, root = file_system(url)
-    if is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
+    if has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
         remove_dead_lock(fs, root)
         progress.note(f"{without_passwords(url)}: already published, nothing to do")
-        there = len(manifest["files"]) + 1
-        return Published(files=there, uploaded=0, skipped=there)
+        files = len(manifest["files"]) + 1
+        return Published(files=files, uploaded=0, skipped=files)
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
         uploader = _uploader(fs, part_bytes, progress)
         sent = [
-            _send(fs, uploader, Outgoing(folder / file, record["bytes"], record["sha256"]), f"{root}/{file}", progress)
+            _send(
+                fs, uploader, OutgoingFile(folder / file, record["bytes"], record["sha256"]), f"{root}/{file}", progress
+            )
             for file, record in manifest["files"].items()
         ]
         with remote_errors("writing", f"{url}/{name}"):
             put_small(fs, f"{root}/{name}", data)
-        if not is_there(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
+        if not has_file(fs, f"{root}/{name}", len(data), sha256(data).hexdigest()):
             raise StorageError(f"{url}/{name}: arrived damaged; run the same command again")
     done = [each for each in sent if each is not None]
     return Published(
@@ -96,7 +125,7 @@ def publish(
 
 
 def find_manifest(folder: Path) -> tuple[str, Manifest]:
-    """The name and contents of the manifest of a finished dataset, all files checked for their size.
+    """The name and contents of the manifest of a finished dataset; the sizes of all files are checked.
 
     Raises:
         CacheError: there is none, or a file is missing.
@@ -105,8 +134,8 @@ def find_manifest(folder: Path) -> tuple[str, Manifest]:
         meta = open_meta(folder)
         if not has_checksums(meta):
             raise CacheError(
-                f"{folder / META_NAME}: written by another program, without checksums by which an upload could be "
-                "checked; build the cache with niels_gpt to publish it"
+                f"{folder / META_NAME}: written by another program, without the checksums that a publication "
+                "compares; build the cache with niels_gpt to publish it"
             )
         return META_NAME, meta
     if manifest := open_manifest(folder):
@@ -128,33 +157,33 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
 
 def _uploader(fs: Any, part_bytes: int, progress: Progress) -> Uploader:
     if "s3" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol):
-        return PartUploads(fs, part_bytes, progress)
-    return Renames(progress) if is_local(fs) else Streams(fs, part_bytes, progress)
+        return MultipartUploader(fs, part_bytes, progress)
+    return RenameUploader(progress) if is_local(fs) else StreamUploader(fs, part_bytes, progress)
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """What became of one file: bytes that this run sent, and that an earlier one had sent."""
+    """An uploaded file: bytes that this run sent, and that an earlier run had sent."""
 
     now: int
     before: int
 
 
-def _send(fs: Any, uploader: Uploader, out: Outgoing, path: str, progress: Progress) -> _Sent | None:
-    """Upload a file, unless it is there already (`None`)."""
+def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: Progress) -> _Sent | None:
+    """Upload a file and check it; `None` if it had arrived before."""
     progress.begin(out.file.name, total=out.size, unit="bytes")
-    if is_there(fs, path, out.size, out.sha256):
-        progress.note(f"{without_passwords(path)}: there already")
+    if has_file(fs, path, out.size, out.sha256):
+        progress.note(f"{without_passwords(path)}: exists already")
         return None
     with remote_errors("writing", path):
         before = uploader.send(out, path)
-    if not is_there(fs, path, out.size, out.sha256):
-        raise StorageError(f"{path}: arrived damaged; run the same command again: it goes on with this file")
+    if not has_file(fs, path, out.size, out.sha256):
+        raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
     return _Sent(out.size - before, before)
 
 
-def is_there(fs: Any, path: str, size: int, wanted: str) -> bool:
-    """Is a file of this size and sha256 there? Asked by name, and read as a whole if the size is right."""
+def has_file(fs: Any, path: str, size: int, wanted: str) -> bool:
+    """Whether a file of this size and sha256 is at `path`. If the size is right, the whole file is read back."""
     if size_at(fs, path) != size:
         return False
     seen = sha256()
@@ -162,3 +191,107 @@ def is_there(fs: Any, path: str, size: int, wanted: str) -> bool:
         while chunk := file.read(READ_BYTES):
             seen.update(chunk)
     return seen.hexdigest() == wanted
+
+
+def remove_dead_lock(fs: Any, root: str) -> None:
+    """Delete the lock of a publisher that was killed after everything had arrived.
+
+    Raises:
+        StorageError: see `remote_errors`.
+    """
+    path = f"{root}/{LOCK_NAME}"
+    with remote_errors("unlocking", root), suppress(FileNotFoundError):
+        if _is_dead(_read(fs, path)):
+            fs.rm_file(path)
+
+
+@contextmanager
+def publishing_lock(fs: Any, root: str, *, break_lock: bool, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a remote directory for the block.
+
+    Raises:
+        OutputExists: another publisher is at work there, or died on another machine. StorageError: see `remote_errors`.
+    """
+    path, mine = f"{root}/{LOCK_NAME}", _holder()
+    with remote_errors("locking", root):
+        if not _create(fs, path, mine):
+            _free(fs, path, break_lock, progress)
+            if not _create(fs, path, mine):
+                raise OutputExists(_busy(path, _read(fs, path)))
+        if _read(fs, path).get("token") != mine["token"]:  # the store let both create it: the last writer has the lock
+            raise OutputExists(_busy(path, _read(fs, path)))
+    try:
+        yield
+    finally:
+        with (
+            remote_errors("unlocking", root),
+            suppress(FileNotFoundError),
+        ):  # the lock was broken just now
+            if _read(fs, path).get("token") == mine["token"]:
+                fs.rm_file(path)
+
+
+def _create(fs: Any, path: str, holder: dict[str, Any]) -> bool:
+    """Create the lock; False if it exists. Without conditional writes a store is asked first, which leaves a gap."""
+    return not fs.exists(path) and create_small(fs, path, json_bytes(holder))
+
+
+def _read(fs: Any, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(fs.cat_file(path))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _free(fs: Any, path: str, break_lock: bool, progress: Progress) -> None:
+    holder = _read(fs, path)
+    if not break_lock and not _is_dead(holder):
+        raise OutputExists(_busy(path, holder))
+    why = "as asked" if break_lock else "it is dead"
+    progress.note(f"{without_passwords(path)}: the lock of {_name(holder)} is removed; {why}")
+    with suppress(FileNotFoundError):
+        fs.rm_file(path)
+
+
+def _busy(path: str, holder: dict[str, Any]) -> str:
+    return (
+        f"{path}: {_name(holder)} has been publishing here since {holder.get('since', 'an unknown time')} (by its "
+        "clock); wait for it, or if it is certainly dead, pass --break-lock (break_lock=True)"
+    )
+
+
+def _name(holder: dict[str, Any]) -> str:
+    return f"process {holder.get('pid', '?')} on {holder.get('host', 'an unknown machine')}"
+
+
+def _holder() -> dict[str, Any]:
+    return {
+        "token": uuid.uuid4().hex,
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    """Whether the lock is of a dead process of this machine: the machine rebooted, or the pid is free or reused."""
+    if holder.get("host") != socket.gethostname() or not holder.get("boot"):
+        return False
+    return bool(holder["boot"] != _boot() or _started(holder["pid"]) != holder["started"])
+
+
+def _boot() -> str:
+    """The id of the running system, new with every boot; containers of one host share it."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
+
+
+def _started(pid: int) -> str:
+    """The start time of a process, in ticks since the boot; empty if there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""

@@ -1,4 +1,4 @@
-"""Nulls that Arrow invented, dropped from rows that came through it (parquet, `datasets`, the hub).
+"""Drops the nulls that Arrow adds to rows that are read through it (parquet, `datasets`, the hub).
 
 A column of structs has one schema, so every row gets the keys of all rows, with null where it has none itself::
 
@@ -7,10 +7,12 @@ A column of structs has one schema, so every row gets the keys of all rows, with
                "query": null,                  "query": "tea",
                "limit": null}                  "limit": 5}
 
-A null and an absent key cannot be told apart any more. So a null among the arguments of a call is dropped unless the
-tool's own JSON schema names the parameter and allows null there; that null stays, because the data may mean it. From
-declarations of tools nulls are dropped except a `default` or `const` of a schema that allows null. Items of lists stay:
-Arrow invents none. JSON text is not touched, so arguments and tools that are stored as text keep what they say.
+An added null cannot be distinguished from one that was written. The rule is:
+
+* among the arguments of a call, a null is dropped unless the tool's own JSON schema names the parameter and allows
+null; * in declarations of tools, nulls are dropped, except a `default` or `const` of a schema that allows null;
+* items of lists stay, because Arrow adds none there; JSON text is not changed, so nulls in arguments or tools that are
+  stored as text stay, too.
 """
 
 from __future__ import annotations
@@ -27,90 +29,90 @@ _DEEPEST: Final = 32  # schemas nested deeper are not looked into
 
 
 def without_arrow_nulls(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """A row of conversations without the nulls that Arrow invented in its calls and tools.
+    """A row of conversations without the nulls that Arrow added to its calls and tools.
 
     Args:
-        row: a row as `datasets` or pyarrow hands it out: `messages` (or `conversations`, `prompt`, `completion`), and
+        row: a row as `datasets` or pyarrow returns it: `messages` (or `conversations`, `prompt`, `completion`), and
             `tools` beside them. It is not changed.
 
     Returns:
         The row, and how many nulls were dropped from arguments and declarations of tools.
     """
-    door = _Door()
-    made = dict(row)
+    nulls = _NullFilter()
+    result = dict(row)
     tools = row.get("tools")
     if isinstance(tools, list):
-        made["tools"] = tools = [door.declaration(tool) for tool in tools]
-    door.schemas = _parameters(tools)
+        result["tools"] = tools = [nulls.declaration(tool) for tool in tools]
+    nulls.schemas = _parameters(tools)
     for key in _CHATS:
         if isinstance(row.get(key), list):
-            made[key] = [door.message(message) for message in row[key]]
-    return made, door.dropped
+            result[key] = [nulls.message(message) for message in row[key]]
+    return result, nulls.dropped
 
 
-class _Door:
-    """Drops nulls and counts them."""
+class _NullFilter:
+    """Drops nulls and counts them; `schemas` are the parameter schemas of the row's tools, by name."""
 
     def __init__(self) -> None:
         self.dropped = 0
         self.schemas: dict[str, Any] = {}
 
-    def declaration(self, held: Any) -> Any:
+    def declaration(self, node: Any) -> Any:
         """A tool, or a part of its schema, without nulls."""
-        if isinstance(held, list):
-            return [self.declaration(one) for one in held]
-        if not isinstance(held, Mapping):
-            return held
-        made: dict[str, Any] = {}
-        for key, value in held.items():
+        if isinstance(node, list):
+            return [self.declaration(one) for one in node]
+        if not isinstance(node, Mapping):
+            return node
+        result: dict[str, Any] = {}
+        for key, value in node.items():
             if value is None:
-                if key in ("default", "const") and _allows_null(_without(held, key), {}):
-                    made[key] = None
+                if key in ("default", "const") and _allows_null(_without(node, key), {}):
+                    result[key] = None
                 else:
                     self.dropped += 1
             elif key in _NAMED and isinstance(value, Mapping):
-                made[key] = {name: self.declaration(schema) for name, schema in value.items() if schema is not None}
-                self.dropped += len(value) - len(made[key])
+                result[key] = {name: self.declaration(schema) for name, schema in value.items() if schema is not None}
+                self.dropped += len(value) - len(result[key])
             elif key in _DATA:
-                made[key] = self.value(value, held, held)
+                result[key] = self.value(value, node, node)
             else:
-                made[key] = self.declaration(value)
-        return made
+                result[key] = self.declaration(value)
+        return result
 
-    def message(self, held: Any) -> Any:
+    def message(self, node: Any) -> Any:
         """A message, whose own keys may hold null (`normalise` drops those), without the nulls inside its values."""
-        if not isinstance(held, Mapping):
-            return held
-        return {key: value if value is None else self.inside(value) for key, value in held.items()}
+        if not isinstance(node, Mapping):
+            return node
+        return {key: value if value is None else self.inside(value) for key, value in node.items()}
 
-    def inside(self, held: Any) -> Any:
-        """A part of a message: content parts, calls, and whatever else it keeps."""
-        if isinstance(held, list):
-            return [self.inside(one) for one in held]
-        if not isinstance(held, Mapping):
-            return held
-        made = {key: self.inside(value) for key, value in held.items() if value is not None and key != "arguments"}
-        if held.get("arguments") is None:
-            return made
-        schema = self.schemas.get(held["name"]) if isinstance(held.get("name"), str) else None
-        made["arguments"] = self.value(held["arguments"], schema, schema)
-        return {key: made[key] for key in held if key in made}  # in the order of the row
+    def inside(self, node: Any) -> Any:
+        """A part of a message: content parts, calls and anything else."""
+        if isinstance(node, list):
+            return [self.inside(one) for one in node]
+        if not isinstance(node, Mapping):
+            return node
+        result = {key: self.inside(value) for key, value in node.items() if value is not None and key != "arguments"}
+        if node.get("arguments") is None:
+            return result
+        schema = self.schemas.get(node["name"]) if isinstance(node.get("name"), str) else None
+        result["arguments"] = self.value(node["arguments"], schema, schema)
+        return {key: result[key] for key in node if key in result}  # in the order of the row
 
-    def value(self, held: Any, schema: Any, root: Any) -> Any:
-        """Data that a schema describes; where it names no such key, a null has no place."""
-        if isinstance(held, list):
+    def value(self, node: Any, schema: Any, root: Any) -> Any:
+        """Data described by a schema; a null under a key that the schema does not name is dropped."""
+        if isinstance(node, list):
             items = _inner(schema, root, "items")
-            return [self.value(one, items.get("") if items else None, root) for one in held]
-        if not isinstance(held, Mapping):
-            return held
-        named, made = _inner(schema, root, "properties"), {}
-        for key, value in held.items():
+            return [self.value(one, items.get("") if items else None, root) for one in node]
+        if not isinstance(node, Mapping):
+            return node
+        named, result = _inner(schema, root, "properties"), {}
+        for key, value in node.items():
             own = named.get(key, named.get(""))
             if value is None and (own is None or not _allows_null(own, root)):
                 self.dropped += 1
             else:
-                made[key] = self.value(value, own, root)
-        return made
+                result[key] = self.value(value, own, root)
+        return result
 
 
 def _parameters(tools: Any) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def _parameters(tools: Any) -> dict[str, Any]:
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
-        except (ValueError, RecursionError):  # reading the row says so
+        except (ValueError, RecursionError):  # reported when the row is read
             tools = None
     found = {}
     for tool in tools if isinstance(tools, list) else ():
@@ -129,28 +131,28 @@ def _parameters(tools: Any) -> dict[str, Any]:
 
 
 def _inner(schema: Any, root: Any, what: str) -> dict[str, Any]:
-    """The schemas inside an object's or a list's schema, by key; "" is that of all keys without their own."""
+    """The schemas of an object's properties or a list's items, by key; "" is the schema of all other keys."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
     waiting = [schema]
-    while waiting:  # what a schema says itself comes before what its branches say
-        held = waiting.pop()
-        if not isinstance(held, Mapping) or id(held) in seen:
+    while waiting:  # a schema's own entries take precedence over those of its branches
+        node = waiting.pop()
+        if not isinstance(node, Mapping) or id(node) in seen:
             continue
-        seen.add(id(held))
-        waiting += [_referred(held, root), *(branch for key in _BRANCHES for branch in _listed(held.get(key)))]
-        rest = held.get("additionalProperties" if what == "properties" else "items")
-        properties = held.get("properties") if what == "properties" else None
+        seen.add(id(node))
+        waiting += [_referred(node, root), *(branch for key in _BRANCHES for branch in _listed(node.get(key)))]
+        rest = node.get("additionalProperties" if what == "properties" else "items")
+        properties = node.get("properties") if what == "properties" else None
         own = dict(properties) if isinstance(properties, Mapping) else {}
         found = own | ({"": rest} if isinstance(rest, Mapping) else {}) | found
     return found
 
 
 def _allows_null(schema: Any, root: Any, known: dict[int, bool] | None = None, depth: int = 0) -> bool:
-    """A schema takes null; so does one that does not say of which type its values are.
+    """Whether a schema allows null. One that does not restrict the type allows it.
 
     Args:
-        known: what was found of other schemas, by their place in memory; a schema that refers to itself is open.
+        known: results for other schemas, by `id`. A schema that refers to itself counts as allowing null meanwhile.
     """
     if not isinstance(schema, Mapping) or depth > _DEEPEST:
         return schema is not False
@@ -160,7 +162,7 @@ def _allows_null(schema: Any, root: Any, known: dict[int, bool] | None = None, d
         branches = {key: _listed(schema.get(key)) for key in ("anyOf", "oneOf")}
         needed = [*_listed(schema.get("allOf")), *([_referred(schema, root)] if "$ref" in schema else [])]
         known[id(schema)] = schema.get("nullable") is True or (
-            _own_words_allow_null(schema)
+            _own_entries_allow_null(schema)
             and all(_allows_null(one, root, known, depth + 1) for one in needed)
             and all(
                 any(_allows_null(one, root, known, depth + 1) for one in each) for each in branches.values() if each
@@ -169,7 +171,7 @@ def _allows_null(schema: Any, root: Any, known: dict[int, bool] | None = None, d
     return known[id(schema)]
 
 
-def _own_words_allow_null(schema: Mapping[str, Any]) -> bool:
+def _own_entries_allow_null(schema: Mapping[str, Any]) -> bool:
     kinds, enum = schema.get("type"), schema.get("enum")
     if kinds is not None and "null" not in _listed(kinds):
         return False
@@ -179,7 +181,7 @@ def _own_words_allow_null(schema: Mapping[str, Any]) -> bool:
 
 
 def _referred(schema: Mapping[str, Any], root: Any) -> Any:
-    """What a `$ref` within the same schema (`#/$defs/name`) means; `None` without one."""
+    """The schema that a `$ref` within the same document (`#/$defs/name`) names; `None` without one."""
     target = schema.get("$ref")
     if not isinstance(target, str) or not target.startswith("#"):
         return None
@@ -189,9 +191,9 @@ def _referred(schema: Mapping[str, Any], root: Any) -> Any:
     return found
 
 
-def _listed(held: Any) -> list[Any]:
-    return held if isinstance(held, list) else [] if held is None else [held]
+def _listed(node: Any) -> list[Any]:
+    return node if isinstance(node, list) else [] if node is None else [node]
 
 
-def _without(held: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in held.items() if name != key}
+def _without(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name != key}

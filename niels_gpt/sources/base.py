@@ -1,4 +1,4 @@
-"""What a source is: something with a name, a revision and a fingerprint that yields rows in a fixed order."""
+"""What a source is: rows in a fixed order, with a name, a revision and a fingerprint."""
 
 from __future__ import annotations
 
@@ -7,34 +7,66 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import Conversation
+from niels_gpt.sources.inputs import Document, Rejected
+
+if TYPE_CHECKING:
+    from niels_gpt.sources.hub import HubDataset
+
+SHUFFLE_BUFFER = 10_000  # documents
 
 Row = TypeVar("Row", Document, Conversation)
 
 
 @dataclass
-class ReadCount:
-    """How many of how many pieces (rows, files) a source has read."""
+class ReadProgress:
+    """How many items (rows, files) a source has read, of how many."""
 
     done: int = 0
     total: int = 0
 
-    def share(self) -> float | None:
-        """Done of total, at most 1; `None` while either is 0."""
+    def fraction(self) -> float | None:
+        """`done / total`, at most 1; `None` while either is 0."""
         return min(1.0, self.done / self.total) if self.done and self.total else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """The options of named sources (see `registry`); each source uses those it knows.
+
+    Attributes:
+        dataset: for hub sources: another data set than the source's own.
+        folder: for `RoamNotes`: the folder of notes.
+        seed, shuffle_buffer: for sources that shuffle while they stream.
+        english_only, max_messages: for `OpenAssistant`.
+    """
+
+    dataset: HubDataset | None = None
+    folder: Path = Path("data/roam")
+    seed: int = 42
+    shuffle_buffer: int = SHUFFLE_BUFFER
+    english_only: bool = True
+    max_messages: int | None = None
 
 
 class Source(ABC, Generic[Row]):
     """Yields documents or conversations; the same `config()` means the same rows in the same order.
 
     Attributes:
-        streaming: rows come over the network while they are used, so the order depends on the remote side too.
+        streaming: rows are read over the network during a build, so their order also depends on the remote side.
+        unbounded: there is more data than a build can use, so builds need token budgets.
     """
 
     streaming: ClassVar[bool] = False
+    unbounded: ClassVar[bool] = False
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """The source with those of the options that it knows."""
+        return cls()
 
     @property
     @abstractmethod
@@ -44,26 +76,26 @@ class Source(ABC, Generic[Row]):
     @property
     @abstractmethod
     def revision(self) -> str | None:
-        """The exact version of the data: a commit, or `None` where the fingerprint of the files says it."""
+        """The exact version of the data: a commit; `None` for files, which `config` identifies by their hashes."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """All that decides which rows come, as caches record it; may read files or ask the hub."""
+        """All that decides the rows, as caches record it. It may read files or ask the hub."""
 
     @abstractmethod
     def iterate(self, *, start: int = 0) -> Iterator[Row | Rejected]:
-        """The rows in order, from row `start` on; rows that are not used come as `Rejected` in their place.
+        """The rows in order, from row `start` on; `Rejected` in place of rows that cannot be used.
 
         Raises:
-            InputError, SourceError: the data cannot be read any further.
+            InputError, SourceError: reading failed.
         """
 
     def __iter__(self) -> Iterator[Row | Rejected]:
-        """All rows: a source can stand where rows are expected."""
+        """All rows, so that a source can be passed where rows are expected."""
         return self.iterate()
 
-    def read_share(self) -> float | None:
-        """How much of the data has been read so far, 0 to 1; `None` where that is not known."""
+    def fraction_read(self) -> float | None:
+        """How much of the data has been read so far, 0 to 1; `None` if that is not known."""
         return None
 
     def fingerprint(self) -> str:

@@ -1,7 +1,8 @@
-"""Data sets on the Hugging Face hub: resolve a revision once, then stream rows of exactly that revision.
+"""What sources on the Hugging Face hub share: a revision is resolved once, then rows of exactly that commit are
+streamed.
 
-The libraries retry what can be retried and continue a broken download where it stopped. What they give up on ends the
-source with a `SourceError`: a build then leaves nothing behind, so no row is ever lost or doubled.
+The hub's libraries retry failed requests and continue a broken download. An error that they give up on ends the source
+with a `SourceError`. The build then leaves no output, so no row is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from typing import Any, ClassVar, Self
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
 from niels_gpt.forks import cached_property
-from niels_gpt.inputs import Document, Rejected
-from niels_gpt.remote import RemoteFile, located
-from niels_gpt.sources.base import ReadCount
+from niels_gpt.sources.base import ReadProgress, SourceOptions
+from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.records import open_parquet
-from niels_gpt.sources.slices import Slice, read_slice, slices
+from niels_gpt.sources.slices import Slice, read_slice, slice_file
+from niels_gpt.storage.remote import RemoteFile, as_file
 
 TIMEOUT_SECONDS = 30.0
-THREAD_SECONDS = 0.25
+THREAD_SECONDS = 0.25  # see `_closing`
 
 
 @dataclass(frozen=True)
 class HubDataset:
-    """One configuration of a data set on the hub; `revision` may be a branch, a tag or a commit.
+    """One configuration of a data set on the hub. `revision` is a branch, a tag or a commit; default the main branch.
 
     Raises:
         MissingExtra: the hub libraries are not installed.
@@ -39,20 +40,20 @@ class HubDataset:
     repo: str
     config: str | None = None
     revision: str | None = None
-    count: ReadCount = field(default_factory=ReadCount, compare=False, repr=False)
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     @cached_property
     def sha(self) -> str:
-        """The commit that `revision` stands for now; asked for once."""
+        """The commit that `revision` names now. The hub is asked once."""
         check_library("huggingface_hub")
         from huggingface_hub import HfApi
 
         with _named(self):
-            # Without a timeout this waits for ever on a hub that accepts and does not answer.
+            # Without a timeout this waits for ever for a server that accepts the connection and does not answer.
             info = HfApi().dataset_info(self.repo, revision=self.revision, expand=["sha"], timeout=TIMEOUT_SECONDS)
         sha = info.sha
         if not sha:
-            raise SourceError(f"{self}: the hub named no commit for it; give a revision")
+            raise SourceError(f"{self}: the hub returned no commit for it; name a revision")
         return sha
 
     def rows(self, split: str, *, shuffle: tuple[int, int] | None = None, start: int = 0) -> Iterator[dict[str, Any]]:
@@ -76,7 +77,7 @@ class HubDataset:
                 yield row
 
     def files(self, split: str) -> list[RemoteFile]:
-        """The files that hold a split, in the order in which their rows are streamed, of exactly this commit."""
+        """The files of a split at this commit, in the order in which their rows are streamed."""
         check_library("datasets")
         from datasets import load_dataset_builder
 
@@ -93,10 +94,12 @@ class HubDataset:
 
 
 def _closing(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows; when a consumer has enough before the end, as a full budget has, the reading threads get to stop.
+    """The rows. If the consumer stops early (its budgets are full), wait until the library's reading threads have
+    ended.
 
-    Measured: a process that ends right after breaking off a parquet stream is aborted by the library's threads in one
-    of ten runs; with this pause in none of 80.
+    Measured: a process that exits right after it stops reading a parquet stream is aborted by those threads in one of
+        ten
+    runs; with this pause in none of 80.
     """
     whole = False
     try:
@@ -111,39 +114,49 @@ def _closing(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class HubSource:
-    """The parts that all sources on the hub share; mixed into a `TextSource` or `ChatSource`."""
+    """A source on the hub; mixed into a `TextSource` or `ChatSource`."""
 
     dataset: HubDataset
     streaming: ClassVar[bool] = True
 
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """See `Source`."""
+        return cls(**cls._dataset_option(options))
+
+    @staticmethod
+    def _dataset_option(options: SourceOptions) -> dict[str, Any]:
+        """The keyword `dataset` if the options name another data set; subclasses have a default."""
+        return {} if options.dataset is None else {"dataset": options.dataset}
+
     @property
     def name(self) -> str:
-        """The repository."""
+        """The name of the repository."""
         return self.dataset.repo
 
     @property
     def revision(self) -> str:
-        """The commit; asks the hub the first time."""
+        """The commit; the first use asks the hub."""
         return self.dataset.sha
 
     def config(self) -> dict[str, Any]:
         """Repository, configuration, commit."""
         return self.dataset.describe()
 
-    def read_share(self) -> float | None:
-        """Of the rows that the data set's card counts."""
-        return self.dataset.count.share()
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the rows that the data set's card counts."""
+        return self.dataset.count.fraction()
 
 
 class StoredRows(HubSource, ABC):
-    """A source each of whose rows stands for itself, in the stored order: parquet files of it are read in slices.
+    """A hub source in which every stored row is a row of the source; its parquet files are read in slices.
 
-    Files of other formats only the library can read, from their beginning: such a data set is one slice.
+    Files of other formats are read by the library, from their beginning: such a data set is one slice.
     """
 
     @abstractmethod
     def row(self, row: dict[str, Any], where: str) -> Any:
-        """What a row of the data set is: a document or a conversation, or why it is none."""
+        """A row of the data set as a document or conversation, or `Rejected`."""
 
     def iterate(self, *, start: int = 0) -> Iterator[Any]:
         """The rows of `train`, from row `start` on."""
@@ -151,7 +164,7 @@ class StoredRows(HubSource, ABC):
             yield self.row(row, self._where(number))
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`; `before` counts the rows of the files before, too."""
+        """See `Sliceable`. `Slice.before` counts the rows of earlier files too."""
         files = self.dataset.files("train")
         if not files or any(file.suffix != ".parquet" for file in files):
             yield Slice("whole", 0, 0, 0, 1.0)
@@ -159,7 +172,7 @@ class StoredRows(HubSource, ABC):
         before = 0
         with _named(self.dataset):
             for number, file in enumerate(files):
-                for part in slices(file, slice_bytes):
+                for part in slice_file(file, slice_bytes):
                     read = (number + part.read) / len(files)
                     yield replace(part, before=before + part.before, read=read, path=str(file))
                 with open_parquet(file) as opened:
@@ -171,11 +184,11 @@ class StoredRows(HubSource, ABC):
             yield from self.iterate()
             return
         with _named(self.dataset):
-            for number, record in enumerate(read_slice(located(part.path), part), start=part.before):
+            for number, record in enumerate(read_slice(as_file(part.path), part), start=part.before):
                 yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
 
-    def settled(self) -> Self:
-        """See `Sliceable`: the commit is asked for here, not by every worker."""
+    def resolved(self) -> Self:
+        """See `Sliceable`: the hub is asked for the commit here, not by every worker."""
         _ = self.dataset.sha
         return self
 
@@ -185,16 +198,12 @@ class StoredRows(HubSource, ABC):
 
 @contextmanager
 def _named(dataset: HubDataset) -> Iterator[None]:
-    """Give whatever the hub libraries raise a name and a way out.
-
-    They raise errors of five libraries and of their own, so everything that is an `Exception` is taken; what the
-    consumer of the rows raises does not pass through here.
-    """
+    """A block in which any error becomes a `SourceError` that names the data set and says what to do."""
     try:
         yield
-    except SourceError:  # named already, as where rows ask for the commit
+    except SourceError:  # from `sha`, and complete already
         raise
-    except Exception as error:  # datasets, pyarrow, fsspec and the network each fail in their own way
+    except Exception as error:  # datasets, huggingface_hub, pyarrow, fsspec and requests each have errors of their own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SourceError(
             f"{dataset}: reading from the hub failed: {type(error).__name__}: {reason[:300]}. "
@@ -203,7 +212,7 @@ def _named(dataset: HubDataset) -> Iterator[None]:
 
 
 def text_of(row: dict[str, Any], where: str) -> Document | Rejected:
-    """The document of a row: its `text`, else its first string field."""
+    """A row as a document: its `text`, else its first string field."""
     keys = ["text"] if "text" in row else [key for key, value in row.items() if isinstance(value, str)]
     if not keys:
         found = ", ".join(map(repr, row)) or "none"

@@ -1,4 +1,12 @@
-"""OpenAssistant's message trees as conversations: one for every path from a root to a leaf."""
+"""OpenAssistant's message trees as conversations: one for every path from a root to a leaf.
+
+::
+
+    question ── answer ── follow-up ── answer 2        conversations:  question answer follow-up answer-2
+             └─ answer b                                               question answer-b
+
+The stored rows are single messages with the id of their parent, in any order.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from niels_gpt.errors import MessageError
-from niels_gpt.inputs import Rejected
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.ranges import MAX_MESSAGES
-from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.base import ChatSource, SourceOptions
 from niels_gpt.sources.hub import HubDataset, HubSource
+from niels_gpt.sources.inputs import Rejected
 
 REPO = "OpenAssistant/oasst1"
 ROLES = {"prompter": "user", "assistant": "assistant"}
@@ -22,11 +30,12 @@ COLUMNS = ("message_id", "parent_id", "message_tree_id", "role", "text", "lang",
 
 @dataclass(frozen=True)
 class OpenAssistant(HubSource, ChatSource):
-    """All root-to-leaf threads of the trees, tree by tree; a tree's threads share a `group` and thus a split.
+    """All root-to-leaf threads of the trees, tree by tree. The threads of a tree share a `group`, so they go to one
+    split.
 
     Args:
         english_only: leave out threads with a message in another language.
-        max_messages: threads are cut to their first so many messages, 2 or more: a question and its answer.
+        max_messages: threads are cut after this number of messages, 2 (a question and its answer) or more.
         hub_split: the published split to read.
 
     Raises:
@@ -41,13 +50,18 @@ class OpenAssistant(HubSource, ChatSource):
     def __post_init__(self) -> None:
         MAX_MESSAGES.check(self.max_messages)
 
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """See `Source`."""
+        return cls(english_only=options.english_only, max_messages=options.max_messages, **cls._dataset_option(options))
+
     def config(self) -> dict[str, Any]:
-        """Repository, commit, and what is left out."""
+        """Repository, configuration, commit, and what is left out."""
         options = {"english_only": self.english_only, "max_messages": self.max_messages, "hub_split": self.hub_split}
         return {**super().config(), **options}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """The threads, from thread `start` on. All messages of the split are held: trees are stored in pieces."""
+        """The threads, from thread `start` on. Holds all messages in memory: those of a tree are stored far apart."""
         rows = self.dataset.rows(self.hub_split)
         found = threads(rows, str(self.dataset), english_only=self.english_only, max_messages=self.max_messages)
         return islice(found, start, None)
@@ -58,8 +72,8 @@ def threads(
 ) -> Iterator[Conversation | Rejected]:
     """Conversations of all trees in `rows`, in the order in which roots and replies are stored.
 
-    Deleted messages end a thread before them. A message whose parent is not there is left out with all below it.
-    Work is proportional to the number of messages.
+    A deleted message ends the thread before it. A message whose parent is missing is left out, with all replies below
+    it. The time is proportional to the number of messages.
 
     Raises:
         UsageError: `max_messages` out of range.
@@ -86,7 +100,9 @@ def threads(
 def _paths(
     root: str, messages: dict[str, dict[str, Any]], replies: dict[str | None, list[str]]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Every path from the root to a message without replies, depth first, deleted messages and all below cut off."""
+    """Every path from the root to a leaf, depth first; deleted messages and their replies are cut off."""
+    # A stack, not recursion: a thread may be longer than Python's recursion limit. `path` is shared, and cut to the
+    # depth of each message that is visited.
     pending = [(root, 0)]
     path: list[dict[str, Any]] = []
     while pending:
@@ -108,18 +124,18 @@ def _thread(
     where = f"{name} thread {path[-1]['message_id']}"
     if english_only and any(message["lang"] != "en" for message in path):
         return _left_out(where, "other_language", "a message is not in English")
-    kept = path[:max_messages]
-    unknown = [message["role"] for message in kept if message["role"] not in ROLES]
+    used = path[:max_messages]
+    unknown = [message["role"] for message in used if message["role"] not in ROLES]
     if unknown:
         return Rejected(where, "unknown_role", f"{where}: role {unknown[0]!r}; expected prompter or assistant")
-    if not any(message["role"] == "assistant" for message in kept):
-        return _left_out(where, "no_assistant", "nobody answered")
+    if not any(message["role"] == "assistant" for message in used):
+        return _left_out(where, "no_assistant", "it has no answer")
     try:
-        messages = normalise([{"role": ROLES[message["role"]], "content": message["text"]} for message in kept])
+        messages = normalise([{"role": ROLES[message["role"]], "content": message["text"]} for message in used])
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
     tree = path[0]["message_tree_id"]
-    metadata = {"tree_id": tree, "message_ids": [message["message_id"] for message in kept], "lang": path[0]["lang"]}
+    metadata = {"tree_id": tree, "message_ids": [message["message_id"] for message in used], "lang": path[0]["lang"]}
     return Conversation(messages, where=where, group=tree, metadata=metadata)
 
 

@@ -1,6 +1,6 @@
-"""Records of the user's own files, whatever they are stored as, one by one in constant memory.
+"""Records of a file in any of the formats that we read, one by one in constant memory.
 
-`.jsonl`, `.json` (an array of objects, or one object a line), `.parquet`; the first two also packed as `.gz` or `.zst`.
+`.jsonl`, `.json` (an array of objects, or one object per line), `.parquet`; the first two also with `.gz` or `.zst`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import IO, Any
 
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
-from niels_gpt.inputs import MAX_LINE_BYTES, Record, Rejected, open_bytes, read_jsonl, the_file
-from niels_gpt.remote import AnyFile
+from niels_gpt.sources.inputs import MAX_LINE_BYTES, Record, Rejected, existing_file, open_bytes, read_jsonl
+from niels_gpt.storage.remote import AnyFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
 
@@ -24,12 +24,12 @@ _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
 def read_records(path: AnyFile) -> Iterator[Record | Rejected]:
-    """The records of a file; its name says how it is stored.
+    """The records of a file, whose name tells its format.
 
-    JSON is read value by value, so that no type is inferred and no null invented; from parquet the file's own types.
+    JSON is parsed value by value, not through Arrow, which would infer column types and add nulls.
 
     Raises:
-        InputError: missing, a directory, empty, broken, or an ending that is not known.
+        InputError: missing, a directory, empty, or damaged.
         MissingExtra: parquet or `.zst` without pyarrow.
     """
     name = path.name
@@ -41,7 +41,7 @@ def read_records(path: AnyFile) -> Iterator[Record | Rejected]:
 
 
 def is_array(path: AnyFile) -> bool:
-    """Is this a `.json` file that holds one array, rather than an object a line?"""
+    """Whether this is a `.json` file that holds one array, rather than one object per line."""
     if ".jsonl" in path.name or not path.name.endswith(RECORD_SUFFIXES):
         return False
     with open_bytes(path) as file:
@@ -54,8 +54,15 @@ def _whole_array(path: AnyFile) -> Iterator[Record]:
 
 
 def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
-    """The values of one JSON array; text that holds no whole value yet waits for more of the file."""
-    decoder, unpack = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
+    """The values of one JSON array, read in chunks.
+
+    ::
+
+        text     [ {"a": 1}, {"b": 2}, {"c"       one chunk: two values, and the beginning of a third
+        at       ----------------------^          what is before `at` has been yielded; the rest waits for the next
+        chunk
+    """
+    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8-sig")()
     text, at, number = "", 0, 0
     size, more, opened = _CHUNK_CHARACTERS, True, False
     while True:
@@ -63,12 +70,12 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
         if text[at : at + 1] == "]":
             return
         value, end = _value(decoder, text, at) if opened else (None, None)
-        if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # it goes on: "2" may become "2.5"
+        if end is None or text[end : end + 1] not in _AFTER_A_VALUE:  # incomplete: "2" may become "2.5"
             if not more or len(text) - at > MAX_LINE_BYTES:
                 raise InputError(f"{path}: row {number}: not valid JSON; the array breaks off or is damaged there")
             chunk = file.read(size)
             more = bool(chunk)
-            text, at = text[at:] + _decoded(unpack, chunk, path, number), 0
+            text, at = text[at:] + _decoded(utf8, chunk, path, number), 0
             size *= 2  # a value larger than a chunk is not parsed again for every chunk
             if not opened and text.lstrip():
                 text, opened = text.lstrip()[1:], True
@@ -78,15 +85,16 @@ def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record]:
 
 
 def _value(decoder: json.JSONDecoder, text: str, at: int) -> tuple[Any, int | None]:
+    """The value at `at` and where it ends; no end if it is incomplete or not JSON."""
     try:
         return decoder.raw_decode(text, at)
     except (ValueError, RecursionError):
         return None, None
 
 
-def _decoded(unpack: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:
+def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:
     try:
-        return unpack.decode(chunk, final=not chunk)
+        return utf8.decode(chunk, final=not chunk)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: row {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
 
@@ -99,25 +107,25 @@ def _skip(buffer: str, at: int) -> int:
 
 @contextmanager
 def open_parquet(path: AnyFile) -> Iterator[Any]:
-    """A parquet file as pyarrow opens it.
+    """Open a parquet file with pyarrow.
 
     Raises:
-        InputError: missing, a directory, empty or broken. MissingExtra: no pyarrow.
+        InputError: missing, a directory, empty or damaged. MissingExtra: no pyarrow.
     """
     check_library("pyarrow")
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with the_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
+        with existing_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
             yield file
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data comes as any of them
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data raises any of them
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read ({reason[:200]}); restore the file") from error
 
 
 def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: int = 0) -> Iterator[Record | Rejected]:
-    """The rows of a parquet file, or of some of its row groups; `before` rows stand before those."""
+    """The rows of a parquet file, or of some of its row groups, which begin at row `before` of the file."""
     with open_parquet(path) as file:
         number = before
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=None if groups is None else list(groups)):
@@ -126,7 +134,10 @@ def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: 
 
 
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:
-    """The rows of an Arrow record batch. One that holds a text which is not UTF-8 comes as `Rejected`."""
+    """The rows of an Arrow record batch; `Rejected` in place of a row with a string that is not UTF-8.
+
+    Arrow converts a batch as a whole, so a batch with a bad row is halved until that row is found.
+    """
     try:
         rows: list[Any] = batch.to_pylist()
     except UnicodeDecodeError as error:

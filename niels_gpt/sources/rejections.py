@@ -1,4 +1,4 @@
-"""Rows that cannot be used: counted, written down, and at some point too many."""
+"""Rejected rows: counted, written to `rejected.jsonl`, and an error when they are too many."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from niels_gpt.checksums import FileRecord
 from niels_gpt.errors import DataError
-from niels_gpt.files import HashedWriter
-from niels_gpt.inputs import Rejected
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.storage.files import HashedWriter
 
 REJECTED_NAME = "rejected.jsonl"
 
-_NUMBERED = re.compile(r"(?: row|^row|^example|^document) \d+$")  # lines, as `chats.jsonl:17`, count from 1
+_NUMBERED = re.compile(r"(?: row|^row|^example|^document) \d+$")  # lines (`chats.jsonl:17`) are counted from 1
 
 Row = TypeVar("Row")
 
 
 class Rejections:
-    """Keeps count of a build's bad rows and writes each to `rejected.jsonl` (created with the first).
+    """Counts the rejected rows of a build and writes each to `rejected.jsonl`, which is created with the first.
 
     Attributes:
-        dropped: how many rows were left out, by reason code.
-        changed: how many rows are used, but not with all that they hold or all that is known of them, by code.
-        files: the record of `rejected.jsonl`, after `close`, if there were any.
+        dropped: number of rows left out, by reason code.
+        changed: number of rows used with something changed or left out, by code, such as `arrow_nulls_dropped`.
+        files: the record of `rejected.jsonl`, after `close`, if there is one.
     """
 
     def __init__(self, folder: Path, max_bad_rows: int) -> None:
@@ -40,24 +40,24 @@ class Rejections:
         self._file: HashedWriter | None = None
 
     @property
-    def most(self) -> int:
-        """How many bad rows are allowed."""
+    def max_bad_rows(self) -> int:
+        """The number of bad rows that are allowed."""
         return self._limit
 
-    def take(self, rows: Iterable[Rejected]) -> None:
-        """Take in rows that are known to be unusable.
+    def record(self, rows: Iterable[Rejected]) -> None:
+        """Count rejected rows.
 
         Raises:
-            DataError: see `usable`.
+            DataError: see `accepted`.
         """
         for row in rows:
             self._add(row)
 
-    def usable(self, rows: Iterable[Row | Rejected]) -> Iterator[Row]:
-        """Pass the good rows on; take the rejected ones in.
+    def accepted(self, rows: Iterable[Row | Rejected]) -> Iterator[Row]:
+        """Yield the usable rows; count the rejected ones among them.
 
         Raises:
-            DataError: more than `max_bad_rows` bad rows; the message is the last one's.
+            DataError: more than `max_bad_rows` bad rows; the message is that of the last one.
         """
         for row in rows:
             if isinstance(row, Rejected):
@@ -67,15 +67,15 @@ class Rejections:
 
     def _add(self, row: Rejected) -> None:
         self.dropped[row.reason] += 1
-        if row.expected:
+        if row.expected:  # left out on purpose, which is no fault of the data
             return
         self._bad += 1
         if self._bad > self._limit:
-            way_out = "To leave such rows out: --max-bad-rows N (max_bad_rows=N)"
+            advice = "To leave such rows out: --max-bad-rows N (max_bad_rows=N)"
             if self._limit:
-                way_out = f"This is more than the {self._limit:,} bad rows allowed: {dict(self.dropped)}"
-            told = "Rows are counted from 0. " if _NUMBERED.search(row.where) else ""
-            raise DataError(f"{row.detail.rstrip('.')}. {told}{way_out}")
+                advice = f"This is more than the {self._limit:,} bad rows allowed: {dict(self.dropped)}"
+            counting = "Rows are counted from 0. " if _NUMBERED.search(row.where) else ""
+            raise DataError(f"{row.detail.rstrip('.')}. {counting}{advice}")
         if self._file is None:
             self._file = HashedWriter(self._path)
         line = {"where": row.where, "reason": row.reason, "detail": row.detail}
@@ -87,6 +87,6 @@ class Rejections:
             self.files[REJECTED_NAME] = self._file.close()
 
     def abandon(self) -> None:
-        """Let go of an unfinished file; harmless after `close`."""
+        """Delete an unfinished file; does nothing after `close`."""
         if self._file is not None:
             self._file.abandon()

@@ -1,4 +1,4 @@
-"""A folder of one's own markdown notes."""
+"""A folder of the user's markdown notes, such as an export of Roam or Obsidian."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import InputError
-from niels_gpt.inputs import Document, Rejected, expand, fingerprint, read_text
-from niels_gpt.sources.base import ReadCount, TextSource
-from niels_gpt.sources.slices import Slice, slices_of
+from niels_gpt.sources.base import ReadProgress, SourceOptions, TextSource
+from niels_gpt.sources.inputs import Document, Rejected, expand, fingerprint, read_text
+from niels_gpt.sources.slices import Slice, slice_files
 
 SUFFIXES = (".md", ".markdown")
 
-# A block between two lines of three dashes at the very top.
+# Front matter: a block between two lines of three dashes at the very top of a note.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _WIKI_LINK = re.compile(r"!?\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)")
@@ -24,17 +24,21 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^
 
 @dataclass(frozen=True)
 class RoamNotes(TextSource):
-    """One document a file: front matter stripped, links kept as their text, all else as written.
-
-    Files go to train or val whole, because a file is a document and the split is by document.
+    """One document per file: without front matter, links as their text, all else as written.
 
     Args:
-        listed: the notes, if they are known already.
+        folder: searched for `.md` and `.markdown`.
+        note_files: the notes, if the folder has been searched already.
     """
 
     folder: Path
-    count: ReadCount = field(default_factory=ReadCount, compare=False, repr=False)
-    listed: tuple[Path, ...] | None = None
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
+    note_files: tuple[Path, ...] | None = None
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> RoamNotes:
+        """See `Source`."""
+        return cls(options.folder)
 
     @property
     def name(self) -> str:
@@ -43,7 +47,7 @@ class RoamNotes(TextSource):
 
     @property
     def revision(self) -> None:
-        """None: the files' hashes say which version this is."""
+        """None: `config` identifies the version by the files' hashes."""
 
     def files(self) -> list[Path]:
         """The notes, sorted by path.
@@ -51,15 +55,15 @@ class RoamNotes(TextSource):
         Raises:
             InputError: the folder is missing or has no notes.
         """
-        return expand([self.folder], SUFFIXES) if self.listed is None else list(self.listed)
+        return expand([self.folder], SUFFIXES) if self.note_files is None else list(self.note_files)
 
     def config(self) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
         return {"inputs": fingerprint(self.files())}
 
-    def read_share(self) -> float | None:
-        """Of the files."""
-        return self.count.share()
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the files."""
+        return self.count.fraction()
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The notes, from note `start` on."""
@@ -70,16 +74,16 @@ class RoamNotes(TextSource):
             yield _note(file)
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: some notes each."""
-        return slices_of(self.files(), slice_bytes, lambda file: None)
+        """See `Sliceable`: each slice is some whole notes."""
+        return slice_files(self.files(), slice_bytes, lambda file: None)
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
         return map(_note, self.files()[part.start : part.stop])
 
-    def settled(self) -> RoamNotes:
+    def resolved(self) -> RoamNotes:
         """See `Sliceable`: the folder is searched once."""
-        return replace(self, listed=tuple(self.files()))
+        return replace(self, note_files=tuple(self.files()))
 
 
 def _note(file: Path) -> Document | Rejected:
@@ -90,7 +94,7 @@ def _note(file: Path) -> Document | Rejected:
 
 
 def clean(text: str) -> str:
-    """A note without front matter, its links as text.
+    """A note without front matter, with its links as text.
 
     ::
 

@@ -1,13 +1,13 @@
-"""Files cut into slices that can be read apart from each other.
+"""Slices: parts of files that can be read independently, for builds with several workers.
 
-The cut is a pure function of the file and the wanted size, and the slices in order are the file::
+The cuts are a pure function of the file and the slice size, and the slices in order are the whole file::
 
     bytes   {"a":1}\n  {"b":2}\n  {"c":3}\n  {"d":4}\n        slice_bytes 10
     at      0          8          16         24       32
     slices  |------ 0 to 16 -----||----- 16 to 32 ---|         the first line that begins at 10 or later begins a slice
 
-JSON lines are cut between lines, parquet between row groups. A packed file or a JSON array can only be read from its
-beginning and stays whole. Of several files each is cut by itself; small ones go together.
+JSON lines are cut between lines, parquet between row groups. A compressed file or a JSON array can only be read from
+its beginning, so it is one slice. A slice never holds parts of two files, but it may hold several small whole files.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from itertools import accumulate
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.errors import without_passwords
-from niels_gpt.inputs import Document, Record, Rejected, open_bytes, read_jsonl, size_of, the_file
 from niels_gpt.messages import Conversation
-from niels_gpt.remote import AnyFile, address
+from niels_gpt.sources.inputs import Document, Record, Rejected, existing_file, open_bytes, read_jsonl, size_of
 from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
+from niels_gpt.storage.remote import AnyFile, address
 
 SLICE_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20
@@ -35,8 +35,8 @@ class Slice:
 
     Attributes:
         kind: what `start` and `stop` count: bytes of lines or of text, row groups, files of the source, or nothing.
-        before: lines (or rows) that stand before it, so that each row can be named by its number.
-        read: how much of the data has been read behind it, 0 to 1.
+        before: number of lines (or rows) before it, so that its rows can be named by their numbers in the file.
+        read: fraction of the input up to its end, 0 to 1.
         path: the address of the file, or of the first of the files.
     """
 
@@ -53,20 +53,20 @@ class Slice:
 
 @runtime_checkable
 class Sliceable(Protocol):
-    """A source that can be read in slices, and that pickles: what builds on several processes need."""
+    """A source that can be read in slices. It must pickle, because workers read the slices."""
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """The slices in order; a pure function of the data and the size."""
 
     def read(self, part: Slice) -> Iterator[Conversation | Document | Rejected]:
-        """The rows of one slice, as `iterate` gives them."""
+        """The rows of one slice, equal to those of `iterate`."""
 
-    def settled(self) -> Sliceable:
-        """The same source with nothing left to be found out from its data."""
+    def resolved(self) -> Sliceable:
+        """The same source with its dialect, files or commit looked up once, instead of for every slice."""
 
 
-def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
-    """The slices of a file in order, each of `slice_bytes` or a row more. Reads the file once, as they are asked for.
+def slice_file(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
+    """The slices of a file in order, of `slice_bytes` each, up to the end of a row. The file is read once, lazily.
 
     Raises:
         InputError: missing, a directory, empty, or not what its name says.
@@ -76,27 +76,27 @@ def slices(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]:
     elif not path.name.endswith((".gz", ".zst")) and not is_array(path):
         yield from _lines(path, slice_bytes)
     else:
-        the_file(path)
+        existing_file(path)
         yield Slice("whole", 0, 0, 0, 1.0)
 
 
-def slices_of(
+def slice_files(
     files: Sequence[File], slice_bytes: int, cut: Callable[[File], Iterator[Slice] | None], *, whole_below: int = 0
 ) -> Iterator[Slice]:
-    """The slices of several files: no slice of one that is cut holds anything of another.
+    """The slices of several files in order. No slice holds parts of two files.
 
     Args:
-        cut: the slices of a file, or `None` for one that is read whole. Such files that follow each other are taken
-            together: with 10 bytes, files of 4 8 3 bytes are 0 to 2 and 2 to 3.
-        whole_below: files of fewer bytes are read whole too.
+        cut: returns the slices of a file, or `None` for one that is read whole. Neighbouring whole files share a slice:
+            with `slice_bytes` 10, files of 4 8 3 bytes become the slices "files 0 to 2" and "files 2 to 3".
+        whole_below: files of fewer bytes are read whole, too.
     """
-    ends = [0, *accumulate(size_of(file) for file in files)]
-    total, first = ends[-1] or 1, 0
+    ends = [0, *accumulate(size_of(file) for file in files)]  # files of 4 8 3 bytes: 0 4 12 15
+    total, first = ends[-1] or 1, 0  # `first`: the first file that is in no slice yet
     for number, file in enumerate(files):
         parts = None if ends[number + 1] - ends[number] < whole_below else cut(file)
         if parts is None and ends[number + 1] - ends[first] < slice_bytes:
             continue
-        stop = number + (parts is None)
+        stop = number + (parts is None)  # a file that is cut does not join the whole files before it
         if first < stop:
             yield Slice("files", first, stop, 0, ends[stop] / total, address(files[first]))
         for part in parts or ():
@@ -108,7 +108,7 @@ def slices_of(
 
 
 def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:
-    """The records of a slice, named as `read_records` names them."""
+    """The records of a slice of one file, with the places that `read_records` gives them."""
     if part.kind == "lines":
         return read_jsonl(path, start=part.start, stop=part.stop, before=part.before)
     if part.kind == "row_groups":
@@ -117,9 +117,9 @@ def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:
 
 
 def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
-    """Counts line ends in chunks; only near a cut it looks where they are."""
+    """Slices of JSON lines. Lines are only counted, in chunks; their positions are searched for only near a cut."""
     start = before = lines = at = 0
-    size = size_of(the_file(path))
+    size = size_of(existing_file(path))
     with open_bytes(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             used = 0
@@ -134,7 +134,7 @@ def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 
 
 def _cut(chunk: bytes, used: int, wanted: int) -> int | None:
-    """The end in `chunk` of the first line that ends at `wanted` or later (and behind `used`); `None` if none does."""
+    """The end of the first line in `chunk` that ends at `wanted` or later, after `used`; `None` if there is none."""
     end = chunk.find(b"\n", max(wanted - 1, used))
     return None if end < 0 else end + 1
 

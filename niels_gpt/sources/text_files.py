@@ -1,10 +1,10 @@
-"""Documents from the user's own files: a text or markdown file is one document, a row with `text` another.
+"""Documents from the user's own files: each text or markdown file is a document, and each row with `text`.
 
-Rows are JSON lines, the objects of a `.json` array, or those of a parquet file. In a directory `.json` is left out:
-there it is most often a configuration; name such a file to have its rows.
+Rows are JSON lines, the objects of a `.json` array, or the rows of a parquet file. A directory is searched for all of
+these except `.json`, which is most often a configuration there; a `.json` file that is named is read.
 
-A text file above 4 MiB is handed out in parts that end with a line, each a document, so that memory stays flat; all
-parts go to the same side of the split.
+A text file above 4 MiB is read in parts that end with a line, so that memory stays flat. Each part is a document; all
+parts of a file go to the same split.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.inputs import (
+from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
     Document,
     Record,
     Rejected,
     decode,
+    existing_file,
     expand,
     fingerprint,
     read_text,
     reading,
     size_of,
-    the_file,
 )
-from niels_gpt.remote import AnyFile, RemoteFile, located
-from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
-from niels_gpt.sources.slices import Slice, read_slice, slices, slices_of
+from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
-SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # a .json found by a search may be anything
+SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # without .json, see the module docstring
 
 
 @dataclass(frozen=True)
@@ -45,53 +45,53 @@ class TextFiles(TextSource):
     """Text, markdown, JSON-lines and parquet files: paths, directories (searched), glob patterns, URLs.
 
     Raises:
-        InputError: a path is missing or matches nothing, or a text file is empty or not UTF-8 (when read).
+        InputError: a path is missing, or a pattern matches nothing (when files are listed).
     """
 
     inputs: Sequence[str | AnyFile]
 
     @property
     def name(self) -> str:
-        """The name that caches record: that of the first input, without its ending."""
+        """The name of the first input, without its suffix."""
         return Path(str(self.inputs[0])).stem
 
     @property
     def revision(self) -> None:
-        """None: the files' hashes say which version this is."""
+        """None: `config` identifies the version by the files' hashes."""
 
     def files(self) -> list[AnyFile]:
         """All files, in the order in which they are read, without repeats."""
         return list(dict.fromkeys(chain.from_iterable(map(_files, self.inputs))))
 
     def config(self) -> dict[str, Any]:
-        """What was read, by content: name, bytes and sha256 of each file. Reads every file once."""
+        """Name, bytes and sha256 of each file. Reads every file once."""
         return {"inputs": fingerprint(self.files())}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
-        """The documents in order, from document `start` on; unusable rows and empty files as `Rejected`."""
+        """The documents in order, from document `start` on; `Rejected` in place of unusable rows and files."""
         return islice(chain.from_iterable(map(_documents, self.files())), start, None)
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: small text files go together, larger ones are cut between their parts."""
-        return slices_of(self.files(), slice_bytes, lambda file: _cut(file, slice_bytes))
+        """See `Sliceable`: small text files share a slice, larger ones are cut between their parts."""
+        return slice_files(self.files(), slice_bytes, lambda file: _cut(file, slice_bytes))
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
         if part.kind == "files":
             return chain.from_iterable(map(_documents, self.files()[part.start : part.stop]))
-        file = located(part.path)
+        file = as_file(part.path)
         if part.kind == "text":
             return _parts(file, part.start, part.stop, part.before)
         return map(_document, read_slice(file, part))
 
-    def settled(self) -> TextFiles:
+    def resolved(self) -> TextFiles:
         """See `Sliceable`: directories and patterns are searched once."""
         return TextFiles(self.files())
 
 
-def _files(given: str | AnyFile) -> Sequence[AnyFile]:
-    file = located(given)
-    return [file] if isinstance(file, RemoteFile) else expand([str(given)], SEARCHED_SUFFIXES)
+def _files(one: str | AnyFile) -> Sequence[AnyFile]:
+    file = as_file(one)
+    return [file] if isinstance(file, RemoteFile) else expand([str(one)], SEARCHED_SUFFIXES)
 
 
 def _documents(file: AnyFile) -> Iterator[Document | Rejected]:
@@ -112,8 +112,8 @@ def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
 
 
 def _cut_rows(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
-    """A file that cannot be cut is one slice: what is wrong with it is told when it is its turn to be read."""
-    parts = slices(file, slice_bytes)
+    """The slices of a file of rows. A damaged one is a single slice: its error is raised when that slice is read."""
+    parts = slice_file(file, slice_bytes)
     try:
         first = next(parts, None)
     except DataError:
@@ -122,7 +122,7 @@ def _cut_rows(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 
 
 def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
-    """Between the parts in which the text is handed out: they are read here too, to find where they end."""
+    """The slices of a large text, cut between its parts. The parts are read here too, to find their ends."""
     start = end = before = lines = 0
     size = size_of(file)
     with reading(file), file.open("rb") as stream:
@@ -136,8 +136,8 @@ def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 def _whole(file: AnyFile) -> Document | Rejected:
     try:
         if isinstance(file, Path) and file.is_file() and file.stat().st_size == 0:
-            return Document(str(file), "")  # an empty note is left out and counted, like one of front matter alone
-        return Document(str(file), read_text(the_file(file)))
+            return Document(str(file), "")  # rejected later, as an empty document
+        return Document(str(file), read_text(existing_file(file)))
     except InputError as error:
         return Rejected(str(file), "unreadable_file", str(error))
 
@@ -155,7 +155,7 @@ def _document(record: Record | Rejected) -> Document | Rejected:
 
 
 def _parts(file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 0) -> Iterator[Document | Rejected]:
-    """The parts of a large text between two bytes, with so many lines before them."""
+    """The parts of a large text from byte `start` to `stop`, with `before` lines before them."""
     line, at = 1 + before, start
     with reading(file), file.open("rb") as stream:
         stream.seek(start)
@@ -170,7 +170,7 @@ def _parts(file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 
 
 
 def _read_part(stream: IO[bytes]) -> bytes:
-    """The next `PART_BYTES`, cut back to the last line end, else the last space, else the last whole character."""
+    """The next `PART_BYTES`, shortened to the last line end, else the last space, else the last whole character."""
     part = stream.read(PART_BYTES)
     if len(part) < PART_BYTES:
         return part
@@ -179,6 +179,6 @@ def _read_part(stream: IO[bytes]) -> bytes:
         end = len(part)
         while end > len(part) - 4 and part[end - 1] & 0xC0 == 0x80:  # continuation bytes of a UTF-8 character
             end -= 1
-        end -= part[end - 1] >= 0xC0
+        end -= part[end - 1] >= 0xC0  # and the first byte of that character
     stream.seek(end - len(part), 1)
     return part[:end]

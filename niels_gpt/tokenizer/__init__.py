@@ -2,30 +2,35 @@
 
 ::
 
-    opening.py           any tokenizer as a `PieceEncoder` (protocol.py), which is what renderers need
+    load.py              open_encoder: any tokenizer as a `PieceEncoder`, which is what renderers use
+    pieces.py            the protocol `PieceEncoder`; pieces concatenated in bytes, control tokens found in scaffold
+    encoder.py           a Hugging Face tokenizer as a `PieceEncoder`: ids in one pass, each with its piece
+    fast_path.py         its fast path: whole strings through gigatoken, then a proof of the ids
+    engines.py           gigatoken where its ids are proven to be right, else `tokenizers`; remembered proofs
+    description.py       what a tokenizer.json means for encoding pieces
+    hf.py                reads and checks a Hugging Face tokenizer: its JSON, templates, special tokens
     hub.py               tokenizers on the Hugging Face hub; whose code is run, and at which commit
-    sentinels.py         the four sentinels; encoding that can never produce one from text
-    sentencepiece.py     our own tokenizer: load and use
-    sentinel_encoder.py  our own tokenizer as a `PieceEncoder`
-    training.py          our own tokenizer: train from files, with provenance
-    hf.py                reads a Hugging Face tokenizer: its JSON, templates, special tokens
-    description.py       what that JSON means for encoding pieces
-    encoder.py           its ids in one pass, each with the piece that it came from
-    pieces.py            pieces of many strings laid end to end, control tokens found in scaffold
-    engines.py           gigatoken where it is proven to give the same ids, else `tokenizers`
-    proofs.py            remembers for which tokenizers that is proven
-    slow.py              transformers tokenizers in Python that have no tokenizer.json
-    cutting.py           encoding without offsets: cut at special tokens, prove by bytes
+    python_tokenizer.py  transformers tokenizers in Python without a tokenizer.json, as a `PieceEncoder`
+    split_encoder.py     encoding without offsets: split at special tokens, prove by bytes
+    sentencepiece.py     our own tokenizer, also as a `PieceEncoder`
+    sentinels.py         its four sentinels; encoding that can never produce one from text
+    training.py          trains it from files, with provenance
+
+`load_tokenizer` loads our own tokenizer (`load_sentencepiece`); `niels_gpt.renderers.base.load_tokenizer` loads one of
+transformers (`hub.load_hf_tokenizer`).
 """
 
-from niels_gpt.tokenizer.sentencepiece import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer.sentencepiece import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
 from niels_gpt.tokenizer.training import train_tokenizer
+
+load_tokenizer = load_sentencepiece  # the name in the documented interface
 
 __all__ = [
     "DEFAULT_TOKENIZER_PATH",
     "SPECIAL_TOKENS",
     "SentencePieceTokenizer",
+    "load_sentencepiece",
     "load_tokenizer",
     "train_tokenizer",
 ]

@@ -1,4 +1,8 @@
-"""What a tokenizer.json means for encoding pieces (DESIGN §2.1)."""
+"""What a tokenizer.json means for encoding pieces: which ids are control tokens, and how many bytes each id stands for.
+
+`read_description` reads it into a `Description`; `engine_json` writes the variants of the JSON that the engines load,
+with and without control tokens. Nothing is encoded here.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,13 @@ _FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
 
-class Texts(NamedTuple):
+class EngineJson(NamedTuple):
     """A tokenizer.json as the engines load it, without post-processor, truncation and padding.
 
     Attributes:
-        body: without control tokens, for a text at the very beginning of the string.
-        rest: the same for texts further on; other bytes than `body` only where Metaspace's prepend_scheme is "first".
-        whole: with control tokens, as the official tokenizer has them.
+        body: without control tokens, for a run at the very start of a string.
+        rest: the same for runs further on; it differs from `body` only if Metaspace's prepend_scheme is "first".
+        whole: with control tokens, like the official tokenizer.
     """
 
     body: bytes
@@ -36,36 +40,44 @@ class Texts(NamedTuple):
     whole: bytes
 
 
-class Words:
-    """The bytes of text that each id stands for, end to end in one piece of memory; `edges` says where each starts."""
+class TokenBytes:
+    """The bytes of text that each id stands for, concatenated in one `bytes`; `edges` are the starts and the end.
 
-    def __init__(self, words: Mapping[str, int], size: int, spelt: Callable[[str], bytes]) -> None:
+    Args:
+        words: vocabulary entry -> id.
+        size: the number of ids.
+        decode: a vocabulary entry to its bytes (`from_byte_alphabet` or `from_spaced`).
+    """
+
+    def __init__(self, words: Mapping[str, int], size: int, decode: Callable[[str], bytes]) -> None:
         by_id = [""] * size
         for word, token in words.items():
             by_id[token] = word
-        made = _by_byte_alphabet(by_id) if spelt is from_byte_alphabet else None
-        self.spelt = spelt
-        self._bytes, lengths = made or _one_by_one(by_id, spelt)
+        at_once = _decode_byte_alphabet(by_id) if decode is from_byte_alphabet else None
+        self._bytes, lengths = at_once or _decode_each(by_id, decode)
         self.edges = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
     def of(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each id; empty where the vocabulary has no such id."""
-        held, at = self._bytes, np.asarray(ids, np.int64)
-        return [held[a:b] for a, b in zip(self.edges[at].tolist(), self.edges[at + 1].tolist(), strict=True)]
+        joined, at = self._bytes, np.asarray(ids, np.int64)
+        return [joined[a:b] for a, b in zip(self.edges[at].tolist(), self.edges[at + 1].tolist(), strict=True)]
 
 
-def _by_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
-    """Words of GPT-2's byte alphabet alone, all at once; `None` where one has another character."""
+def _decode_byte_alphabet(words: list[str]) -> tuple[bytes, list[int]] | None:
+    """`(bytes, lengths)` of all entries in one numpy lookup; `None` if one has a character outside of the alphabet.
+
+    Opening a tokenizer waits for this, and a vocabulary has some 150 000 entries.
+    """
     table = np.full(256 + len(_BYTE_OF), 256, np.int16)
     table[list(_BYTE_OF)] = list(_BYTE_OF.values())
     codes = np.frombuffer("".join(words).encode("utf-16-le", "surrogatepass"), np.uint16)
-    found = table.take(codes, mode="clip")  # the last entry stands for no byte
+    found = table.take(codes, mode="clip")  # larger codes get the last entry, which is 256: no byte
     return None if (found == 256).any() else (found.astype(np.uint8).tobytes(), list(map(len, words)))
 
 
-def _one_by_one(words: list[str], spelt: Callable[[str], bytes]) -> tuple[bytes, list[int]]:
-    made = list(map(spelt, words))
-    return b"".join(made), list(map(len, made))
+def _decode_each(words: list[str], decode: Callable[[str], bytes]) -> tuple[bytes, list[int]]:
+    decoded = list(map(decode, words))
+    return b"".join(decoded), list(map(len, decoded))
 
 
 @dataclass(frozen=True)
@@ -77,22 +89,22 @@ class Description:
         control_ids: spelling -> id of the added tokens with special: true, and of those that count as such.
         added_ids: spelling -> id of all added tokens.
         competitors: other added tokens whose spelling overlaps a control token's, so that they compete for characters.
-        uncuttable: why cutting at control tokens would change ids, or `None`.
-        byte_lengths: int64 (vocab_size,), bytes of text a token stands for, or `None` where ids do not tell.
-        words: the bytes that each id stands for, added tokens aside.
-        form: the Unicode form to which the normalizer brings text, or `None`; lengths count for such text only.
-        prepends: the first text of a string is encoded as no other is (`Texts.rest`).
-        shortens: truncation or padding is set, which text must not pass through.
-        decodes: the text of ids is what `words` and the added tokens' spellings say, joined.
+        whole_string_reason: why splitting at control tokens would change ids, or `None`.
+        byte_lengths: int64 (vocab_size,), the bytes of text that each id stands for; `None` if ids do not tell.
+        words: the bytes that each id stands for, except for added tokens.
+        form: the Unicode form that the normalizer applies, or `None`; `byte_lengths` hold for text in this form only.
+        prepends: the first run of a string is encoded differently from the others (`EngineJson.rest`).
+        shortens: truncation or padding is set, which must not be applied here.
+        decodes: the text of ids is `words` and the added tokens' spellings, joined.
     """
 
     vocab_size: int
     control_ids: dict[str, int]
     added_ids: dict[str, int]
     competitors: tuple[str, ...]
-    uncuttable: str | None
+    whole_string_reason: str | None
     byte_lengths: npt.NDArray[np.int64] | None
-    words: Words
+    words: TokenBytes
     form: str | None
     prepends: bool
     shortens: bool
@@ -100,7 +112,7 @@ class Description:
 
 
 class _Read(NamedTuple):
-    """A parsed tokenizer.json, and its added tokens: `controls`, and `others` that are recognised in any text."""
+    """A parsed tokenizer.json with its added tokens: `controls`, and `others`, which are recognised in any text."""
 
     data: dict[str, Any]
     added: list[dict[str, Any]]
@@ -119,7 +131,7 @@ def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, An
             "null. Remove it"
         )
     shortens = any(data.get(key) for key in ("truncation", "padding"))
-    # The post-processor adds bos and trims offsets; neither belongs to the text. Truncation would lose text.
+    # The post-processor adds bos and changes offsets; neither is part of the text. Truncation would lose text.
     blank = {"post_processor": None, "truncation": None, "padding": None}
     controls = [token for token in added if token.get("special") or token["content"] in more_controls]
     others = [token for token in added if not token.get("special") and token["content"] not in more_controls]
@@ -130,52 +142,56 @@ def _read(parts: HFTokenizer, more_controls: Collection[str], data: dict[str, An
 def read_description(
     parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
 ) -> Description:
-    """Read what the JSON says.
+    """Read what a tokenizer.json means for encoding pieces.
 
     Args:
         more_controls: added tokens that count as control tokens although they are not marked so.
-        data: the JSON, where it has been parsed already.
+        data: the parsed JSON, if it has been parsed already.
 
     Raises:
         TokenizerError: the model drops merges at random, or is not one that `tokenizers` writes.
     """
     read = _read(parts, more_controls, data)
-    made, controls, others = read.data, read.controls, read.others
-    vocab = _words(made["model"])
+    json_data, controls, others = read.data, read.controls, read.others
+    vocab = _vocabulary(json_data["model"])
     size = 1 + max([*vocab.values(), *(int(token["id"]) for token in read.added)], default=-1)
-    by_bytes = any(step["type"] == "ByteLevel" for step in _steps(made["pre_tokenizer"]))
+    by_bytes = any(step["type"] == "ByteLevel" for step in _steps(json_data["pre_tokenizer"]))
     words = {**{token["content"]: int(token["id"]) for token in others}, **vocab}
-    held = Words(words, size, from_byte_alphabet if by_bytes else from_spaced)
+    token_bytes = TokenBytes(words, size, from_byte_alphabet if by_bytes else from_spaced)
+    # Decoders apply the byte alphabet to added tokens too, so these must not contain characters that it changes.
     as_spelt = all(from_byte_alphabet(token["content"]) == token["content"].encode() for token in read.added)
     return Description(
         vocab_size=size,
         control_ids={token["content"]: int(token["id"]) for token in controls},
         added_ids={token["content"]: int(token["id"]) for token in read.added},
         competitors=_competitors([t["content"] for t in controls], [t["content"] for t in others]),
-        uncuttable=_uncuttable(made, controls, others),
-        byte_lengths=_byte_lengths(made, words, held),
-        words=held,
-        form=_form(made["normalizer"])[1],
-        prepends=_never_prepending(made) != made,
+        whole_string_reason=_whole_string_reason(json_data, controls, others),
+        byte_lengths=_byte_lengths(json_data, words, token_bytes),
+        words=token_bytes,
+        form=_form(json_data["normalizer"])[1],
+        prepends=_never_prepending(json_data) != json_data,
         shortens=read.shortens,
-        decodes=by_bytes and (made.get("decoder") or {}).get("type") == "ByteLevel" and as_spelt,
+        decodes=by_bytes and (json_data.get("decoder") or {}).get("type") == "ByteLevel" and as_spelt,
     )
 
 
-def read_texts(parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None) -> Texts:
+def engine_json(
+    parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
+) -> EngineJson:
     """The JSON as the engines load it; the arguments are those of `read_description`."""
     read = _read(parts, more_controls, data)
     body = {**read.data, "added_tokens": read.others, "model": _with_words(read.data["model"], read.others)}
     rest, dumped = _never_prepending(body), _dumped(body)
     # `rest` is often the same, and there are megabytes to write
-    return Texts(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
+    return EngineJson(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
 
 
 def _dumped(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _words(model: Mapping[str, Any]) -> dict[str, int]:
+def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
+    """Entry -> id. Unigram models list entries with scores, in the order of their ids."""
     vocab = model.get("vocab", {})
     return vocab if isinstance(vocab, dict) else {str(entry[0]): index for index, entry in enumerate(vocab)}
 
@@ -183,8 +199,9 @@ def _words(model: Mapping[str, Any]) -> dict[str, int]:
 def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str, Any]:
     """The model with the remaining added tokens in its vocabulary.
 
-    `tokenizers` gives added tokens that are not in the vocabulary the next free ids, whatever their "id" says: without
-    the control tokens before them, Qwen3's `<think>` would get a control token's id. Merges never reach these words.
+    `tokenizers` ignores the "id" of added tokens that are not in the vocabulary and gives them the next free ids:
+    without the control tokens before it, Qwen3's `<think>` would get a control token's id. Merges never produce these
+    entries.
     """
     if not isinstance(model.get("vocab"), dict):
         return model
@@ -192,6 +209,10 @@ def _with_words(model: dict[str, Any], others: list[dict[str, Any]]) -> dict[str
 
 
 def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
+    """The other added tokens, if one of them can overlap a control token in a text: "x<" and "<e>" in "x<e>".
+
+    All of them, since those that overlap a competitor compete with it as well.
+    """
     heads = {text[:stop] for text in controls for stop in range(1, len(text) + 1)}
     tails = {text[start:] for text in controls for start in range(len(text))}
     joined = "\0".join(controls)
@@ -199,12 +220,12 @@ def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
         ends = any(text[start:] in heads for start in range(len(text)))
         starts = any(text[:stop] in tails for stop in range(1, len(text) + 1))
         if ends or starts or text in joined or any(control in text for control in controls):
-            return tuple(others)  # one overlap brings them all in, for they compete with each other too
+            return tuple(others)
     return ()
 
 
 def _never_prepending(value: Any) -> Any:
-    """A copy in which Metaspace's prepend_scheme "first" is "never"."""
+    """A copy in which Metaspace never puts a space before text, where its prepend_scheme is "first"."""
     data = {key: copy.deepcopy(value[key]) for key in ("pre_tokenizer", "normalizer")}
     for step in (step for part in data.values() for step in _steps(part)):
         if step.get("prepend_scheme") == "first":
@@ -222,7 +243,10 @@ def _steps(part: Any) -> list[dict[str, Any]]:
     return [part]
 
 
-def _uncuttable(data: dict[str, Any], controls: list[dict[str, Any]], others: list[dict[str, Any]]) -> str | None:
+def _whole_string_reason(
+    data: dict[str, Any], controls: list[dict[str, Any]], others: list[dict[str, Any]]
+) -> str | None:
+    """Why splitting at control tokens would change ids: a token that depends on the text beside it; or `None`."""
     for token in controls:
         flags = [flag for flag in _FLAGS if token.get(flag)]
         if token.get("normalized") and _steps(data["normalizer"]):
@@ -236,7 +260,10 @@ def _uncuttable(data: dict[str, Any], controls: list[dict[str, Any]], others: li
 
 
 def _form(normalizer: Any) -> tuple[str | None, str | None]:
-    """`(kind, form)`: kind is "plain" (text stays, or comes into the Unicode form), "spaces" or `None` (unknown)."""
+    """What a normalizer does, as `(kind, form)`.
+
+    "plain": nothing, or it applies the Unicode form `form`. "spaces": it replaces spaces by U+2581. `None`: unknown.
+    """
     steps = _steps(normalizer)
     if not steps:
         return "plain", None
@@ -246,10 +273,13 @@ def _form(normalizer: Any) -> tuple[str | None, str | None]:
     return ("spaces", None) if steps == [replaced] else (None, None)
 
 
-def _byte_lengths(data: dict[str, Any], words: Mapping[str, int], held: Words) -> npt.NDArray[np.int64] | None:
-    """How many bytes of text each id stands for, never more than it really does.
+def _byte_lengths(
+    data: dict[str, Any], words: Mapping[str, int], token_bytes: TokenBytes
+) -> npt.NDArray[np.int64] | None:
+    """How many bytes of text each id stands for; `None` if that depends on the text.
 
-    No entry is too large (an unknown token counts 0), so lengths that add up to the text's bytes are all exact.
+    No entry is too large (an unknown token counts 0). So if the lengths of a text's ids add up to the text's bytes,
+    each of them is exact.
     """
     kind, _ = _form(data["normalizer"])
     steps, model = _steps(data["pre_tokenizer"]), data["model"]
@@ -261,14 +291,17 @@ def _byte_lengths(data: dict[str, Any], words: Mapping[str, int], held: Words) -
     by_spaces = kind == "spaces" and not steps_of_bytes and model.get("byte_fallback")
     if not by_bytes and not by_spaces:
         return None
-    lengths: npt.NDArray[np.int64] = held.edges[1:] - held.edges[:-1]
+    lengths: npt.NDArray[np.int64] = token_bytes.edges[1:] - token_bytes.edges[:-1]
     if model.get("unk_token") in words:
         lengths[words[model["unk_token"]]] = 0
     return lengths
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """GPT-2's characters that stand for one byte each: printable Latin-1 for itself, U+0100... for the others."""
+    """GPT-2's byte alphabet, character -> byte: printable Latin-1 characters are themselves, U+0100... the others.
+
+    So a space (byte 32) is written as U+0120, the familiar "Ġ".
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = sorted(set(range(256)) - set(printable))
     return {**{byte: byte for byte in printable}, **{256 + at: byte for at, byte in enumerate(others)}}
@@ -279,14 +312,14 @@ _ALPHABET = frozenset(map(chr, _BYTE_OF))
 
 
 def from_byte_alphabet(word: str) -> bytes:
-    """The bytes of a word in GPT-2's byte alphabet; words with any other character are spelled as they are."""
+    """The bytes of an entry in GPT-2's byte alphabet; the UTF-8 of one with any other character."""
     if _ALPHABET.issuperset(word):
         return word.translate(_BYTE_OF).encode("latin-1")
     return word.encode("utf-8", "surrogatepass")
 
 
 def from_spaced(word: str) -> bytes:
-    """The bytes of a word as SentencePiece writes it: spaces as U+2581, single bytes as `<0x0A>`."""
+    """The bytes of an entry as SentencePiece writes it: spaces as U+2581, single bytes as `<0x0A>`."""
     if len(word) == 6 and _BYTE.fullmatch(word):
         return bytes([int(word[3:5], 16)])
     return word.replace(_SPACE_MARK, " ").encode("utf-8", "surrogatepass")

@@ -1,25 +1,41 @@
-"""What encodes runs of text that hold no control tokens: gigatoken where it is proven, `tokenizers` elsewhere."""
+"""The engines that encode runs of text without control tokens: gigatoken where its ids are proven, else `tokenizers`.
+
+gigatoken is about 55 times as fast as `tokenizers`. It is used if its ids equal those of `tokenizers` on a probe text,
+as a whole, line by line and word by word (`proven_gigatoken`). That takes seconds, so a success is stored in the user's
+cache directory (`EngineProof`).
+
+What this guarantees: an engine other than `tokenizers` is never used without a proof for these bytes, in these
+versions. What it does not: equal ids on every text; the probe covers scripts, spaces, digits, code and added tokens.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.errors import TokenizerError, shown
+from niels_gpt.errors import NielsError, TokenizerError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.forks import is_forked, new_lock
+from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.hf import file_of
 from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of
 
 EngineName = Literal["auto", "gigatoken", "tokenizers"]
 
-# What an engine must encode as `tokenizers` does before it is used, as a whole and line by line.
+# The text on which gigatoken must have the ids of `tokenizers`.
 PROBE = (
     "The quick brown fox's 3 jumps; they'LL see it's 12345678 + 0.5e-3 = x_1?\n\n\nuser\nassistant\n"
     "<think>\n\n</think>\n\ndef f(x: int) -> str:\n    if x != 0:\n\t\treturn f'{x}'  # ok...\n        \n\r\n \t m\t\n"
@@ -30,20 +46,23 @@ PROBE = (
     " \n  \n   \n\n    \nCamelCaseWORDS HTTPServer's 'S 'll a1b2 ١٢٣٤ 1,000,000.00 $5 €7 !!!???---===\n"
 )
 PROVEN = "its ids equal those of tokenizers on the probe text"
-# gigatoken's batches cost some 200 microseconds before the first text; so many texts are worth it.
+# A batch call of gigatoken takes some 200 microseconds before the first text; from this many texts on it is faster.
 _BATCH = 64
-MOST_SEEN = 512 * 1024 * 1024  # bytes, half a second's work in some ten seconds
-BETWEEN = b"\xff"  # never in UTF-8
+# Bytes after which gigatoken is loaded anew, since its cache of words only grows: every ten seconds of encoding, for
+# half a second.
+MOST_SEEN = 512 * 1024 * 1024
+BETWEEN = b"\xff"  # separates the texts of a batch; this byte does not occur in UTF-8
 
 
-class Body:
-    """A tokenizer without control tokens: runs of text to ids and where each token starts.
+class RunEncoder:
+    """A tokenizer without control tokens: runs of text to ids, with the byte at which each token starts.
 
-    What encodes is loaded when it is first needed, once, and while no other thread forks.
+    The engine is loaded when it is first needed, once, under a lock that a fork waits for.
 
     Args:
-        data: gives the bytes of its JSON.
-        engine: what encodes; gigatoken is proven to give the same ids (`prove`, now or earlier).
+        name: what errors call the tokenizer.
+        data: returns the bytes of its JSON.
+        engine: the engine to use; for "gigatoken" the caller has a proof, or calls `prove`.
     """
 
     def __init__(self, name: str, about: Description, data: Callable[[], bytes], engine: EngineName) -> None:
@@ -54,18 +73,21 @@ class Body:
         self._one_at_a_time = new_lock()  # gigatoken refuses a second thread: "Already borrowed"
 
     def prove(self, added: Mapping[str, int]) -> str:
-        """Load it, and choose gigatoken if it gives the same ids and `engine` allows it; the reason for the choice.
+        """Load `tokenizers`, choose gigatoken if its ids are equal and `engine` allows it, and return the reason.
 
         Args:
-            added: its added tokens.
+            added: spelling -> id of the added tokens of this JSON.
+
+        Raises:
+            TokenizerError: gigatoken was requested and its ids differ, or added tokens have other ids than expected.
         """
-        asked, data = self.engine, self._data()
-        self._loaded = load_tokenizers(data, self._name)
+        requested, data = self.engine, self._data()
+        self._loaded = load_rust_tokenizer(data, self._name)
         _check_added_ids(self._loaded, added, self._name)
-        if asked == "tokenizers":
+        if requested == "tokenizers":
             return "asked for"
         self._gigatoken, reason = proven_gigatoken(data, self._loaded, added, self._name)
-        if asked == "gigatoken" and self._gigatoken is None:
+        if requested == "gigatoken" and self._gigatoken is None:
             raise TokenizerError(f"{self._name}: gigatoken cannot be used: {reason}. Use engine='auto'")
         self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
         return reason
@@ -74,16 +96,17 @@ class Body:
     def _tokenizer(self) -> Any:
         with self._one_at_a_time:
             if self._loaded is None:
-                self._loaded = load_tokenizers(self._data(), self._name)
+                self._loaded = load_rust_tokenizer(self._data(), self._name)
             return self._loaded
 
     def encode(self, runs: list[bytes]) -> tuple[Ids, Positions, Positions]:
         """`(ids, starts, counts)`: all tokens, the byte within its run at which each starts, the tokens of each run."""
         if self._lengths is None:
-            return self._joined([self._by_offsets(run) for run in runs])
-        ids, counts = self._flat(runs)
-        # Runs of 5 and 4 bytes, token lengths 2 3 | 1 3: ends 0 2 5 6 9, of which the runs' edges are 0 5 9. Lengths of
-        # runs 5 4 are as they should be; starts are ends without the last, less the run's edge: 0 2 | 0 1.
+            return self._concatenate([self._by_offsets(run) for run in runs])
+        ids, counts = self._encode_flat(runs)
+        # Runs of 5 and 4 bytes whose tokens stand for 2 3 | 1 3 bytes: the tokens end at 0 2 5 6 9, of which 0 5 9 are
+        # the edges of the runs. Their differences 5 4 are the runs' lengths, so both runs are proven. The starts are
+        # the ends without the last, minus the edge of the run: 0 2 | 0 1.
         ends, token_edges = edges_of(self._lengths[ids]), edges_of(counts)
         edges = ends[token_edges]
         starts = ends[:-1] - edges[:-1].repeat(counts)
@@ -93,9 +116,10 @@ class Body:
         if proven.all():
             return ids, starts, counts
         bounds = zip(proven.tolist(), runs, token_edges[:-1].tolist(), token_edges[1:].tolist(), strict=True)
-        return self._joined([(ids[a:b], starts[a:b]) if ok else self._by_offsets(run) for ok, run, a, b in bounds])
+        return self._concatenate([(ids[a:b], starts[a:b]) if ok else self._by_offsets(run) for ok, run, a, b in bounds])
 
-    def _flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
+    def _encode_flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
+        """`(ids, counts)`: the tokens of all runs, and how many each run has."""
         encoded: list[Any]
         if self.engine == "gigatoken":
             with self._one_at_a_time:
@@ -103,7 +127,7 @@ class Body:
                     self._gigatoken = Gigatoken(self._data())
                 backend = self._gigatoken.after(sum(map(len, runs)))
                 if len(runs) >= _BATCH:
-                    return self._one_call(runs, backend)
+                    return self._encode_batch(runs, backend)
                 encoded = list(map(backend.encode, runs))
             counts = np.fromiter(map(len, encoded), np.int64, len(runs))
             return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
@@ -113,12 +137,12 @@ class Body:
         counts = np.fromiter(map(len, encoded), np.int64, len(runs))
         return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
 
-    def _one_call(self, runs: list[bytes], backend: Any) -> tuple[Ids, Positions]:
-        """All runs in one call, as one buffer where possible: runs one by one take three times as long."""
+    def _encode_batch(self, runs: list[bytes], backend: Any) -> tuple[Ids, Positions]:
+        """All runs in one call of gigatoken, as one buffer where possible: a list takes three times as long."""
         import gigatoken
 
         source: Any = runs
-        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # the other wants UTF-8 between texts
+        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # other tokenizers accept only UTF-8 separators
             source = gigatoken.BytesSource([BETWEEN.join(runs)], separator=BETWEEN)
         layout = gigatoken.Tokenizer(backend).encode_batch(source).layout
         offsets: Positions = np.asarray(layout.offsets.data, np.int64)
@@ -135,91 +159,19 @@ class Body:
         return from_offsets(encodings_of(self._tokenizer, [text], self._name, offsets=True)[0], text, self._name)
 
     @staticmethod
-    def _joined(parts: list[tuple[Ids, Positions]]) -> tuple[Ids, Positions, Positions]:
+    def _concatenate(parts: list[tuple[Ids, Positions]]) -> tuple[Ids, Positions, Positions]:
         counts = np.fromiter((len(ids) for ids, _ in parts), np.int64, len(parts))
         ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
         return ids, np.concatenate([NO_POSITIONS, *(starts for _, starts in parts)]), counts
 
 
-def encodings_of(tokenizer: Any, texts: list[str], name: str, *, offsets: bool) -> list[Any]:
-    """What `tokenizers` makes of each text.
-
-    In a forked process one after the other: its threads are not there, and where TOKENIZERS_PARALLELISM is set it waits
-    for them.
-    """
-    with rust_errors(name, f"encode {shown(texts[0] if texts else '')}", "use another tokenizer.json"):
-        if is_forked():
-            return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
-        made: list[Any] = encode(texts, add_special_tokens=False)
-        return made
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether an error is a panic of Rust code, which is no `Exception`."""
-    return type(error).__name__ == "PanicException" and type(error).__module__ == "pyo3_runtime"
-
-
-@contextmanager
-def rust_errors(name: str, doing: str, remedy: str) -> Iterator[None]:
-    """Turn what `tokenizers` raises inside the block, and its panics, into a `TokenizerError`."""
-    try:
-        yield
-    except BaseException as error:  # the library raises bare Exception; a panic is not even that
-        if not (isinstance(error, Exception) or is_panic(error)):
-            raise
-        said = str(error).strip() or type(error).__name__
-        raise TokenizerError(f"{file_of(name)}: tokenizers cannot {doing} ({shown(said, 200)}); {remedy}") from error
-
-
-def _is_normal(run: bytes, form: Any) -> bool:
-    return run.isascii() or unicodedata.is_normalized(form, run.decode())
-
-
-def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
-    """Ids and the byte at which each token starts, from offsets in characters of `text`."""
-    ids = np.array(encoding.ids, np.int32)
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    starts, stops = offsets[:, 0], offsets[:, 1]
-    # Offsets that go back, leave the text, or stay at nothing while there are tokens are not about this text.
-    sound = len(offsets) == ids.size and bool((starts <= stops).all() and (np.diff(starts) >= 0).all())
-    if not sound or (ids.size and not 0 < stops.max() <= len(text)):
-        raise TokenizerError(
-            f"{name}: the offsets of {text[:40]!r} are {encoding.offsets[:6]}...; expected ascending positions in the "
-            "text, without which no token can be given to a piece. Use a tokenizer.json with another normalizer"
-        )
-    sizes = np.fromiter(map(len, map(str.encode, text)), np.int64, len(text))
-    return ids, np.concatenate(([0], np.cumsum(sizes)))[starts]
-
-
-def load_tokenizers(data: bytes, name: str) -> Any:
-    """The bytes of a tokenizer.json as a `tokenizers.Tokenizer`; `name` is what errors call it.
-
-    Raises:
-        MissingExtra: `tokenizers` is not installed. TokenizerError: it cannot load them.
-    """
-    check_library("tokenizers")
-    from tokenizers import Tokenizer
-
-    with rust_errors(name, "load it", "expected a tokenizer.json as save_pretrained() writes it"):
-        return Tokenizer.from_str(data.decode())
-
-
-def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> None:
-    """`tokenizers` numbers added tokens as it likes where the vocabulary does not hold them."""
-    for text, token in added.items():
-        found = tokenizer.token_to_id(text)
-        if found != token:
-            raise TokenizerError(
-                f"{name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
-                f"{token}. Put the tokens that are not special before the special ones"
-            )
+# ---- gigatoken
 
 
 class Gigatoken:
-    """gigatoken's tokenizer, made when it is first needed, and anew now and then.
+    """gigatoken's tokenizer, loaded when it is first needed, and again after `MOST_SEEN` bytes.
 
-    It remembers every word that it has seen, some 80 bytes each.
+    It caches every word that it has encoded, at some 80 bytes each, and never frees them.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -227,7 +179,7 @@ class Gigatoken:
         self._backend: Any = None
 
     def after(self, size: int) -> Any:
-        """The tokenizer, which is about to see `size` more bytes. Not for two threads at once."""
+        """The tokenizer, before it encodes `size` more bytes. The caller holds a lock."""
         self._seen += size
         if self._backend is None or self._seen > MOST_SEEN:
             self._seen, self._backend = size, _backend_of(self._data)
@@ -241,25 +193,188 @@ def _backend_of(data: bytes) -> Any:
 
 
 def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: str) -> tuple[Gigatoken | None, str]:
-    """gigatoken's tokenizer if it gives the reference's ids on the probe, else `None`, and the reason.
+    """gigatoken's tokenizer if it has the reference's ids on the probe text, else `None`; and the reason.
 
     Args:
+        reference: the `tokenizers.Tokenizer` of the same bytes.
         added: the spellings of its added tokens.
         name: what errors call the tokenizer.
     """
     try:
-        made = Gigatoken(data)
-        fast = made.after(0)
+        gigatoken = Gigatoken(data)
+        backend = gigatoken.after(0)
         texts = [PROBE, " ".join(islice(added, 300)), *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
-        given = [fast.encode(text.encode()).tolist() for text in texts]
+        found = [backend.encode(text.encode()).tolist() for text in texts]
     except ImportError:
         return None, "gigatoken is not installed"
-    except BaseException as error:  # a panic is no Exception
+    except BaseException as error:  # a panic of Rust code derives from `BaseException`; an interrupt is raised again
         if not (isinstance(error, ValueError | RuntimeError | KeyError | TypeError | OverflowError) or is_panic(error)):
             raise
         return None, f"gigatoken cannot load or run it ({shown(str(error), 200)})"
     expected = [encoding.ids for encoding in encodings_of(reference, texts, name, offsets=True)]
-    wrong = next((text for text, a, b in zip(texts, given, expected, strict=True) if a != b), None)
+    wrong = next((text for text, a, b in zip(texts, found, expected, strict=True) if a != b), None)
     if wrong is not None:
         return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"
-    return made, PROVEN
+    return gigatoken, PROVEN
+
+
+# ---- tokenizers
+
+
+def encodings_of(tokenizer: Any, texts: list[str], name: str, *, offsets: bool) -> list[Any]:
+    """The encoding of each text by `tokenizers`.
+
+    A forked process encodes one text after the other: its copy of the library has no threads, and waits for them
+    forever if TOKENIZERS_PARALLELISM is set.
+    """
+    with rust_errors(name, f"encode {shown(texts[0] if texts else '')}", "use another tokenizer.json"):
+        if is_forked():
+            return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+        encodings: list[Any] = encode(texts, add_special_tokens=False)
+        return encodings
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Rust code, which derives from `BaseException` only."""
+    return type(error).__name__ == "PanicException" and type(error).__module__ == "pyo3_runtime"
+
+
+@contextmanager
+def rust_errors(name: str, doing: str, remedy: str) -> Iterator[None]:
+    """Convert what `tokenizers` raises inside the block, and its panics, to a `TokenizerError`.
+
+    Args:
+        name: the tokenizer. doing: "load it", "encode ...". remedy: what the user can do.
+    """
+    try:
+        yield
+    except BaseException as error:  # the library raises plain `Exception`, and panics derive from `BaseException`
+        if not (isinstance(error, Exception) or is_panic(error)):  # an interrupt
+            raise
+        reason = str(error).strip() or type(error).__name__
+        raise TokenizerError(f"{file_of(name)}: tokenizers cannot {doing} ({shown(reason, 200)}); {remedy}") from error
+
+
+def _is_normal(run: bytes, form: Any) -> bool:
+    return run.isascii() or unicodedata.is_normalized(form, run.decode())
+
+
+def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
+    """Ids and the byte at which each token starts, from an encoding's offsets in characters of `text`.
+
+    "né!" with tokens that start at characters 0 1 2: characters of 1 2 1 bytes start at 0 1 3, so the tokens do too.
+
+    Raises:
+        TokenizerError: the offsets do not belong to the text.
+    """
+    ids = np.array(encoding.ids, np.int32)
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    starts, stops = offsets[:, 0], offsets[:, 1]
+    # Some normalizers make the offsets meaningless: they descend, leave the text, or are all 0.
+    sound = len(offsets) == ids.size and bool((starts <= stops).all() and (np.diff(starts) >= 0).all())
+    if not sound or (ids.size and not 0 < stops.max() <= len(text)):
+        raise TokenizerError(
+            f"{name}: the offsets of {text[:40]!r} are {encoding.offsets[:6]}...; expected ascending positions in the "
+            "text, without which the piece of a token is unknown. Use a tokenizer.json with another normalizer"
+        )
+    sizes = np.fromiter(map(len, map(str.encode, text)), np.int64, len(text))
+    return ids, np.concatenate(([0], np.cumsum(sizes)))[starts]
+
+
+def load_rust_tokenizer(data: bytes, name: str) -> Any:
+    """The bytes of a tokenizer.json as a `tokenizers.Tokenizer`; `name` is what errors call it.
+
+    Raises:
+        MissingExtra: `tokenizers` is not installed. TokenizerError: it cannot load these bytes.
+    """
+    check_library("tokenizers")
+    from tokenizers import Tokenizer
+
+    with rust_errors(name, "load it", "expected a tokenizer.json as save_pretrained() writes it"):
+        return Tokenizer.from_str(data.decode())
+
+
+def _check_added_ids(tokenizer: Any, added: Mapping[str, int], name: str) -> None:
+    """Check the ids of added tokens, since `tokenizers` renumbers those that are not in the vocabulary."""
+    for text, token in added.items():
+        found = tokenizer.token_to_id(text)
+        if found != token:
+            raise TokenizerError(
+                f"{name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
+                f"{token}. Put the tokens that are not special before the special ones"
+            )
+
+
+# ---- stored proofs
+
+VARIABLE = "NIELS_GPT_CACHE"
+_LIBRARIES = ("gigatoken", "tokenizers")
+_CODE = ("description.py", "engines.py", "encoder.py")  # what is proven, and how
+
+
+class EngineProof:
+    """A stored proof that gigatoken has the ids of `tokenizers` for one tokenizer.
+
+    It is a small file in the cache directory, whose name is a hash of everything that the proof depends on and whose
+    content is the same in readable form. It contains no ids and nothing that encoding reads: it can only change whether
+    the proof runs again. A file that is missing, damaged or about anything else counts as no proof.
+
+    Args:
+        data: the bytes of the tokenizer.json.
+        controls: added tokens that count as control tokens although the tokenizer does not mark them so.
+    """
+
+    def __init__(self, data: bytes, controls: Collection[str]) -> None:
+        self._path: Path | None = None
+        folder, facts = cache_directory(), _environment()
+        if folder is not None and facts is not None:
+            self._facts = {"tokenizer_sha256": hashlib.sha256(data).hexdigest(), "controls": sorted(controls), **facts}
+            self._path = folder / "proofs" / f"{hashlib.sha256(json_bytes(self._facts)).hexdigest()}.json"
+
+    def is_stored(self) -> bool:
+        """Whether the proof succeeded before, with these bytes and versions."""
+        try:
+            return self._path is not None and json.loads(self._path.read_bytes()) == self._facts
+        except (OSError, ValueError, RecursionError):
+            return False
+
+    def store(self) -> None:
+        """Store a success. If the file cannot be written, the proof runs again next time."""
+        if self._path is not None:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(self._path, json_bytes(self._facts))
+            except (OSError, NielsError):
+                return
+
+
+def cache_directory() -> Path | None:
+    """The directory for results that can be computed again; `None` if there is none.
+
+    `NIELS_GPT_CACHE` names another directory than the system's usual one; "off" stores nothing.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        return None if named == "off" else Path(named)
+    try:
+        if sys.platform == "win32":
+            return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "niels_gpt" / "Cache"
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "niels_gpt"
+        xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "niels_gpt"  # relative paths are to be ignored
+    except RuntimeError:  # no home directory
+        return None
+
+
+@cache
+def _environment() -> dict[str, object] | None:
+    """What a proof depends on besides the tokenizer: versions, machine, code. `None` if it cannot be determined."""
+    try:
+        code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+        versions = {name: version(name) for name in _LIBRARIES}
+    except (OSError, PackageNotFoundError):  # the source files are missing, or a library is not installed
+        return None
+    machine = os.uname().machine if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "")
+    return {**versions, "machine": f"{sys.platform} {machine}", "code_sha256": hashlib.sha256(code).hexdigest()}

@@ -1,7 +1,7 @@
-"""Read a Hugging Face tokenizer: its JSON, its chat templates, its named special tokens, its stop ids.
+"""Reads a Hugging Face tokenizer: its JSON, its chat templates, its named special tokens, its stop ids.
 
-Nothing is encoded here and no library is imported for a directory or a file: `load_hf` gives bytes and strings.
-`description.py` says what the bytes mean for encoding pieces.
+`load_hf` returns bytes and strings. Nothing is encoded here, and no library is imported for a directory or a file.
+`description.py` interprets the bytes. `added_tokens` checks every field of the JSON that is read, before it is used.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
-from niels_gpt.tokenizer.checking import MOST_IDS, Checker, is_unicode
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
@@ -26,6 +25,13 @@ ENGINE_MARK = "niels_gpt_engine"  # the attribute of a tokenizer object that say
 _NAMED = frozenset(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 MOST_CONFIG_BYTES = 64 << 20
 MOST_TOKENIZER_BYTES = 256 << 20  # Gemma's has 33 MiB; as Python objects it is some ten times as large
+
+# Limits for the values in a tokenizer.json.
+MOST_IDS: Final = 1 << 22  # the largest vocabularies known have some 300 000
+LONGEST_ADDED: Final = 512  # characters
+MOST_ADDED: Final = 1 << 20  # characters of all added tokens
+MOST_GROWTH: Final = 64  # how many bytes may replace one
+DEEPEST: Final = 100  # normalizers in normalizers; `tokenizers` itself takes no more than 128
 
 
 @runtime_checkable
@@ -53,10 +59,15 @@ class FastTokenizer(Protocol):
 class HFTokenizer:
     """The parts of a Hugging Face tokenizer, as bytes and strings (picklable).
 
-    `templates` is empty where there is none; `special_tokens` holds the named ones (`eos_token`, `bos_token`, ...);
-    `stop_ids` are eos and what generation_config.json adds, ascending: where a client of an inference server stops.
-    `generate_stops` are those at which transformers' `generate()` stops by itself: what generation_config.json names,
-    or config.json where there is no such file; the tokenizer's eos does not count. `None` where neither file tells.
+    Attributes:
+        name: where it was loaded from, for errors.
+        json_bytes: the tokenizer.json.
+        templates: name -> chat template; empty if there is none.
+        special_tokens: the named ones (`eos_token`, `bos_token`, ...) with their spellings.
+        stop_ids: eos and the stop ids of generation_config.json, ascending: where a client of an inference server
+            stops.
+        generate_stops: the ids at which transformers' `generate()` stops by itself: those of generation_config.json,
+            or of config.json if there is no such file; not the tokenizer's eos. `None` if neither file names any.
     """
 
     name: str
@@ -68,7 +79,7 @@ class HFTokenizer:
 
     @property
     def template(self) -> str | None:
-        """The chat template that is used where none is named, or `None`."""
+        """The default chat template, or `None`."""
         return self.templates.get("default")
 
     @property
@@ -83,22 +94,22 @@ class HFTokenizer:
 def load_hf(source: str | Path | RustTokenizer | FastTokenizer) -> HFTokenizer:
     """Read a tokenizer directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer.
 
-    For objects the bytes are what the object itself writes (`to_str`), so their sha256 may differ from the file's.
+    For objects the bytes are those of the object's `to_str`, so their sha256 may differ from the file's.
 
     Raises:
-        TokenizerError: a file is missing or is not what it should be, or the object is a slow tokenizer.
+        TokenizerError: a file is missing or malformed, or the object is a Python tokenizer.
     """
     return read_hf(source)[0]
 
 
 def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
-    """`load_hf`, and the parsed JSON: for a large vocabulary a hundred megabytes, to be let go of soon."""
+    """`load_hf`, and the parsed JSON. A large vocabulary takes a hundred megabytes; release it soon."""
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}
-        return assembled(source.name_or_path or type(source).__name__, data, config, {})
+        return hf_tokenizer_of(source.name_or_path or type(source).__name__, data, config, {})
     if isinstance(source, RustTokenizer):
-        return assembled(type(source).__name__, source.to_str().encode(), {}, {})
+        return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {}, {})
     if not isinstance(source, str | Path):
         raise TokenizerError(
             f"found a {type(source).__name__}; expected a directory, a {TOKENIZER_NAME}, a tokenizers.Tokenizer or a "
@@ -117,23 +128,23 @@ def _from_path(path: Path) -> tuple[HFTokenizer, dict[str, Any]]:
         )
     folder = file.parent
     config = _read_object(folder / CONFIG_NAME)
-    beside = folder / TEMPLATE_NAME
-    if is_there(beside):  # transformers writes templates here and prefers them to the config's
-        config["chat_template"] = _read_text(beside)
+    template = folder / TEMPLATE_NAME
+    if is_there(template):  # transformers writes templates here and prefers them to the config's
+        config["chat_template"] = _read_text(template)
     generation = folder / GENERATION_NAME
-    held, data = assembled(str(path), _read(file, MOST_TOKENIZER_BYTES), config, _read_object(generation))
-    return replace(held, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME)), data
+    parts, data = hf_tokenizer_of(str(path), _read(file, MOST_TOKENIZER_BYTES), config, _read_object(generation))
+    return replace(parts, generate_stops=_generate_stops(generation, folder / MODEL_CONFIG_NAME)), data
 
 
 def _generate_stops(generation: Path, model: Path) -> tuple[int, ...] | None:
-    """See `HFTokenizer`; config.json counts only if it names any, for it may name them for its parts."""
+    """See `HFTokenizer`. A config.json without stop ids counts as unknown: multimodal models name them in a part."""
     if is_there(generation):
         return _eos_ids(_read_object(generation), str(generation))
     return _eos_ids(_read_object(model), str(model)) or None
 
 
 def _eos_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """The eos_token_id of a config, a number or a list of them, ascending; empty where it names none."""
+    """The eos_token_id of a config, a number or a list of numbers, ascending; empty if there is none."""
     listed = config.get("eos_token_id")
     ids = [] if listed is None else listed if isinstance(listed, list) else [listed]
     if not all(type(token) is int and 0 <= token < MOST_IDS for token in ids):
@@ -142,10 +153,10 @@ def _eos_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a file that need not be there is there.
+    """Whether an optional file exists.
 
     Raises:
-        TokenizerError: something else is there, a directory or a link to nothing. StorageError: it cannot be looked at.
+        TokenizerError: it is a directory or a broken link. StorageError: it cannot be examined.
     """
     with storage_errors("reading the tokenizer", path):
         if path.is_file():
@@ -184,7 +195,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def parsed(data: bytes, name: str) -> dict[str, Any]:
-    """The object that these bytes of JSON hold."""
+    """The object in these bytes of JSON."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -195,20 +206,25 @@ def parsed(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
-def assembled(
+def hf_tokenizer_of(
     name: str, data: bytes, config: Mapping[str, Any], generation: Mapping[str, Any]
 ) -> tuple[HFTokenizer, dict[str, Any]]:
-    """The parts, from a tokenizer.json's bytes and what tokenizer_config.json and generation_config.json say.
+    """`(parts, parsed JSON)` of a tokenizer.
 
-    And what the bytes hold, parsed.
+    Args:
+        data: the bytes of tokenizer.json.
+        config, generation: the objects in tokenizer_config.json and generation_config.json.
+
+    Raises:
+        TokenizerError: a field is malformed, or eos_token is not an added token.
     """
     specials = {
         key: text
         for key, value in config.items()
         if key.endswith("_token") and (text := _text_of(key, value, name)) is not None
     }
-    held = parsed(data, file_of(name))
-    ids = {token["content"]: token["id"] for token in added_tokens(held, name)}
+    json_data = parsed(data, file_of(name))
+    ids = {token["content"]: token["id"] for token in added_tokens(json_data, name)}
     stops = set(_eos_ids(generation, f"{name}: {GENERATION_NAME}"))
     if "eos_token" in specials:
         if specials["eos_token"] not in ids:
@@ -218,7 +234,7 @@ def assembled(
             )
         stops.add(ids[specials["eos_token"]])
     templates = _templates(config.get("chat_template"), name)
-    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops))), held
+    return HFTokenizer(name, data, templates, specials, tuple(sorted(stops))), json_data
 
 
 def file_of(name: str) -> str:
@@ -227,16 +243,16 @@ def file_of(name: str) -> str:
 
 
 def _text_of(key: str, value: Any, name: str) -> str | None:
-    """A special token's spelling: a string, `{"content": ...}`, an AddedToken (which prints as it), or unset.
+    """A special token's spelling, from a string, `{"content": ...}` or an AddedToken; `None` if it is unset.
 
-    Of other keys than the seven usual names, `add_bos_token` for one, what is no text is no token.
+    Keys other than the seven usual names, such as `add_bos_token`, may have values that are not tokens.
     """
-    held = value.get("content") if isinstance(value, Mapping) else getattr(value, "content", value)
-    if held is None or isinstance(held, bool) or (key not in _NAMED and not isinstance(held, str)):
+    text = value.get("content") if isinstance(value, Mapping) else getattr(value, "content", value)
+    if text is None or isinstance(text, bool) or (key not in _NAMED and not isinstance(text, str)):
         return None
-    if not isinstance(held, str) or not is_unicode(held):
+    if not isinstance(text, str) or not is_unicode(text):
         raise TokenizerError(f"{name}: {key} is {shown(value)}; expected the token's text. Correct {CONFIG_NAME}")
-    return held
+    return text
 
 
 def _templates(value: Any, name: str) -> dict[str, str]:
@@ -258,11 +274,139 @@ def _templates(value: Any, name: str) -> dict[str, str]:
     return dict(found)
 
 
+# ---- checks of a tokenizer.json
+
+
 def added_tokens(tokenizer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The added tokens of a parsed tokenizer.json, of which all that is read has been checked.
+    """The added tokens of a parsed tokenizer.json, after all fields that are read here have been checked.
 
     Raises:
-        TokenizerError: naming the field that is not as it should be.
+        TokenizerError: a field is malformed; the message names it.
     """
-    Checker(file_of(name)).check(tokenizer)
+    _JsonChecker(file_of(name)).check(tokenizer)
     return list(tokenizer.get("added_tokens") or [])
+
+
+class _JsonChecker:
+    """Checks the fields of a parsed tokenizer.json that are read here; errors name the file and the field.
+
+    `tokenizers` checks its own types when it loads a file, but sizes follow from the file's values: an id of 2^31 asks
+    for arrays of 16 GiB, and ten replacements of one letter by ten make ten billion of it. So all is checked before.
+
+    Args:
+        name: what errors call the file.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def check(self, tokenizer: Mapping[str, Any]) -> None:
+        """Refuse what `tokenizers` does not write.
+
+        Raises:
+            TokenizerError: naming file, field, what was found and what was expected.
+        """
+        model = tokenizer.get("model")
+        if not isinstance(model, dict):
+            raise self.wrong("model", model, "an object, as `tokenizers` writes it")
+        self._check_vocabulary(model.get("vocab", {}))
+        for field in ("type", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+            if not isinstance(model.get(field), str | None):
+                raise self.wrong(f"model.{field}", model[field], "text or null")
+        self._check_added(tokenizer.get("added_tokens"))
+        for field in ("normalizer", "pre_tokenizer", "decoder"):
+            steps = list(self._steps(field, tokenizer.get(field), 0))
+            self._check_growth(field, steps)
+
+    def wrong(self, field: str, found: object, expected: str) -> TokenizerError:
+        """The error of a field."""
+        return TokenizerError(
+            f"{self.name}: {field} is {shown(found)}; expected {expected}. Download the file again, or save it anew "
+            "with save_pretrained()"
+        )
+
+    def _check_vocabulary(self, vocab: Any) -> None:
+        if isinstance(vocab, list):
+            for index, entry in enumerate(vocab):
+                if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str | int):
+                    raise self.wrong(f"model.vocab[{index}]", entry, "a text and its score")
+            ids: Collection[Any] = (len(vocab) - 1,) if vocab else ()
+        elif isinstance(vocab, dict):
+            ids = vocab.values()
+        else:
+            raise self.wrong("model.vocab", vocab, "an object of ids, or a list of scores")
+        if ids and not (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST_IDS):
+            wrong = next(token for token in ids if not _is_id(token))
+            raise self.wrong("an id of model.vocab", wrong, f"a number from 0 to {MOST_IDS - 1:,}")
+
+    def _check_added(self, added: Any) -> None:
+        if added is None:
+            return
+        if not isinstance(added, list):
+            raise self.wrong("added_tokens", added, "a list of objects")
+        for index, token in enumerate(added):
+            field = f"added_tokens[{index}]"
+            if not isinstance(token, dict):
+                raise self.wrong(field, token, "an object with id and content")
+            if not _is_id(token.get("id")):
+                raise self.wrong(f"{field}.id", token.get("id"), f"a number from 0 to {MOST_IDS - 1:,}")
+            text = token.get("content")
+            if not isinstance(text, str) or not text or len(text) > LONGEST_ADDED:
+                raise self.wrong(f"{field}.content", text, f"a text of 1 to {LONGEST_ADDED} characters")
+            if not is_unicode(text):
+                raise self.wrong(f"{field}.content", text, "Unicode without halves of surrogate pairs")
+        total = sum(len(token["content"]) for token in added)
+        if total > MOST_ADDED:
+            raise self.wrong("the length of all added_tokens", total, f"at most {MOST_ADDED:,} characters")
+
+    def _steps(self, field: str, part: Any, depth: int) -> Iterator[dict[str, Any]]:
+        """The steps of a normalizer, pre-tokenizer or decoder, sequences unfolded."""
+        if part is None:
+            return
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise self.wrong(field, part, "an object with a type, or null")
+        if depth > DEEPEST:
+            raise self.wrong(f"the depth of {field}", depth, f"at most {DEEPEST}")
+        if part["type"] != "Sequence":
+            yield part
+            return
+        for key in ("normalizers", "pretokenizers", "decoders"):
+            inner = part.get(key) or []
+            if not isinstance(inner, list):
+                raise self.wrong(f"{field}.{key}", inner, "a list of objects")
+            for index, entry in enumerate(inner):
+                yield from self._steps(f"{field}.{key}[{index}]", {} if entry is None else entry, depth + 1)
+
+    def _check_growth(self, field: str, steps: list[dict[str, Any]]) -> None:
+        """Check the fields of each step, and by how much all replacements together can lengthen a text."""
+        growth = 1
+        for step in steps:
+            pattern, content = step.get("pattern"), step.get("content", "")
+            if pattern is not None:
+                kinds = list(pattern.items()) if isinstance(pattern, dict) else []
+                if len(kinds) != 1 or kinds[0][0] not in ("String", "Regex") or not isinstance(kinds[0][1], str):
+                    raise self.wrong(f"a pattern of {field}", pattern, '{"String": ...} or {"Regex": ...}')
+            for key in ("content", "prepend", "prefix", "replacement", "behavior", "prepend_scheme"):
+                if not isinstance(step.get(key), str | None):
+                    raise self.wrong(f"{key} of a step of {field}", step[key], "text")
+            if step["type"] == "FixedLength" and step.get("length") == 0:  # this and an empty pattern make it panic
+                raise self.wrong(f"the length of a step of {field}", 0, "1 or more")
+            if step["type"] == "Replace" and "" in (pattern or {}).values():
+                raise self.wrong(f"a pattern of {field}", pattern, "one that is not empty")
+            if step["type"] == "Replace":
+                growth *= max(1, len((content or "").encode("utf-8", "surrogatepass")))
+        if growth > MOST_GROWTH:
+            raise self.wrong(f"the length of what {field} makes of one letter", growth, f"at most {MOST_GROWTH} bytes")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it contains no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST_IDS

@@ -1,7 +1,9 @@
-"""Tokenizers on the Hugging Face hub: code from there runs for a few names at revisions that were read, for no other.
+"""Load transformers tokenizers from the Hugging Face hub or a directory, without running unknown code.
 
-Files are downloaded first, all of one commit, and transformers finds them in the local cache after that: it goes on
-without a file that it fails to download, which would silently give a tokenizer without its chat template.
+A repository may contain Python code for its tokenizer. It is run for the few names in `TRUSTED_REVISIONS` only, at the
+commit whose code was read. Files are downloaded first, all from one commit, and transformers then finds them in the
+local cache: by itself it continues without a file that it fails to download, and the result is a tokenizer without
+its chat template.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from niels_gpt.errors import SourceError, TokenizerError
 from niels_gpt.extras import check_library
 from niels_gpt.tokenizer.hf import CONFIG_NAME, ENGINE_MARK
 
-# The only names whose Python code is run, each at the one commit whose code is known.
+# The only names whose Python code is run, each at the commit whose code was read.
 TRUSTED_REVISIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "moonshotai/Kimi-K2-Instruct": "fd1984e2b7a3350dbf7305fe73a4ede25c14de50",
@@ -26,7 +28,7 @@ TRUSTED_REVISIONS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Names for which the fastokens engine is known to give other ids than the official tokenizer.
+# Names for which the fastokens engine has other ids than the official tokenizer.
 FASTOKENS_INCOMPATIBLE: Final[frozenset[str]] = frozenset(
     {
         "MiniMaxAI/MiniMax-M2",
@@ -36,45 +38,45 @@ FASTOKENS_INCOMPATIBLE: Final[frozenset[str]] = frozenset(
     }
 )
 
-# What tokenizers are made of; weights are left where they are, and so is code unless it is trusted.
+# The files of tokenizers. Weights are not downloaded, and code only if it is trusted.
 _FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken"]
 _NOT_FILES = ["*.index.json", "*/*/*"]
 TIMEOUT_SECONDS = 30.0
 
 
-def load_tokenizer(name_or_path: str | Path, *, use_fastokens: bool = True) -> Any:
-    """The transformers tokenizer of a hub name or a local directory; its `name_or_path` is what was asked for.
+def load_hf_tokenizer(name_or_path: str | Path, *, use_fastokens: bool = True) -> Any:
+    """The transformers tokenizer of a hub name or a local directory; its `name_or_path` is the argument.
 
     Python code of the repository is not run, except for the names in `TRUSTED_REVISIONS`, at that commit only. A local
-    directory's code is never run. Without a connection, what the local cache holds of the name is used.
+    directory's code is never run. Without a connection, the local cache is used.
 
     Args:
-        use_fastokens: renderers and encoders made of this tokenizer may encode with a faster engine where its ids are
-            proven to be the same (here gigatoken; the name is that of the known package). `False`: with `tokenizers`.
+        use_fastokens: renderers and encoders of this tokenizer may encode with a faster engine if its ids are proven to
+            be equal (here gigatoken; the name is that of the `renderers` package). `False`: they use `tokenizers`.
 
     Raises:
         MissingExtra: transformers is not installed.
-        SourceError: the hub cannot be reached, or has no such repository, or does not give it to you.
-        TokenizerError: what is there is no tokenizer, is damaged, or needs code that is not trusted.
+        SourceError: the hub cannot be reached, has no such repository, or refuses access.
+        TokenizerError: the files are not a tokenizer, are damaged, or need code that is not trusted.
     """
-    tokenizer = _found(str(name_or_path))
+    tokenizer = _load(str(name_or_path))
     if not use_fastokens:
         setattr(tokenizer, ENGINE_MARK, "tokenizers")
     return tokenizer
 
 
-def _found(name: str) -> Any:
-    if Path(name).is_dir():  # whatever its name, it is not the repository whose code is known
-        return _loaded(name, Path(name), trusted=False)
+def _load(name: str) -> Any:
+    if Path(name).is_dir():  # a directory of a trusted name is still not the repository whose code was read
+        return _load_files(name, Path(name), trusted=False)
     revision = TRUSTED_REVISIONS.get(name)
-    folder = _downloaded(name, revision)
-    # The snapshot's name is its commit: given that, transformers takes what is there and asks for no other commit. Code
-    # in a second repository would be looked for at this commit too, where it cannot be.
-    return _loaded(name, folder, trusted=revision is not None, revision=folder.name, code_revision=folder.name)
+    folder = _download(name, revision)
+    # A snapshot's folder is named by its commit. With this revision, transformers uses the downloaded files and does
+    # not look for a newer commit; code in a second repository is looked for at this commit too, where there is none.
+    return _load_files(name, folder, trusted=revision is not None, revision=folder.name, code_revision=folder.name)
 
 
-def _downloaded(name: str, revision: str | None) -> Path:
-    """The local directory with the tokenizer's files of one commit."""
+def _download(name: str, revision: str | None) -> Path:
+    """Download a tokenizer's files at one commit; returns the local directory."""
     check_library("transformers")  # which brings the hub's library
     from huggingface_hub import snapshot_download
 
@@ -92,7 +94,7 @@ def _downloaded(name: str, revision: str | None) -> Path:
 
 @contextmanager
 def _hub_errors(name: str) -> Iterator[None]:
-    """What huggingface_hub raises, in our words."""
+    """Convert the errors of huggingface_hub to ours."""
     from huggingface_hub import errors
 
     try:
@@ -116,20 +118,20 @@ def _hub_errors(name: str) -> Iterator[None]:
             f"{name}: the hub no longer has commit {TRUSTED_REVISIONS.get(name, 'main')}, the only one whose code is "
             "trusted; download it elsewhere and pass the tokenizer object"
         ) from error
-    except Exception as error:  # also those of whichever HTTP library this version of huggingface_hub uses
+    except Exception as error:  # the errors of the HTTP library, which differs between versions of huggingface_hub
         raise SourceError(
             f"{name}: no local directory, and the hub cannot be reached or broke off ({_shortened(error)}); check the "
             "connection and HF_ENDPOINT, unset HF_HUB_OFFLINE, or give a local directory"
         ) from error
 
 
-def _loaded(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
+def _load_files(name: str, folder: Path, *, trusted: bool, **where: Any) -> Any:
     check_library("transformers")
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted, **where)
-    except Exception as error:  # tokenizers raises bare Exception, and trusted code may raise anything
+    except Exception as error:  # `tokenizers` raises plain `Exception`, and trusted code may raise anything
         raise _unloadable(name, folder, trusted, error) from error
     if tokenizer.name_or_path != name:
         raise TokenizerError(f"{name}: transformers calls the loaded tokenizer {tokenizer.name_or_path!r}; update it")
@@ -155,7 +157,7 @@ def wants_code(folder: Path) -> bool:
     """Whether a tokenizer directory names Python code that must be run to load it."""
     try:
         config = json.loads((folder / CONFIG_NAME).read_bytes())
-    except (OSError, ValueError, RecursionError):  # then something else is wrong with it
+    except (OSError, ValueError, RecursionError):  # loading reports an unreadable config by itself
         return False
     return isinstance(config, dict) and bool(config.get("auto_map"))
 

@@ -1,12 +1,17 @@
-"""Pieces of many strings laid end to end, in bytes, and the control tokens in their scaffold."""
+"""The tokenizer interface of the renderers: strings in adjacent pieces, and how many tokens each piece owns.
+
+A renderer splits a string into pieces, because their tokens have different facts. `PieceEncoder` is the protocol of
+every tokenizer that can encode them. The rest of this module concatenates pieces in bytes, which all encoders need,
+and finds control tokens in scaffold.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +21,14 @@ from niels_gpt.tokenizer.description import Description
 
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
-Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]  # of each string its pieces, and which of them are scaffold
+Batches = Sequence[tuple[Sequence[str], Sequence[bool]]]  # for each string its pieces, and which of them are scaffold
 NO_POSITIONS: Positions = np.zeros(0, np.int64)
 NO_IDS: Ids = np.zeros(0, np.int32)
 
-# The bit of a piece's fact that says: control tokens in this text are control tokens (`renderers/rendered.py`).
+# The bit of a piece's fact that means: control tokens are recognised in this text (also in `renderers/types.py`).
 SCAFFOLD = 4
 
-_CACHED_BYTES = 1024  # longer scaffold (tool schemas) is seldom seen twice
+_CACHED_BYTES = 1024  # longer scaffold, such as tool schemas, seldom occurs twice
 _CACHED_TEXTS = 65_536
 
 
@@ -38,7 +43,7 @@ class Encoded(NamedTuple):
         ids: int32 of shape (tokens,), string after string.
         counts: int64 of shape (pieces,): how many tokens each piece owns.
         lengths: int64 of shape (strings,): how many tokens each string has.
-        facts: int32 of shape (pieces,): as given.
+        facts: int32 of shape (pieces,): the facts that were passed in.
         pieces: int64 of shape (strings,): how many pieces each string has.
     """
 
@@ -49,13 +54,100 @@ class Encoded(NamedTuple):
     pieces: Positions
 
 
-@dataclass(frozen=True)
-class LaidOut:
-    """The pieces of all strings laid end to end, in bytes.
+@runtime_checkable
+class PieceEncoder(Protocol):
+    """A tokenizer that encodes pieces and proves which piece every token came from."""
 
-    edges (pieces + 1,): where each piece starts, and the end. first (strings + 1,): the index of each string's first
-    piece. string_edges (strings + 1,): where each string starts. index_within (pieces,): the piece's index in its
-    string. scaffold_begin, scaffold_end: the maximal stretches of scaffold within one string.
+    @property
+    def name(self) -> str:
+        """Where it was loaded from: a hub name or a path."""
+
+    @property
+    def engine(self) -> str:
+        """The library that encodes: "gigatoken", "tokenizers", "python" or "sentencepiece"."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Largest id + 1."""
+
+    @property
+    def control_ids(self) -> Mapping[str, int]:
+        """Spelling -> id of the control tokens, which text never becomes."""
+
+    @property
+    def added_ids(self) -> Mapping[str, int]:
+        """Spelling -> id of all added tokens; those that are not control tokens are recognised in any text."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """eos, and the stop ids of the generation config."""
+
+    @property
+    def template(self) -> str | None:
+        """The tokenizer's own chat template, or `None`."""
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The named special tokens (`eos_token`, `bos_token`, ...)."""
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """sha256 of the tokenizer's bytes (`tokenizer`) and of its chat template's text (`template`, if any)."""
+
+    def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
+        """`(ids, owner)` of one string in adjacent pieces; control tokens are recognised in scaffold only."""
+
+    def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
+        """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
+
+    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
+        """Many strings, each a list of pieces; control tokens are recognised where a fact has the bit `SCAFFOLD`."""
+
+    def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
+        """The UTF-8 bytes that each id stands for; joined they are the text. Half characters are possible."""
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """The text of `ids`, control tokens spelled out."""
+
+
+def encode_strings_with(
+    encode_many: Callable[[Batches], tuple[Ids, Ids, Positions]],
+    texts: Sequence[list[str]],
+    facts: Sequence[list[int]],
+) -> Encoded:
+    """`PieceEncoder.encode_strings`, for an encoder that only has `encode_many`.
+
+    Strings of 2 and 3 pieces whose tokens have the owners 0 1 1 | 0 2: the pieces own 1 2 | 1 0 1 tokens.
+    """
+    pieces = lengths_of(texts)
+    bits = np.fromiter(chain.from_iterable(facts), np.int32, int(pieces.sum()))
+    strings = [(own, [bool(fact & SCAFFOLD) for fact in flags]) for own, flags in zip(texts, facts, strict=True)]
+    ids, owner, lengths = encode_many(strings)
+    first = edges_of(pieces)[:-1]  # the number of each string's first piece, in the batch
+    counts: Positions = np.bincount(owner + first.repeat(lengths), minlength=bits.size)
+    return Encoded(ids, counts, lengths, bits, pieces)
+
+
+# ---- concatenating pieces
+
+
+@dataclass(frozen=True)
+class ConcatenatedPieces:
+    """The pieces of many strings as one run of UTF-8, with where each piece and string starts.
+
+    ::
+
+        strings    "<e>" "ab" | "<e>"       the pieces "<e>" are scaffold
+        joined     <e>ab<e>      edges  0 3 5 8      first  0 2 3      string_edges  0 5 8      index_within  0 1 0
+        scaffold_begin  0 5      scaffold_end  3 8
+
+    Attributes:
+        joined: all texts as UTF-8.
+        edges: (pieces + 1,): the byte at which each piece starts, and the end.
+        first: (strings + 1,): the number of each string's first piece, and the number of pieces.
+        string_edges: (strings + 1,): the byte at which each string starts, and the end.
+        index_within: (pieces,): the piece's index in its string.
+        scaffold_begin, scaffold_end: the maximal stretches of scaffold within one string, in bytes.
     """
 
     joined: bytes
@@ -67,21 +159,22 @@ class LaidOut:
     scaffold_end: Positions
 
     def is_scaffold(self, start: int, stop: int) -> bool:
+        """Whether the bytes `start..stop` are within one stretch of scaffold."""
         k = int(np.searchsorted(self.scaffold_begin, start, side="right")) - 1
         return k >= 0 and stop <= int(self.scaffold_end[k])
 
 
-def laid_out(batches: Batches) -> LaidOut:
-    """Strings of pieces, each a list of texts and a list of scaffold flags, laid end to end.
+def concatenate_strings(batches: Batches) -> ConcatenatedPieces:
+    """Concatenate strings of pieces, each a list of texts and a list of scaffold flags.
 
     Raises:
         UsageError: not as many flags as texts. TokenizerError: a lone surrogate in a text.
     """
-    return laid_end_to_end(*in_one_list(batches))
+    return concatenate_pieces(*flatten_batches(batches))
 
 
-def in_one_list(batches: Batches) -> tuple[list[str], list[bool], Positions]:
-    """`(texts, scaffold, pieces)` of all strings, and how many pieces each has.
+def flatten_batches(batches: Batches) -> tuple[list[str], list[bool], Positions]:
+    """`(texts, scaffold, pieces)`: all pieces of all strings in one list, and how many pieces each string has.
 
     Raises:
         UsageError: not as many flags as texts.
@@ -89,15 +182,17 @@ def in_one_list(batches: Batches) -> tuple[list[str], list[bool], Positions]:
     texts = list(chain.from_iterable(texts for texts, _ in batches))
     flags = list(chain.from_iterable(scaffold for _, scaffold in batches))
     counts = np.fromiter((len(texts) for texts, _ in batches), np.int64, len(batches))
-    given = np.fromiter((len(scaffold) for _, scaffold in batches), np.int64, len(batches))
-    if (counts != given).any():
-        row = int(np.flatnonzero(counts != given)[0])
-        raise UsageError(f"string {row}: {counts[row]} texts and {given[row]} scaffold flags; expected one flag a text")
+    flag_counts = np.fromiter((len(scaffold) for _, scaffold in batches), np.int64, len(batches))
+    if (counts != flag_counts).any():
+        row = int(np.flatnonzero(counts != flag_counts)[0])
+        raise UsageError(
+            f"string {row}: {counts[row]} texts and {flag_counts[row]} scaffold flags; expected one flag a text"
+        )
     return texts, flags, counts
 
 
-def laid_end_to_end(texts: list[str], scaffold: Sequence[bool], counts: Positions) -> LaidOut:
-    """The same for pieces that lie in one list, `counts` (int64) of them to a string.
+def concatenate_pieces(texts: list[str], scaffold: Sequence[bool], counts: Positions) -> ConcatenatedPieces:
+    """Concatenate the pieces of a flat list, of which each string has `counts` (int64).
 
     Raises:
         TokenizerError: a lone surrogate in a text.
@@ -108,46 +203,31 @@ def laid_end_to_end(texts: list[str], scaffold: Sequence[bool], counts: Position
     first = edges_of(counts)
     string = np.arange(counts.size).repeat(counts)
     within = (np.arange(len(texts)) - first[string]).astype(np.int32)
-    # Stretches: neighbours (empty pieces aside) with the same string and flag. Flags 1 1 0 1 | 1 of five one-byte
-    # pieces: keys 1 1 0 1 | 3, so stretches start at 0 2 3 4 and those of scaffold (odd keys) are 0..2, 3..4, 4..5.
+    # A stretch is a maximal sequence of non-empty pieces with the same string and the same flag. Flags 1 1 0 1 | 1 of
+    # five pieces of one byte: keys 1 1 0 1 | 3, so stretches start at 0 2 3 4, and those of scaffold (odd keys) are
+    # 0..2, 3..4 and 4..5.
     full = (edges[1:] > edges[:-1]).nonzero()[0]
     key = 2 * string[full] + flags[full]
     new = np.ones(key.size, np.bool_)
     np.not_equal(key[1:], key[:-1], out=new[1:])
-    odd = key[new] % 2 == 1
+    is_scaffold = key[new] % 2 == 1
     bounds = np.append(edges[full[new]], edges[-1])
     begin, end = bounds[:-1], bounds[1:]
-    return LaidOut(b"".join(encoded), edges, first, edges[first], within, begin[odd], end[odd])
-
-
-def encoded_one_by_one(
-    encode: Callable[[Batches], tuple[Ids, Ids, Positions]],
-    texts: Sequence[list[str]],
-    facts: Sequence[list[int]],
-) -> Encoded:
-    """`encode_strings` of an encoder that has only `encode_many`.
-
-    Strings of 2 and 3 pieces whose tokens have the owners 0 1 1 | 0 2: pieces own 1 2 1 0 1 tokens.
-    """
-    pieces = counted(texts)
-    bits = np.fromiter(chain.from_iterable(facts), np.int32, int(pieces.sum()))
-    strings = [(own, [bool(fact & SCAFFOLD) for fact in held]) for own, held in zip(texts, facts, strict=True)]
-    ids, owner, lengths = encode(strings)
-    first = edges_of(pieces)[:-1]
-    counts: Positions = np.bincount(owner + first.repeat(lengths), minlength=bits.size)
-    return Encoded(ids, counts, lengths, bits, pieces)
+    return ConcatenatedPieces(
+        b"".join(encoded), edges, first, edges[first], within, begin[is_scaffold], end[is_scaffold]
+    )
 
 
 def edges_of(lengths: Positions) -> Positions:
-    """Where things of these lengths start when laid end to end, and where the last ends: 2 3 -> 0 2 5."""
+    """Where items of these lengths start when they are concatenated, and where the last ends: 2 3 -> 0 2 5."""
     edges = np.zeros(lengths.size + 1, np.int64)
-    np.add.accumulate(lengths, out=edges[1:])  # what `cumsum` does, called more directly
+    np.add.accumulate(lengths, out=edges[1:])  # `cumsum` without its wrapper, which costs more than the sum here
     return edges
 
 
-def counted(held: Sequence[Sized]) -> Positions:
-    """How long each of them is."""
-    return np.fromiter(map(len, held), np.int64, len(held))
+def lengths_of(items: Sequence[Sized]) -> Positions:
+    """The length of each item."""
+    return np.fromiter(map(len, items), np.int64, len(items))
 
 
 def _utf8(texts: list[str]) -> list[bytes]:
@@ -161,21 +241,26 @@ def _utf8(texts: list[str]) -> list[bytes]:
         ) from error
 
 
+# ---- control tokens
+
+
 class ControlFinder:
-    """Finds control tokens in scaffold: leftmost, then longest, as `tokenizers` does."""
+    """Finds control tokens in scaffold: leftmost first, then longest, as `tokenizers` does."""
 
     def __init__(self, about: Description) -> None:
         self._ids = {text.encode(): token for text, token in about.control_ids.items()}
+        # Other added tokens that overlap a control token are searched too, so that they win where `tokenizers` lets
+        # them win; only control tokens are returned.
         words = sorted({*self._ids, *(text.encode() for text in about.competitors)}, key=len, reverse=True)
         self._search = re.compile(b"|".join(map(re.escape, words))).finditer if words else None
-        self._seen: dict[bytes, list[tuple[int, int, int]]] = {}
+        self._cache: dict[bytes, list[tuple[int, int, int]]] = {}
 
-    def find(self, pieces: LaidOut) -> tuple[Positions, Positions, Ids]:
-        """`(begin, end, ids)`: bytes and ids of all control tokens, ascending."""
+    def find(self, pieces: ConcatenatedPieces) -> tuple[Positions, Positions, Ids]:
+        """`(begin, end, ids)`: the bytes and the ids of all control tokens in scaffold, ascending."""
         found: list[tuple[int, int, int]] = []
         for start, stop in zip(pieces.scaffold_begin.tolist(), pieces.scaffold_end.tolist(), strict=True):
             text = pieces.joined[start:stop]
-            hits = self._seen.get(text)
+            hits = self._cache.get(text)
             if hits is None:
                 hits = self.hits(text)
             found.extend([(start + a, start + b, token) for a, b, token in hits])
@@ -183,9 +268,9 @@ class ControlFinder:
         return table[:, 0], table[:, 1], table[:, 2].astype(np.int32)
 
     def hits(self, text: bytes) -> list[tuple[int, int, int]]:
-        """`(begin, end, id)` of the control tokens of one stretch, in bytes."""
+        """`(begin, end, id)` of the control tokens in one stretch of scaffold, in bytes from its start."""
         matches = self._search(text) if self._search else ()
         hits = [(*match.span(), self._ids[match[0]]) for match in matches if match[0] in self._ids]
-        if len(text) <= _CACHED_BYTES and len(self._seen) < _CACHED_TEXTS:
-            self._seen[text] = hits
+        if len(text) <= _CACHED_BYTES and len(self._cache) < _CACHED_TEXTS:
+            self._cache[text] = hits
         return hits

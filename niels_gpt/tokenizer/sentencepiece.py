@@ -1,4 +1,8 @@
-"""Our own tokenizer: a SentencePiece model with four sentinels, used so that text goes in and out unchanged."""
+"""Our own tokenizer: a SentencePiece model with four sentinels.
+
+`SentencePieceTokenizer` encodes text exactly: `decode(encode(text)) == text`, and text never becomes a sentinel.
+`SentencePieceEncoder` makes it a `PieceEncoder`, whose control tokens are the sentinels.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,27 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from niels_gpt.checksums import file_record
 from niels_gpt.errors import TokenizerError, storage_errors
-from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, Ids, cut_sentinels
+from niels_gpt.forks import cached_property
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.tokenizer.description import from_spaced
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
+from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, cut_sentinels
+from niels_gpt.tokenizer.split_encoder import SplitEncoder
 
 MODEL_NAME = "spm.model"
 MOST_BYTES = 256 << 20
 DEFAULT_TOKENIZER_PATH = f"tokenizer/{MODEL_NAME}"
 
-# SentencePiece writes a space as U+2581 inside pieces and would read a real U+2581 back as a space.
+# SentencePiece writes a space as U+2581 inside pieces, and would decode a real U+2581 as a space.
 _SPACE_MARK = "\u2581"
 
 
 class SentencePieceTokenizer:
-    """A trained model: text to ids and back, exactly (document 001, PR-01 row of DESIGN §4).
+    """A trained model: text to ids and back, exactly.
 
-    `encode` treats all text as text: a sentinel's literal spelling in it gives ordinary ids. The sentinels' own ids
-    come from `special_token_ids()`. Instances pickle, and may be shared by threads.
+    `encode` treats all text as text: a sentinel's literal spelling in it has ordinary ids. The sentinels' own ids are
+    those of `special_token_ids()`. Instances pickle, and may be shared by threads.
 
     Raises:
         TokenizerError: not a SentencePiece model, or one whose sentinels are missing or not single ids.
@@ -54,7 +62,7 @@ class SentencePieceTokenizer:
         return dict(self._special_ids)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`; never a sentinel's. `decode` gives the text back to the character."""
+        """The ids of `text`, never a sentinel's. `decode` returns exactly `text` for them."""
         ids: list[int] = self.encode_batch([text])[0].tolist()
         return ids
 
@@ -63,12 +71,13 @@ class SentencePieceTokenizer:
         texts = list(texts)
         encoded = self._model.encode(texts, return_type="numpy", num_threads=num_threads or -1)
         for index, text in enumerate(texts):
+            # Few texts need splitting; they are encoded a second time.
             if (not text.isascii() and _SPACE_MARK in text) or MARK in text:
-                encoded[index] = self._encode_apart(text)
+                encoded[index] = self._encode_split(text)
         return list(encoded)
 
-    def _encode_apart(self, text: str) -> Ids:
-        """Encode a text that holds a sentinel's spelling or a literal U+2581 (by its UTF-8 bytes)."""
+    def _encode_split(self, text: str) -> Ids:
+        """Encode a text that contains a sentinel's spelling or a literal U+2581, which is encoded as its bytes."""
         parts = list(chain.from_iterable(re.split(f"({_SPACE_MARK})", part) for part in cut_sentinels(text)))
         encoded = [
             self._space_mark_ids if part == _SPACE_MARK else self._model.encode(part, return_type="numpy")
@@ -78,7 +87,7 @@ class SentencePieceTokenizer:
         return np.concatenate(encoded, dtype=np.int32)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; sentinels come out as their spelling.
+        """The text of `ids`, sentinels spelled out.
 
         Raises:
             TokenizerError: an id is outside the vocabulary.
@@ -90,7 +99,7 @@ class SentencePieceTokenizer:
         return str(self._model.decode(plain))
 
     def piece(self, token: int) -> str:
-        """How one id is shown: its text, or `<0x0A>` for a byte."""
+        """One id for display: its text, or `<0x0A>` for a byte."""
         return str(self._model.id_to_piece(int(token))).replace(_SPACE_MARK, " ")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -100,11 +109,11 @@ class SentencePieceTokenizer:
         self.__init__(state["model_path"])  # type: ignore[misc]
 
 
-def load_tokenizer(path: str | Path) -> SentencePieceTokenizer:
+def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
     """Load a model file, or the `spm.model` of a directory.
 
     Raises:
-        TokenizerError: nothing there, not a SentencePiece model, or sentinels missing or not single ids.
+        TokenizerError: no such file, not a SentencePiece model, or sentinels missing or not single ids.
     """
     path = Path(path)
     if path.is_dir() or not path.suffix:
@@ -160,3 +169,80 @@ def _byte_ids(model: Any, text: str) -> Ids:
     if any(token == model.unk_id() for token in ids):
         return np.asarray(model.encode(text), dtype=np.int32)
     return np.asarray(ids, dtype=np.int32)
+
+
+class SentencePieceEncoder:
+    """A `SentencePieceTokenizer` that encodes pieces and proves which piece every token came from.
+
+    Sentinels are recognised in scaffold only. The text between two of them is one run, encoded as `encode_batch` does.
+    A token belongs to the piece that contains its first character, which follows from the bytes that the ids stand for.
+    If these are not the text's bytes (an unknown or a normalised character), only a run within one piece can be
+    attributed; any other raises. Instances pickle, and may be shared by threads.
+    """
+
+    engine = "sentencepiece"
+
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = tokenizer.vocab_size
+        ids = tokenizer.special_token_ids()
+        self.control_ids = {text: ids[name] for text, name in zip(SPECIAL_TOKENS, SPECIAL_NAMES, strict=True)}
+        self.added_ids = self.control_ids
+        self.stop_ids: tuple[int, ...] = (ids["eot"],)
+        self.template: str | None = None
+        self.special_tokens = {"eos_token": SPECIAL_TOKENS[SPECIAL_NAMES.index("eot")]}
+        self._bytes = [from_spaced(tokenizer.piece(token)) for token in range(self.vocab_size)]
+        self._split = SplitEncoder(self.name, self.control_ids, {}, tokenizer.encode_batch, self._bytes_of)
+
+    @property
+    def name(self) -> str:
+        """The model file."""
+        return self.tokenizer.model_path
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 of the model file (`tokenizer`)."""
+        return {"tokenizer": self.tokenizer.sha256}
+
+    def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
+        """`(ids, owner)` of one string in adjacent pieces; sentinels are recognised in scaffold only.
+
+        Raises:
+            UsageError: the lengths differ.
+            TokenizerError: a lone surrogate in a text, or an attribution that cannot be proven.
+        """
+        ids, owner, _ = self.encode_many([(texts, scaffold)])
+        return ids, owner
+
+    def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
+        """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
+        return self._split.encode_many(batches)
+
+    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
+        """See `PieceEncoder`."""
+        return encode_strings_with(self.encode_many, texts, facts)
+
+    def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
+        """The UTF-8 bytes that each id stands for, sentinels spelled out; half characters are possible.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary.
+        """
+        plain = [int(token) for token in ids]
+        outside = [token for token in plain if not 0 <= token < self.vocab_size]
+        if outside:
+            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
+        return self._bytes_of(plain)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """The text of `ids`, sentinels spelled out."""
+        return self.tokenizer.decode([int(token) for token in ids])
+
+    def _bytes_of(self, ids: list[int]) -> list[bytes]:
+        return [self._bytes[token] for token in ids]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["tokenizer"])  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""The four sentinels, and the promise that text can never become one.
+"""The four sentinels of our own tokenizer, and encoding of text that can never produce one.
 
-Sentinels enter a sequence by id. Text is encoded so that their ids cannot come out, even where the text holds a
-sentinel's literal spelling: such a spelling is cut after its first character and the parts are encoded apart.
+Sentinels are inserted into a sequence by id. Text that contains a sentinel's literal spelling is split after the
+spelling's first character and the parts are encoded separately, so that the sentinel's id cannot result.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SPECIAL_TOKENS: Final = (
 )
 SPECIAL_NAMES: Final = ("sys", "usr", "asst", "eot")
 
-MARK = "ngpt_"  # every spelling holds it; one fast substring test spares ordinary text the regular expression
-_SEAM = re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in SPECIAL_TOKENS))
+MARK = "ngpt_"  # in every spelling: a fast substring test that saves ordinary text the regular expression
+_SPLIT = re.compile("|".join(f"(?<={re.escape(token[0])})(?={re.escape(token[1:])})" for token in SPECIAL_TOKENS))
 
 Ids = npt.NDArray[np.int32]
 Lengths = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ Lengths = npt.NDArray[np.int64]
 
 @runtime_checkable
 class ChatTokenizer(Protocol):
-    """What documents 000 and 001 need of a tokenizer."""
+    """The tokenizer interface of token caches and SFT examples: `encode`, and the ids of the sentinels."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -48,8 +48,8 @@ class BatchTokenizer(ChatTokenizer, Protocol):
 
 
 def cut_sentinels(text: str) -> list[str]:
-    """`text` in pieces, cut after the first character of every literal sentinel; joined they are `text` again."""
-    return _SEAM.split(text) if MARK in text else [text]
+    """`text` in parts, split after the first character of every literal sentinel; joined they are `text` again."""
+    return _SPLIT.split(text) if MARK in text else [text]
 
 
 def sentinel_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
@@ -58,12 +58,12 @@ def sentinel_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
     Raises:
         TokenizerError: one is missing, or two share an id.
     """
-    given = tokenizer.special_token_ids()
-    missing = [name for name in SPECIAL_NAMES if name not in given]
-    ids = {name: int(given[name]) for name in SPECIAL_NAMES if name in given}
+    found = tokenizer.special_token_ids()
+    missing = [name for name in SPECIAL_NAMES if name not in found]
+    ids = {name: int(found[name]) for name in SPECIAL_NAMES if name in found}
     if missing or len(set(ids.values())) < len(SPECIAL_NAMES):
         raise TokenizerError(
-            f"special_token_ids() gave {dict(given)}; expected four different ids for sys, usr, asst and eot"
+            f"special_token_ids() gave {dict(found)}; expected four different ids for sys, usr, asst and eot"
         )
     return ids
 
@@ -71,10 +71,10 @@ def sentinel_ids(tokenizer: ChatTokenizer) -> dict[str, int]:
 def encode_ordinary(
     tokenizer: ChatTokenizer, texts: Sequence[str], *, num_threads: int | None = None
 ) -> tuple[Ids, Lengths]:
-    """Encode texts as text: no sentinel id can come out, whatever the texts contain.
+    """Encode texts as text: the result has no sentinel id, whatever the texts contain.
 
     Args:
-        tokenizer: anything with `encode` and `special_token_ids`; `encode_batch` is used where there is one.
+        tokenizer: anything with `encode` and `special_token_ids`; its `encode_batch` is used if it has one.
         texts: the texts.
         num_threads: for tokenizers with `encode_batch`; `None` means one per processor.
 
@@ -82,7 +82,7 @@ def encode_ordinary(
         `(ids, lengths)`: all ids one after the other, int32, and how many each text has, int64 of shape (len(texts),).
 
     Raises:
-        TokenizerError: a sentinel id came out all the same, so the tokenizer spells it in another way.
+        TokenizerError: a sentinel id results nevertheless, so the tokenizer spells it in another way.
     """
     sentinels = np.array(list(sentinel_ids(tokenizer).values()), dtype=np.int64)
     if isinstance(tokenizer, BatchTokenizer):
@@ -93,6 +93,7 @@ def encode_ordinary(
     ids = _concatenated(encoded, int(lengths.sum()))
     forged = np.flatnonzero(np.isin(ids, sentinels))
     if forged.size:
+        # Texts of 3 and 2 tokens end at 3 5; a sentinel at 3 is in text 1.
         index = int(np.searchsorted(np.cumsum(lengths), forged[0], side="right"))
         raise TokenizerError(
             f"text {index} encodes to the sentinel id {ids[forged[0]]} although sentinels are inserted by id only; "

@@ -1,4 +1,4 @@
-"""Train the SentencePiece model from the user's files, and record what it was made of."""
+"""Train a SentencePiece model from files, and record its inputs, options and versions beside it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from niels_gpt import __version__, ranges
+from niels_gpt import ranges
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
-from niels_gpt.files import json_bytes, write_atomic
-from niels_gpt.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.staging import StagedDirectory
-from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
+from niels_gpt.version import __version__
 
 META_NAME = "tokenizer_meta.json"
 ModelType = Literal["unigram", "bpe"]
 
-# SentencePiece drops longer lines without a word; we cut them at this length instead.
+# SentencePiece silently drops longer lines, so lines are split at this length.
 LINE_CHARACTERS = 4096
-# SentencePiece also drops whole lines that hold this character, which it uses for itself; we end a line there.
+# It also drops whole lines that contain this character, which it uses internally, so a line ends there.
 DROPPED_CHARACTER = "\u2585"
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
@@ -35,7 +36,7 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What a tokenizer is trained with; defaults as DESIGN §4 sets them."""
+    """The options of a training, which `tokenizer_meta.json` records; see `train_tokenizer`."""
 
     vocab_size: int = 16_000
     model_type: ModelType = "unigram"
@@ -58,15 +59,25 @@ def train_tokenizer(
 ) -> SentencePieceTokenizer:
     """Train a tokenizer from files, directories or glob patterns (.txt, .md, .jsonl).
 
-    Text files are read line by line; JSON lines give their `text` and the `content` of their `messages`. Of more than
-    `max_lines` lines a seeded sample is used. The same files and options give the same bytes.
+    Text files are read line by line; of JSON lines, `text` and the `content` of `messages` are used. From more than
+    `max_lines` lines a seeded sample is taken. The same files and options result in the same bytes.
 
     Writes `spm.model` and `tokenizer_meta.json` (options, versions, inputs with sha256) into `out_dir`.
 
+    Args:
+        inputs: the files.
+        out_dir: the directory that is created.
+        vocab_size: pieces, sentinels and byte pieces included.
+        model_type: "unigram" or "bpe".
+        character_coverage: the share of characters that get pieces of their own; the others are spelled in bytes.
+        seed: of the sample.
+        max_lines: the size of the sample.
+        overwrite: replace an existing directory.
+
     Raises:
-        InputError: a file is missing, empty or unreadable; the message says where.
-        TokenizerError: the text does not suffice for `vocab_size`, or is too varied for it.
-        OutputExists: `out_dir` is taken.
+        InputError: a file is missing, empty or unreadable; the message names the place.
+        TokenizerError: there is too little text for `vocab_size`, or it has too many different characters.
+        OutputExists: `out_dir` exists.
     """
     options = TrainingOptions(vocab_size, model_type, character_coverage, seed, max_lines)
     _check(options)
@@ -80,7 +91,7 @@ def train_tokenizer(
         progress.begin(f"training {model_type} with {vocab_size:,} pieces on {len(sample):,} lines")
         model = _train(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
-        SentencePieceTokenizer(staged.path / MODEL_NAME)  # refuses a model that we would refuse to load
+        SentencePieceTokenizer(staged.path / MODEL_NAME)  # raises if the model could not be loaded again
         meta = {
             "format_version": 1,
             **vars(options),
@@ -92,7 +103,7 @@ def train_tokenizer(
         }
         write_atomic(staged.path / META_NAME, json_bytes(meta))
         staged.commit()
-    return load_tokenizer(out_dir)
+    return load_sentencepiece(out_dir)
 
 
 def _check(options: TrainingOptions) -> None:
@@ -133,32 +144,32 @@ def _jsonl_texts(file: Path) -> Iterator[str]:
 
 
 class _Sample:
-    """At most `limit` lines of a stream: each line draws a number, the lines with the smallest stay, in their order."""
+    """A uniform sample of a stream: each line draws a number, the `limit` smallest are retained, in their order."""
 
     def __init__(self, limit: int, seed: int) -> None:
         self._limit = limit
         self._random = random.Random(seed)
-        self._kept: list[tuple[float, int, str]] = []  # a heap on (-draw, position): the largest draw is on top
+        self._retained: list[tuple[float, int, str]] = []  # a heap of (-draw, position, line): the largest draw on top
         self.seen = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._retained)
 
     def add(self, line: str) -> None:
         entry = (-self._random.random(), self.seen, line)
         self.seen += 1
-        if len(self._kept) < self._limit:
-            heapq.heappush(self._kept, entry)
+        if len(self._retained) < self._limit:
+            heapq.heappush(self._retained, entry)
         else:
-            heapq.heappushpop(self._kept, entry)
+            heapq.heappushpop(self._retained, entry)
 
     def lines(self) -> list[str]:
-        return [line for _, _, line in sorted(self._kept, key=lambda entry: entry[1])]
+        return [line for _, _, line in sorted(self._retained, key=lambda entry: entry[1])]
 
 
 def _train(lines: list[str], options: TrainingOptions) -> bytes:
     if not any(line.strip() for line in lines):
-        raise TokenizerError("the input holds no text; expected at least some hundred lines to train on")
+        raise TokenizerError("the input contains no text; expected at least some hundred lines to train on")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -184,14 +195,14 @@ def _trainer_arguments(options: TrainingOptions) -> dict[str, Any]:
         "bos_id": -1,
         "eos_id": -1,
         "pad_id": -1,
-        "max_sentence_length": 4 * LINE_CHARACTERS + 1,  # in bytes, UTF-8 has at most four a character
+        "max_sentence_length": 4 * LINE_CHARACTERS + 1,  # in bytes; UTF-8 has at most four per character
         "num_threads": THREADS,
         "minloglevel": 2,
     }
 
 
 def _explained(message: str, options: TrainingOptions) -> TokenizerError:
-    """SentencePiece's two usual refusals in our words, with the number to use."""
+    """SentencePiece's two usual errors, with the number to use instead."""
     size = options.vocab_size
     if "too high" in message:
         most = message.rpartition("<=")[2].strip(" .\n")

@@ -1,11 +1,10 @@
-"""Batches of episodes under the names and in the shapes that trainers ask for.
+"""Batches of episodes under the names and in the shapes that trainers expect.
 
 ::
 
     fields.py        a batch under the names of Hugging Face, Megatron, torchtitan or prime-rl
-    accumulation.py  gradient accumulation weighted by trained tokens
-    steps.py         map-style: the batch of any step, in any order; a DataLoader of epochs
+    steps.py         the batch of any step by number; a DataLoader of epochs; gradient accumulation by trained tokens
     hugging_face.py  a transformers.Trainer that reads episodes          (needs transformers)
     lightning.py     a LightningDataModule with a state                  (needs lightning)
-    rollouts.py      turns that a server sampled, as one row to train on
+    rollouts.py      turns that a server sampled, joined into one training row
 """

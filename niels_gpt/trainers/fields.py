@@ -1,17 +1,17 @@
-"""One batch, many names. `fields(batch, "hf")` and its like are the only place where a batch is renamed or realigned.
+"""A batch as the keyword arguments of a trainer: `fields(batch, "hf")`. Batches are renamed and realigned only here.
 
-What `labels` means differs from trainer to trainer, and nothing fails when it is mistaken. Tokens a b c d, of which c
-and d are trained, in a batch of T = 3::
+What `labels` means differs between trainers, and nothing fails if it is mistaken. Tokens a b c d, of which c and d are
+trained, in a batch of T = 3::
 
     batch        x         a b c      y       b c d      mask   . # #      y is shifted: y[i] follows x[i]
 
-    hf           input_ids a b c d    labels  I I c d    unshifted, so a token more: the model shifts
-    megatron     tokens    a b c      labels  b c d      loss_mask 0 1 1   shifted, and masked by the mask alone
+    hf           input_ids a b c d    labels  I I c d    unshifted, hence one token more: the model shifts
+    megatron     tokens    a b c      labels  b c d      loss_mask 0 1 1   shifted; only loss_mask masks
     torchtitan   input_ids a b c      labels  I c d      shifted
     prime-rl     input_ids a b c      target_ids b c d   loss_mask . # #   shifted
 
-I is -100. Batches hold shifted targets because they are shifted once, in `format.collate`; here only `hf` moves them
-back to the tokens that they are.
+I is -100. Batches hold shifted targets, because `format.collate` is the one place where they are shifted; here only
+`hf` moves them back by one.
 """
 
 from __future__ import annotations
@@ -35,51 +35,47 @@ def fields(batch: EpisodeBatch, convention: str) -> Fields:
     Args:
         convention: one of `CONVENTIONS`:
 
-            * "hf": `input_ids`, `labels`, each int64 of (B, T + 1), **unshifted**; packed also `position_ids`, and
-              `use_cache=False`, without which attention crosses texts where Flash Attention is not used.
+            * "hf": `input_ids`, `labels`, each int64 of (B, T + 1), **unshifted**; if packed also `position_ids`, and
+              `use_cache=False`, without which attention crosses texts unless Flash Attention is used.
             * "hf-flat": the same as one row of B * (T + 1), with `cu_seq_lens_q/k` (int32) and `max_length_q/k`, for
               Flash Attention without padding.
-            * "megatron": `tokens`, `labels` (**shifted**, all of them), `loss_mask` float32, `position_ids`, each of
-              (B, T); packed also `cu_seqlens` (int32, of the flattened batch) and `max_seqlen`.
+            * "megatron": `tokens`, `labels` (**shifted**, none masked), `loss_mask` float32, `position_ids`, each of
+              (B, T); if packed also `cu_seqlens` (int32, of the flattened batch) and `max_seqlen`.
             * "torchtitan": `input_ids`, `labels` (**shifted**, -100), `positions`.
             * "prime-rl": `input_ids`, `target_ids` (**shifted**), `loss_mask` bool, `position_ids`, `seq_lens`.
 
     Raises:
-        UsageError: no such convention, or weights that it cannot keep: only megatron has any but 0 and 1.
+        UsageError: no such convention, or weights other than 0 and 1, which only megatron can express.
     """
-    if convention not in CONVENTIONS:
-        meant = did_you_mean(convention, CONVENTIONS)
-        raise UsageError(f"no convention {convention!r}; there are {', '.join(CONVENTIONS)}{meant}")
-    return CONVENTIONS[convention](batch)
+    return named(convention)(batch)
 
 
 def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
-    """`fields` with a convention, as a `collate_fn` that can be sent to worker processes.
+    """`fields` for one convention, as a function that can be pickled for worker processes.
 
     Raises:
         UsageError: no such convention.
     """
     if convention not in CONVENTIONS:
-        raise UsageError(
-            f"no convention {convention!r}; there are {', '.join(CONVENTIONS)}{did_you_mean(convention, CONVENTIONS)}"
-        )
+        near = did_you_mean(convention, CONVENTIONS)
+        raise UsageError(f"no convention {convention!r}; there are {', '.join(CONVENTIONS)}{near}")
     return CONVENTIONS[convention]
 
 
 def _hugging_face(batch: EpisodeBatch) -> Fields:
     labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
-    labels[:, 1:] = _labels(batch)  # a target belongs to the token one further: back to its own place
+    labels[:, 1:] = _labels(batch)  # target i is token i + 1
     found: Fields = {"input_ids": torch.cat([batch.x, batch.y[:, -1:]], dim=1), "labels": labels.to(batch.x.device)}
     if batch.position_ids is not None:
         last = batch.position_ids[:, -1:]
         found["position_ids"] = torch.cat([batch.position_ids, last + 1], dim=1)
-        # With a cache, transformers does not look at positions for where texts begin, and attention crosses them.
+        # With a cache, transformers does not read from the positions where texts begin, and attention crosses them.
         found["use_cache"] = False
     return found
 
 
 def _flat(batch: EpisodeBatch) -> Fields:
-    """One row; the last token of each row of the batch joins the sequence before it.
+    """All rows as one; the last token of each row, which is a target only in the batch, joins the sequence before it.
 
     T = 3, two rows, sequences of 2 1 | 3 inputs: cu_seqlens 0 2 3 6 become 0 2 4 8, one more for each whole row before.
     """
@@ -141,10 +137,10 @@ def _labels(batch: EpisodeBatch) -> torch.Tensor:
 
 
 def _trained(batch: EpisodeBatch) -> torch.Tensor:
-    """The mask as bool, if it is one."""
+    """The mask as bool; raises `UsageError` if it has other weights than 0 and 1."""
     if batch.mask_sum != batch.num_trained_tokens or bool(((batch.mask != 0) & (batch.mask != 1)).any()):
         raise UsageError(
-            "the dataset has weights other than 0 and 1, and this convention knows only trained or not; use "
-            "'megatron', or multiply the loss by batch.mask yourself"
+            "the dataset has weights other than 0 and 1, and this convention can only express trained or not trained; "
+            "use 'megatron', or multiply the loss by batch.mask yourself"
         )
     return batch.mask > 0

@@ -1,4 +1,4 @@
-"""A `transformers.Trainer` that reads episodes: packed or padded, weighted right, and exact when it resumes."""
+"""`EpisodeTrainer`: a `transformers.Trainer` that reads episodes, packed or padded, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
 from niels_gpt.trainers.steps import EpochLoader, check_ranks
 
-check_library("transformers")  # says which extra is missing, or too old
+check_library("transformers")  # before the import, for an error that names the missing extra
 import transformers  # noqa: E402
 
 
 class EpisodeTrainer(transformers.Trainer):
-    """Trains on the batches of a `GPTEpisodeDataLoader`, as it makes them: no sampler, no collator, no sharding.
+    """Trains on the batches of a `GPTEpisodeDataLoader` as they are: no sampler, collator or sharding of the Trainer's.
 
-    The loader's own rank and world size apply, so each rank opens it for itself. `per_device_train_batch_size` does
-    nothing; the loader's batch_size counts. When training resumes from a checkpoint, in the middle of an epoch too, the
-    next batch is the one that would have come; the batch size and the number of ranks must be as they were, because
-    the Trainer remembers steps. The loss is divided by the number of trained tokens of all accumulated batches, by the
-    Trainer itself.
+    The loader has its own rank and world size, so each rank opens one. `per_device_train_batch_size` has no effect; the
+    loader's batch_size counts. When training resumes from a checkpoint, even within an epoch, the next batch is the one
+    that would have come. Batch size and number of ranks must not change then, because the Trainer stores steps. The
+    Trainer itself divides the loss by the number of trained tokens of all accumulated batches.
+
+    Args:
+        episodes: the train split is trained on; the val split, if there is one, is evaluated on.
+        convention: "hf" or "hf-flat" (needs Flash Attention); see `fields`.
+        workers: options of `torch.utils.data.DataLoader`, for example `{"num_workers": 2}`.
+        trainer_options: of `transformers.Trainer`.
 
     Raises:
         UsageError: the loader is open for another rank; open it after `TrainingArguments`, which makes ranks known.
-
-    Args:
-        episodes: what to train on; its val split, if it has one, is evaluated on.
-        convention: "hf" or "hf-flat" (needs Flash Attention); see `fields`.
-        workers: options of `torch.utils.data.DataLoader`, for example `{"num_workers": 2}`.
-        given: of `transformers.Trainer`.
     """
 
     def __init__(
@@ -40,18 +39,18 @@ class EpisodeTrainer(transformers.Trainer):
         episodes: GPTEpisodeDataLoader,
         convention: str = "hf",
         workers: dict[str, Any] | None = None,
-        **given: Any,
+        **trainer_options: Any,
     ) -> None:
         self.episodes, self._convert, self._workers = episodes, named(convention), workers or {}
-        super().__init__(*args, **given)
+        super().__init__(*args, **trainer_options)
         check_ranks(episodes, self.args.process_index, self.args.world_size)
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
-        """One epoch of the train split; the Trainer says which."""
-        return EpochLoader(self.episodes.feed("train"), self._convert, **self._workers)
+        """One epoch of the train split; the Trainer calls `set_epoch`."""
+        return EpochLoader(self.episodes.batch_source("train"), self._convert, **self._workers)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> torch.utils.data.DataLoader[Any]:
-        """Every row of the val split once, unless another dataset is given."""
+        """Every row of the val split once, or `eval_dataset` as the Trainer itself reads it."""
         if eval_dataset is not None:
             return super().get_eval_dataloader(eval_dataset)
-        return EpochLoader(self.episodes.feed("val").in_order(), self._convert, **self._workers)
+        return EpochLoader(self.episodes.batch_source("val").in_order(), self._convert, **self._workers)

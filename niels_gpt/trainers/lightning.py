@@ -1,4 +1,4 @@
-"""A `LightningDataModule` of episodes whose place is kept in Lightning's checkpoints."""
+"""`EpisodeDataModule`: a `LightningDataModule` of episodes that Lightning's checkpoints resume exactly."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.iterate import EpisodeWorkers
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.views import EpisodeWorkers
 from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
 from niels_gpt.trainers.steps import EpochLoader, check_ranks
 
-check_library("lightning")  # says which extra is missing, or too old
+check_library("lightning")  # before the import, for an error that names the missing extra
 import lightning  # noqa: E402
 
 
 class EpisodeDataModule(lightning.LightningDataModule):
     """The train and val splits of a `GPTEpisodeDataLoader` for `Trainer.fit(model, datamodule=...)`.
 
-    Checkpoints hold the place after the last batch that was handed out; a run that resumes, also in the middle of an
-    epoch, goes on there. On several ranks each opens a loader for itself, once Lightning has made the ranks known; so
-    give a function then::
+    Checkpoints hold the place after the last batch that was handed out; a resumed run continues there, even within an
+    epoch. On several ranks each must open a loader of its own, after Lightning has made the ranks known; pass a
+    function then::
 
         EpisodeDataModule(lambda: GPTEpisodeDataLoader(config, dataset_dir="episodes/chats", pad_token_id=0))
 
-    Lightning's own sharding is kept away from the batches, whatever `use_distributed_sampler` says.
+    Lightning does not shard the batches again, whatever `use_distributed_sampler` is.
 
     Args:
-        episodes: what to train on, or what opens it.
-        convention: the names in the batches; see `fields`. `None` hands out `EpisodeBatch`.
+        episodes: the loader, or a function that opens it.
+        convention: the names in the batches, see `fields`; `None`: batches are `EpisodeBatch`.
         options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
     """
 
@@ -42,7 +42,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._given = episodes
+        self._loader_or_function = episodes
         self._opened = episodes if isinstance(episodes, GPTEpisodeDataLoader) else None
         self._convert = _unchanged if convention is None else named(convention)
         self._options = options
@@ -52,7 +52,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
         """The loader of this rank.
 
         Raises:
-            UsageError: it is not open yet, because Lightning has not begun.
+            UsageError: it is not open yet, because Lightning has not called `setup`.
         """
         if self._opened is None:
             raise UsageError("the episodes are opened when Lightning calls setup(); ask after fit() has begun")
@@ -62,35 +62,37 @@ class EpisodeDataModule(lightning.LightningDataModule):
         """Open the loader, now that ranks are known.
 
         Raises:
-            UsageError: the loader was opened before, for other ranks than Lightning's: each would train on the same.
+            UsageError: the loader was opened before, for another rank than Lightning's.
         """
         del stage
-        if self._opened is None and callable(self._given):
-            self._opened = self._given()
+        if self._opened is None and callable(self._loader_or_function):
+            self._opened = self._loader_or_function()
         if self.trainer is not None:
             check_ranks(self.episodes, self.trainer.global_rank, self.trainer.world_size)
 
     def train_dataloader(self) -> EpochBatches:
-        """The rest of the epoch in which the loader stands, then whole epochs."""
+        """The rest of the loader's current epoch, then whole epochs."""
         return EpochBatches(self.episodes, self._convert, **self._options)
 
-    def val_dataloader(self) -> Untouched | list[Any]:
+    def val_dataloader(self) -> UnshardedLoader | list[Any]:
         """Every row of the val split once; nothing if there is no such split."""
         if not self.episodes.has_split("val"):
             return []
-        return Untouched(EpochLoader(self.episodes.feed("val").in_order(), self._convert, **self._options))
+        return UnshardedLoader(
+            EpochLoader(self.episodes.batch_source("val").in_order(), self._convert, **self._options)
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the train split stands."""
+        """The state of the train split."""
         return {"train": self.episodes.state_dict("train")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there; raises as `GPTEpisodeDataLoader.load_state_dict`."""
+        """Continue from a state; raises as `GPTEpisodeDataLoader.load_state_dict`."""
         self.episodes.load_state_dict(state["train"], "train")
 
 
 class EpochBatches:
-    """Passes over the train split, each to the end of an epoch; they move the loader on."""
+    """Passes over the train split, each to the end of an epoch; they move the loader's place."""
 
     def __init__(self, episodes: GPTEpisodeDataLoader, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
         self._episodes, self._convert, self._options = episodes, convert, options
@@ -104,16 +106,16 @@ class EpochBatches:
             yield self._convert(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands."""
+        """The loader's state."""
         return self._episodes.state_dict("train")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on there."""
+        """Continue from a state."""
         self._episodes.load_state_dict(state, "train")
 
 
-class Untouched:
-    """A DataLoader that Lightning does not take for one: it would make it again, with a sampler of its own."""
+class UnshardedLoader:
+    """Hides a DataLoader from Lightning, which would replace it by one with its own distributed sampler."""
 
     def __init__(self, loader: EpochLoader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""Turns that a server sampled, as one row to train on: the very ids that were sampled, never rendered again."""
+"""`trajectory`: the turns that an inference server sampled as one training row, with the sampled ids, not new ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from niels_gpt.errors import UsageError
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One row: the last prompt and completion, with all that was sampled on the way.
+    """One training row: the last prompt and completion, which contain all earlier turns.
 
     Attributes:
         ids: all tokens.
         mask: True on what the model sampled, in every turn.
-        logprobs: as the server gave them where the mask is True, 0.0 elsewhere.
+        logprobs: the server's where the mask is True, 0.0 elsewhere.
     """
 
     ids: list[int]
@@ -28,7 +28,7 @@ def trajectory(turns: Sequence[Mapping[str, Any]]) -> Trajectory:
     """Several results of `renderers.client.generate`, in order, as one row.
 
     Each prompt must begin with the prompt and completion before it, token for token, as `bridge_to_next_turn` makes it.
-    Three turns, P a prompt, s sampled, u new messages::
+    Two turns, P for prompt, s for sampled, u for new messages::
 
         turn 1  P P s s
         turn 2  P P s s u s
@@ -38,8 +38,8 @@ def trajectory(turns: Sequence[Mapping[str, Any]]) -> Trajectory:
         turns: mappings with `prompt_ids`, `completion_ids` and, if known, `completion_logprobs`.
 
     Raises:
-        UsageError: no turn, or a prompt that does not go on from the turn before: the text was tokenized again, or the
-            template drops reasoning from history. Then each turn is a row of its own.
+        UsageError: there are no turns, or a prompt does not continue the turn before: its text was tokenized again, or
+            the template drops reasoning from the history. Then train on each turn as a row of its own.
     """
     if not turns:
         raise UsageError("no turns; expected at least one result of generate()")
@@ -52,16 +52,17 @@ def trajectory(turns: Sequence[Mapping[str, Any]]) -> Trajectory:
             same = zip(prompt, ids, strict=False)
             at = next((place for place, (one, other) in enumerate(same) if one != other), min(len(prompt), len(ids)))
             raise UsageError(
-                f"turn {number}: its prompt leaves the turns before it at token {at:,}; make it with "
+                f"turn {number}: its prompt differs from the turns before it at token {at:,}; make it with "
                 "bridge_to_next_turn(), or train on each turn as a row of its own"
             )
-        known = list(turn.get("completion_logprobs") or [0.0] * len(completion))
-        if len(known) != len(completion):
+        turn_logprobs = list(turn.get("completion_logprobs") or [0.0] * len(completion))
+        if len(turn_logprobs) != len(completion):
             raise UsageError(
-                f"turn {number}: {len(known):,} logprobs for {len(completion):,} tokens; expected one each"
+                f"turn {number}: {len(turn_logprobs):,} logprobs for {len(completion):,} tokens; expected one each"
             )
+        # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
         new = len(prompt) - len(ids)
         ids = prompt + completion
         mask += [False] * new + [True] * len(completion)
-        logprobs += [0.0] * new + known
+        logprobs += [0.0] * new + turn_logprobs
     return Trajectory(ids, mask, logprobs)

@@ -1,63 +1,73 @@
-"""Batches by number: a map-style dataset, and a DataLoader whose epochs any trainer can skip into.
+"""Batches by step number (`StepBatches`, `EpochLoader`), and gradient accumulation by trained tokens (`windows`).
 
-The batch of a step is a pure function of its number, so whoever skips steps by number, as `transformers.Trainer` does
-when it resumes, skips them without reading anything.
+The batch of a step is a pure function of its number, so a trainer that skips steps by number, as
+`transformers.Trainer` does when it resumes, skips them without reading anything.
+
+In gradient accumulation, the mean of micro-batches' means gives a token of a short answer more weight than one of a
+long answer. The right loss is one sum divided by one number, both over all micro-batches of all ranks::
+
+    micro-batch      1        2                 mean of means    (2/1 + 12/4) / 2 = 2.5
+    loss sum         2        12                the right loss   (2 + 12) / (1 + 4) = 2.8
+    trained tokens   1        4
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import torch
 import torch.utils.data
 
-from niels_gpt.episodes.ahead import ReadAhead
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import UsageError
 
 
 def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> None:
-    """Is the loader open for the rank that its trainer has?
+    """Check that the loader is open for its trainer's rank.
 
     Raises:
-        UsageError: it is not, so that ranks would train on the same rows.
+        UsageError: it is not, and several ranks would train on the same rows.
     """
     if (episodes.rank, episodes.world_size) != (rank, world_size):
         raise UsageError(
             f"the loader is open for rank {episodes.rank} of {episodes.world_size}, the trainer is rank {rank} of "
-            f"{world_size}; open it after the ranks are known, or give it rank={rank}, world_size={world_size}"
+            f"{world_size}; open it after the ranks are known, or pass it rank={rank}, world_size={world_size}"
         )
 
 
 class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
-    """Map-style: item i is the batch of step i, counted through all epochs; on the CPU. Never ends.
+    """A map-style dataset: item i is the batch of step i, counted through all epochs, on the CPU.
 
-    Two epochs of 3 steps are the items 0 1 2 and 3 4 5. Its length is one epoch.
+    Two epochs of 3 steps are the items 0 1 2 and 3 4 5. The length is that of one epoch, but any item may be asked for.
     """
 
-    def __init__(self, feed: EpisodeFeed) -> None:
-        self.feed, self._ahead = feed, ReadAhead(feed)
-        self._steps = feed.steps_per_epoch()
+    def __init__(self, batch_source: BatchSource) -> None:
+        # Trainers mostly ask for one step after the other, for which small batches are made several at a time.
+        self.batch_source, self._lookahead = batch_source, Lookahead(batch_source)
+        self._steps = batch_source.steps_per_epoch()
 
     def __len__(self) -> int:
         return self._steps
 
     def __getitem__(self, step: int) -> EpisodeBatch:
-        """The batch of a step; O(1) to find.
+        """The batch of a step; no earlier step is read.
 
         Raises:
-            UsageError: below 0.
+            UsageError: the step is below 0.
         """
         if step < 0:
             raise UsageError(f"step {step}; steps are counted from 0")
-        return self._ahead.batch(self.feed.skip(Place(), step))[0]
+        return self._lookahead.batch(self.batch_source.skip(Place(), step))[0]
 
 
 class EpochSteps(torch.utils.data.Sampler[list[int]]):
-    """The steps of one epoch, one to a batch; `set_epoch` says which."""
+    """The steps of the epoch that `set_epoch` sets, each as a batch of one item."""
 
     def __init__(self, steps: int) -> None:
         self._steps, self._epoch = steps, 0
@@ -75,24 +85,24 @@ class EpochSteps(torch.utils.data.Sampler[list[int]]):
 
 
 class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
-    """A DataLoader with one batch of episodes a step, converted by `convert`, and `set_epoch`.
+    """A DataLoader over one epoch, with one `EpisodeBatch` a step, converted by `convert`.
 
     Args:
         options: of `DataLoader`: num_workers, prefetch_factor, pin_memory, ...
     """
 
-    def __init__(self, feed: EpisodeFeed, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
-        dataset = StepBatches(feed)
+    def __init__(self, batch_source: BatchSource, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
+        dataset = StepBatches(batch_source)
         self._epoch_steps = EpochSteps(len(dataset))
-        super().__init__(dataset, batch_sampler=self._epoch_steps, collate_fn=_TheOne(convert), **options)
+        super().__init__(dataset, batch_sampler=self._epoch_steps, collate_fn=_SingleBatch(convert), **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Trainers call this before every epoch."""
         self._epoch_steps.set_epoch(epoch)
 
 
-class _TheOne:
-    """What is left to collate: a list of one batch."""
+class _SingleBatch:
+    """A `collate_fn` for lists of one item, which is a whole batch already."""
 
     def __init__(self, convert: Callable[[EpisodeBatch], Any]) -> None:
         self._convert = convert
@@ -100,3 +110,49 @@ class _TheOne:
     def __call__(self, batches: list[EpisodeBatch]) -> Any:
         (batch,) = batches
         return self._convert(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """The micro-batches of one optimizer step.
+
+    Attributes:
+        batches: this rank's.
+        mask_sum: the sum of the mask over all batches of all ranks: what the summed loss is divided by.
+        world_size: how many ranks average their gradients.
+    """
+
+    batches: list[EpisodeBatch]
+    mask_sum: float
+    world_size: int = 1
+
+    def loss(self, batch: EpisodeBatch, token_losses: torch.Tensor) -> torch.Tensor:
+        """The loss to call `backward` on for one micro-batch; over window and ranks they add up to the right loss.
+
+        DDP and FSDP average gradients over ranks, so the sum is multiplied by their number. The loss of a window
+        without trained tokens is 0.
+
+        Args:
+            token_losses: unreduced, one per target, shape (B, T) or (B * T,).
+        """
+        summed = (token_losses.view(-1) * batch.mask.view(-1)).sum()
+        return summed * (self.world_size / self.mask_sum if self.mask_sum else 0.0)
+
+
+def windows(batches: Iterable[EpisodeBatch], size: int, *, world_size: int = 1) -> Iterator[Window]:
+    """Batches in windows of `size`; the last one may have fewer. One window is held in memory at a time.
+
+    Args:
+        world_size: how many ranks average their gradients; above 1, the batches' `global_mask_sum` is used.
+
+    Raises:
+        UsageError: `size` is below 1, or the batches have no global counts (`global_counts=False`).
+    """
+    if size < 1:
+        raise UsageError(f"a window of {size} batches; expected at least 1")
+    iterator = iter(batches)
+    while taken := list(islice(iterator, size)):
+        sums = [batch.mask_sum if world_size == 1 else batch.global_mask_sum for batch in taken]
+        if any(known is None for known in sums):
+            raise UsageError("the batches do not count all ranks' tokens; open the loader with global_counts=True")
+        yield Window(taken, sum(known for known in sums if known is not None), world_size)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.doctor.learning import learn
+from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens
-from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.template.default import DefaultRenderer
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 Row = dict[str, Any]
@@ -136,7 +136,7 @@ def report_on(family: str, given: Any, **more: Any) -> Report:
 
 
 def preamble(family: str) -> list[int]:
-    return list(learn(renderer_of(family)).preamble)
+    return list(infer_layout(renderer_of(family)).preamble)
 
 
 def padded(given: Sequence[Sample], pad: int, *, extra: int = 4) -> list[Sample]:

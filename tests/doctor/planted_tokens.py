@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.doctor import Report
-from niels_gpt.doctor.learning import learn
+from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.renderers.base import build_training_samples
 from tests.doctor.made import (
     Row,
@@ -463,7 +463,7 @@ def _tools(family: str, planted: bool, _: Path) -> Report:
 
 def _supplied(family: str, planted: bool, _: Path) -> Report:
     """One turn with reasoning, whose opening tag the prompt supplies."""
-    opened = learn(renderer_of(family)).think
+    opened = infer_layout(renderer_of(family)).think
     assert opened is not None
     made = samples(family, chats(turns=1, reasons=True))
     for sample in made if planted else ():

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.cli import main
+from niels_gpt.cli.main import main
 from niels_gpt.doctor import RULES
 from tests.conftest import run_cli as in_a_process
 from tests.doctor.made import as_rows, chats, model, template_of

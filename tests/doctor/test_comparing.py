@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
-from niels_gpt.doctor import diagnose, pool
-from niels_gpt.doctor.probes import PROBES
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor import examine as pool
+from niels_gpt.doctor.layout_inference import PROBES
 from niels_gpt.errors import UsageError
 from tests.doctor.made import CHATML, Row, as_rows, assistant, chats, model, rows, samples, template_of, user
 from tests.doctor.test_reading import as_jsonl, as_parquet
@@ -72,7 +73,7 @@ def test_what_the_probes_show_is_counted_apart(sides: tuple[Path, Path], tmp_pat
 def test_workers_change_nothing(
     form: Any, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_BEFORE_WORKERS", 0.0)
     path = form(own(600, (3, 300, 599)), tmp_path)
     one, two = (json.dumps(diagnose(*sides, chats=path, workers=workers).to_json()) for workers in (1, 2))
     assert one == two

@@ -10,10 +10,12 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from niels_gpt.doctor import diagnose, documents, pool
-from niels_gpt.doctor.documents import document_slices
-from niels_gpt.doctor.reading import open_input
-from niels_gpt.doctor.stored import StoredFiles
+from niels_gpt.datasets import open_dataset
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor import examine as pool
+from niels_gpt.doctor import stored as documents
+from niels_gpt.doctor.open_input import open_input
+from niels_gpt.doctor.stored import document_slices, rows_of_pieces, stream_of
 from niels_gpt.errors import UsageError
 from tests.doctor.planted_documents import built, edited, ended_twice, outside, texts
 
@@ -42,9 +44,9 @@ def test_documents_come_whole_or_in_pieces_whatever_the_size_of_a_slice(
     wanted = slow(cache)
     found: dict[int, list[int]] = {}
     begun, ended = [], []
-    files = StoredFiles(cache, "documents")
-    for numbers, pieces in document_slices(cache, {"train": len(wanted)}, files.run, None):
-        rows, filled = pieces.read(files.run("train"), numbers)
+    dataset = open_dataset(cache)
+    for numbers, pieces in document_slices(dataset, {"train": len(wanted)}, None):
+        rows, filled = rows_of_pieces(dataset, pieces, numbers)
         parts = np.split(rows.ids, rows.starts[1:-1])
         for at, number in enumerate(numbers.tolist()):
             own = np.flatnonzero(filled == at)
@@ -71,13 +73,15 @@ def test_a_wrong_id_is_told_with_its_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_are_documents_and_tokens_theirs(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "SLICE_TOKENS", 50)
-    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_BEFORE_WORKERS", 0.0)
     cache = built(tmp_path, "qwen2.5", max_val_tokens=400, max_train_tokens=1 << 20, val_frac=0.2)
     report = diagnose(cache, workers=workers)
     assert report.findings == ()
     assert report.rows == 40
-    files = StoredFiles(cache, "documents")
-    assert report.tokens == sum(len(files.run(split)) for split in ("train", "val")) - 40  # each document's end
+    dataset = open_dataset(cache)
+    assert (
+        report.tokens == sum(len(stream_of(dataset, split)) for split in ("train", "val")) - 40
+    )  # each document's end
     assert report.source["form"] == "documents"
     assert report.skipped == {}  # rules on turns and masks are for other kinds of input
     alone = diagnose(cache, split="val")

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 pytest.importorskip("tokenizers")
 
 from niels_gpt.doctor import diagnose
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout, occurrences, rows_of, sentinel_layout
-from niels_gpt.doctor.learning import learn
+from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.doctor.rows import ASSISTANT, counts_in, covered
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.rendered import RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 from tests.renderers.sweeps import answered, families
 from tests.renderers.tiny_families import renderer_of
 
@@ -46,15 +46,15 @@ def by_assistant(made: RenderedTokens) -> list[bool]:
 @families
 def test_what_the_assistant_says_is_found_in_ids_alone(family: str) -> None:
     made = renderings(family)
-    layout = learn(renderer_of(family))
+    layout = infer_layout(renderer_of(family))
     if not layout.trusted:  # texts one after the other have no turns
         assert family == "raw"
         return
     rows = rows_of([one.token_ids for one in made])
     own = layout.turns(rows).assistants
-    found = covered(own.body, own.said_end if layout.closes else own.end, len(rows.ids))
+    found = covered(own.body, own.sampled_end if layout.has_own_stop else own.end, len(rows.ids))
     either = np.zeros(len(rows.ids), dtype=np.bool_)
-    if layout.joins:  # ids alone do not tell a new channel of a message from a new message of the same role
+    if layout.repeats_opener:  # ids alone do not tell a new channel of a message from a new message of the same role
         either = covered(own.start[own.resumed], own.body[own.resumed], len(rows.ids))
     for row, one in enumerate(made):
         span = slice(int(rows.starts[row]), int(rows.starts[row + 1]))
@@ -140,6 +140,6 @@ def test_padding_is_found_as_by_a_slow_reading(many: list[list[int]], pad: int) 
 
     layout: Layout = replace(sentinel_layout(SPECIAL, 8), pad=pad, controls=frozenset())
     rows = rows_of(many)
-    view = View(rows, Scope(layout), Tally(1))
+    view = View(rows, Scope(layout), Counters(1))
     wanted: list[Any] = [flag for ids in many for flag in slow_padding(ids, pad, {4})]
     assert view.padding.tolist() == wanted

@@ -15,13 +15,14 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.doctor import diagnose, pool
-from niels_gpt.doctor.reading import open_input
+from niels_gpt.doctor import diagnose
+from niels_gpt.doctor import examine as pool
+from niels_gpt.doctor.open_input import open_input
 from niels_gpt.doctor.slices import SLICE_ROWS
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.doctor.made import Row, as_rows, chats, rows, samples
 from tests.renderers.tiny_families import folder_of, renderer_of
@@ -150,9 +151,9 @@ def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: Sentenc
 
 def test_episodes_of_ours_by_their_renderer(tmp_path: Path) -> None:
     renderer = renderer_of("qwen2.5")
-    from niels_gpt.encoders import encoder_of
+    from niels_gpt.builds.conversation_encoders import as_encoder
 
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=encoder_of(renderer))
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=as_encoder(renderer))
     report = diagnose(tmp_path / "episodes", renderer=renderer)
     assert report.rules("error") == []
     assert report.rows == 100
@@ -197,7 +198,7 @@ def test_a_sample_of_none_is_refused() -> None:
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_BEFORE_WORKERS", 0.0)
     n = 2 * SLICE_ROWS + 50
     made = as_rows(chats(n)) if kind == "chats" else rows(samples("chatml", chats(n)))
     for number in range(0, n, 37):

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("tokenizers")
 
 import niels_gpt
+from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.doctor import diagnose
-from niels_gpt.encoders import encoder_of
 from niels_gpt.episodes import build_episodes
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import attribute_text_segments
@@ -35,7 +35,7 @@ def examples(folder: Path, n: int, tokenizer: SentencePieceTokenizer) -> Path:
 
 
 def episodes(folder: Path, n: int, _: SentencePieceTokenizer) -> Path:
-    build_episodes(conversations(n), folder, encoder=encoder_of(renderer_of("ngpt")))
+    build_episodes(conversations(n), folder, encoder=as_encoder(renderer_of("ngpt")))
     return folder
 
 
@@ -72,10 +72,10 @@ def test_segments_are_encoded_by_the_tokenizer_that_lies_there_now(tmp_path: Pat
 
 # Functions whose results are kept for the whole process, and what their arguments are: none is a path.
 KEPT = {
-    "format/layout.py:_counted": "a number",
+    "format/packing.py:_counted": "a number",
     "episodes/schedule.py:_block": "numbers",
-    "scale/pool.py:opened": "a pickled task of a worker process, which lives as long as one build",
-    "renderers/segments.py:_encoder_of": "a tokenizer object",
+    "scale/process_pool.py:unpickled_job": "a pickled task of a worker process, which lives as long as one build",
+    "renderers/encode.py:_encoder_of": "a tokenizer object",
 }
 
 
@@ -99,7 +99,7 @@ def test_no_function_keeps_what_it_read_under_a_path_for_the_whole_process() -> 
     kept: dict[str, Any] = {}
     for file in sorted(package.rglob("*.py")):
         name = str(file.relative_to(package))
-        if name.startswith("renderers/") and name != "renderers/segments.py":
+        if name.startswith("renderers/") and name != "renderers/encode.py":
             continue  # tools, texts and templates by value: no function there is given a path
         kept |= {f"{name}:{function}": None for function in kept_by(ast.parse(file.read_text(encoding="utf-8")))}
     assert set(kept) <= set(KEPT), "does it take a path? then keep the result in an object that ends with its use"

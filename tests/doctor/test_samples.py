@@ -12,15 +12,15 @@ pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor.layout import occurrences
-from niels_gpt.doctor.learning import learn
+from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.doctor.rows import ASSISTANT
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.messages import Conversation
+from niels_gpt.renderers.choice import open_renderer
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.opening import open_renderer
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from tests.assets import ASSETS, encoder_at, family_encoder, needs_assets
 from tests.doctor.made import chats as made_chats
 from tests.renderers.tiny_families import renderer_of
@@ -95,12 +95,12 @@ def test_the_samples_are_no_error_as_ids_of_another_tool(family: str) -> None:
 @families
 def test_the_layout_of_every_family_is_learned_for_certain(family: str) -> None:
     renderer = renderer_of(family)
-    layout = learn(renderer)
+    layout = infer_layout(renderer)
     if family == "raw":  # texts one after the other: it has no turns
         assert not layout.trusted
         return
-    assert layout.trusted, layout.doubt
-    assert layout.closes == renderer.ends_turns
+    assert layout.trusted, layout.untrusted_because
+    assert layout.has_own_stop == renderer.has_end_of_turn
 
 
 USUAL = ("qwen3", "deepseek-v3", "glm-5", "kimi-k2", "llama-3", "gemma", "mistral")  # the others in the long run
@@ -137,7 +137,7 @@ def test_the_samples_are_no_error_by_the_official_template_of_gpt_oss_and_a_date
 
 def check_template(renderer: Any) -> None:
     assert not isinstance(renderer, Family)
-    assert learn(renderer).trusted
+    assert infer_layout(renderer).trusted
     check_chats(renderer)
     assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
 
@@ -157,13 +157,13 @@ def channelled(renderer: Any, *, openers: bool) -> list[dict[str, Any]]:
 
 
 def opener_of(renderer: Any) -> tuple[int, ...]:
-    return next(ids for role, ids in learn(renderer).openers if role == ASSISTANT)
+    return next(ids for role, ids in infer_layout(renderer).openers if role == ASSISTANT)
 
 
 @pytest.mark.parametrize("openers", [True, False])
 def test_channels_are_no_header_and_no_hole_whichever_of_their_openers_is_trained(openers: bool) -> None:
     renderer = renderer_of("gpt-oss")
-    assert learn(renderer).joins
+    assert infer_layout(renderer).repeats_opener
     rows = channelled(renderer, openers=openers)
     assert set(diagnose(rows, renderer=renderer).rules()) == {"stop-set-unknown"}
     for row in rows:  # and what is a header still is

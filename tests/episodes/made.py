@@ -1,4 +1,4 @@
-"""Episodes datasets written by hand, byte by byte as document 002 describes them, without the package's writer."""
+"""Episodes datasets written by hand, byte by byte as docs/formats.md describes them, without the package's writer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.checksums import file_record
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.storage.checksums import file_record
 
 GAP = 4_000_000_000  # an id that lies between episodes and must never be seen
 PAD = 99
@@ -92,7 +92,7 @@ def write_manifest(dataset: Path, **changes: Any) -> Path:
 
 
 def config(**settings: Any) -> SimpleNamespace:
-    """Any object with the attributes of document 002; small batches on the CPU unless told."""
+    """Any object with the attributes that the loader reads; small batches on the CPU unless told."""
     return SimpleNamespace(**({"batch_size": 2, "block_size": 4, "device": "cpu", "pad_token_id": PAD} | settings))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.episodes import ahead
-from niels_gpt.episodes.ahead import ReadAhead
-from niels_gpt.episodes.feed import EpisodeFeed
+from niels_gpt.episodes import iterate as ahead
+from niels_gpt.episodes.batch import BatchSource
+from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import CacheError
 from niels_gpt.trainers.steps import StepBatches
@@ -46,47 +46,47 @@ def make(folder: Path, mask: str = "uint8") -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mask", ["uint8", "float32", "segments", "none"])
 def test_together_as_one_by_one(tmp_path: Path, kind: str, mask: str) -> None:
-    feed = open_loader(make(tmp_path / "d", mask), **KINDS[kind]).feed("train")
+    batch_source = open_loader(make(tmp_path / "d", mask), **KINDS[kind]).batch_source("train")
     place = Place()
     for n in (1, 2, 5, 3, 40, 4):
-        made = feed.batches(place, n)
+        made = batch_source.batches(place, n)
         assert 1 <= len(made) <= n
         for found, after in made:
-            expected, place = feed.batch(place)
+            expected, place = batch_source.batch(place)
             assert_equal(found, expected)
             assert after == place
 
 
 def test_a_batch_that_is_not_full_is_the_last(tmp_path: Path) -> None:
-    feed = open_loader(make(tmp_path / "d"), batch_size=5, epoch_drop_last=False).feed("train")
-    steps = feed.steps_per_epoch()
+    batch_source = open_loader(make(tmp_path / "d"), batch_size=5, epoch_drop_last=False).batch_source("train")
+    steps = batch_source.steps_per_epoch()
     assert len(LENGTHS) % 5
-    assert [len(feed.batches(Place(0, 5 * at), 3)) for at in range(steps)] == [3] * (steps - 2) + [2, 1]
+    assert [len(batch_source.batches(Place(0, 5 * at), 3)) for at in range(steps)] == [3] * (steps - 2) + [2, 1]
 
 
 @pytest.mark.parametrize("tokens", [1, 48, 1 << 16])
 def test_any_place_may_be_asked_for(tmp_path: Path, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "TOKENS_AHEAD", tokens)
-    feed = open_loader(make(tmp_path / "d")).feed("train")
-    reading = ReadAhead(feed)
+    monkeypatch.setattr(ahead, "LOOKAHEAD_TOKENS", tokens)
+    batch_source = open_loader(make(tmp_path / "d")).batch_source("train")
+    reading = Lookahead(batch_source)
     asked = [Place(0, 0), Place(0, 2), Place(0, 4), Place(0, 10), Place(0, 12), Place(3, 2), Place(0, 0), Place(0, 0)]
     for place in asked:
-        found, expected = reading.batch(place), feed.batch(place)
+        found, expected = reading.batch(place), batch_source.batch(place)
         assert_equal(found[0], expected[0])
         assert found[1] == expected[1]
 
 
 def test_batches_share_no_memory(tmp_path: Path) -> None:
     loader = open_loader(make(tmp_path / "d", "segments"))
-    feed = loader.feed("train")
+    batch_source = loader.batch_source("train")
     first = loader.next_batch()
     for tensor in first.tensors().values():
         assert tensor.is_contiguous()
         assert tensor.untyped_storage().nbytes() == tensor.nbytes  # what `torch.save` would write
         tensor.fill_(9)
-    place = feed.place(first.state)
+    place = batch_source.place(first.state)
     for _ in range(8):
-        expected, place = feed.batch(place)
+        expected, place = batch_source.batch(place)
         assert_equal(loader.next_batch(), expected)
 
 
@@ -94,13 +94,13 @@ def test_batches_share_no_memory(tmp_path: Path) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches the feeds were asked for, each time."""
     numbers: list[int] = []
-    batches = EpisodeFeed.batches
+    batches = BatchSource.batches
 
-    def watched(self: EpisodeFeed, place: Place, n: int) -> Any:
+    def watched(self: BatchSource, place: Place, n: int) -> Any:
         numbers.append(n)
         return batches(self, place, n)
 
-    monkeypatch.setattr(EpisodeFeed, "batches", watched)
+    monkeypatch.setattr(BatchSource, "batches", watched)
     return numbers
 
 
@@ -109,9 +109,9 @@ def test_together_no_more_than_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int], tokens: int, expected: list[int]
 ) -> None:
     """Nine batches of 2 * 12 tokens; the first comes alone, four fit into 100, and eight are the most."""
-    feed = open_loader(make(tmp_path / "d")).feed("train")
-    monkeypatch.setattr(ahead, "TOKENS_AHEAD", tokens)
-    reading, place = ReadAhead(feed), Place()
+    batch_source = open_loader(make(tmp_path / "d")).batch_source("train")
+    monkeypatch.setattr(ahead, "LOOKAHEAD_TOKENS", tokens)
+    reading, place = Lookahead(batch_source), Place()
     for _ in range(9):
         _, place = reading.batch(place)
     assert asked == expected
@@ -119,8 +119,8 @@ def test_together_no_more_than_fits(
 
 def test_who_jumps_does_not_pay_for_what_is_not_read(tmp_path: Path, asked: list[int]) -> None:
     """As one of several workers does, who gives every second batch."""
-    feed = open_loader(make(tmp_path / "d")).feed("train")
-    reading = ReadAhead(feed)
+    batch_source = open_loader(make(tmp_path / "d")).batch_source("train")
+    reading = Lookahead(batch_source)
     for at in range(0, 20, 4):
         reading.batch(Place(0, at))
     assert asked == [1] * 5
@@ -128,11 +128,11 @@ def test_who_jumps_does_not_pay_for_what_is_not_read(tmp_path: Path, asked: list
 
 def test_who_reads_on_into_the_next_epoch(tmp_path: Path, asked: list[int]) -> None:
     """Its start is told as the end of the epoch before, or as what it is."""
-    feed = open_loader(make(tmp_path / "d")).feed("train")
-    reading, place = ReadAhead(feed), Place()
-    for step in range(3 * feed.steps_per_epoch()):
-        batch, after = reading.batch(place if step % 2 else feed.starting_place(place))
-        expected, place = feed.batch(place)
+    batch_source = open_loader(make(tmp_path / "d")).batch_source("train")
+    reading, place = Lookahead(batch_source), Place()
+    for step in range(3 * batch_source.steps_per_epoch()):
+        batch, after = reading.batch(place if step % 2 else batch_source.starting_place(place))
+        expected, place = batch_source.batch(place)
         assert_equal(batch, expected)
         assert after == place
     together = [n for n in asked if n > 1]
@@ -150,7 +150,7 @@ def test_every_door_reads_ahead(tmp_path: Path, asked: list[int], door: str) -> 
     elif door == "dataloader":
         found = list(loader.as_dataloader())
     else:
-        steps = StepBatches(loader.feed("train"))
+        steps = StepBatches(loader.batch_source("train"))
         found = [steps[step] for step in range(len(steps))]
     for batch, wanted in zip(found, expected, strict=True):
         assert_equal(batch, wanted)

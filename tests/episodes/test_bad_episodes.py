@@ -85,8 +85,8 @@ def test_unsorted_overlapping_and_repeated_records_are_fine(tmp_path: Path) -> N
         ("episodes.idx", 1, "33 bytes are 2 records of 16 bytes and 1 bytes more"),
         ("episodes.idx", 8, "40 bytes are 2 records of 16 bytes and 8 bytes more"),
         ("episodes.idx", 15, "47 bytes are 2 records of 16 bytes and 15 bytes more"),
-        ("tokens.bin", 1, "25 bytes is no whole number of 32-bit tokens"),
-        ("tokens.bin", 3, "27 bytes is no whole number of 32-bit tokens"),
+        ("tokens.bin", 1, "25 bytes is not a multiple of 4 bytes per token"),
+        ("tokens.bin", 3, "27 bytes is not a multiple of 4 bytes per token"),
         ("segment_ids.bin", 1, "13 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
         ("segment_ids.bin", 2, "14 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
         ("segment_ids.bin", 11, "23 bytes for 6 tokens; expected 12 (uint16) or 24 (uint32)"),
@@ -440,7 +440,7 @@ def test_a_file_that_is_not_what_the_manifest_says(dataset: Path, name: str) -> 
     whole = path.read_bytes()
     path.write_bytes(whole + b"\0" * 16)
     message = refused_at_opening(CacheError, dataset)
-    assert message.startswith(f"{path}: {len(whole) + 16:,} bytes, but episodes.json says {len(whole):,}")
+    assert message.startswith(f"{path}: {len(whole) + 16:,} bytes, but episodes.json records {len(whole):,}")
     path.write_bytes(whole[:-1])
     assert "too short" in refused_at_opening(CacheError, dataset)
     path.unlink()
@@ -504,7 +504,7 @@ def test_a_mask_of_255_beside_weights(tmp_path: Path) -> None:
 
 def test_a_dataset_that_is_rebuilt_under_a_worker(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([3] * 9))
-    held = pickle.dumps(GPTEpisodeDataLoader(config(), None, tmp_path, pad_token_id=0).feed("train"))
+    held = pickle.dumps(GPTEpisodeDataLoader(config(), None, tmp_path, pad_token_id=0).batch_source("train"))
     assert len(held) < 20_000
     pickle.loads(held)
     write_split(tmp_path / "train", numbered([4] * 9))

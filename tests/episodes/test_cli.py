@@ -149,7 +149,7 @@ def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
 
     build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
-        "import sys; from niels_gpt.episodes.cli import app\n"
+        "import sys; from niels_gpt.cli.episodes import app\n"
         f"try: app({build if building else ['info', str(dataset)]})\n"
         "except SystemExit as stop: assert not stop.code\n"
         "assert 'torch' not in sys.modules"

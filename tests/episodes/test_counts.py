@@ -49,7 +49,7 @@ def test_the_same_numbers_without_other_masks(tmp_path: Path, kind: str, mask: s
     open_loader(dataset, batch_size=1, block_size=8, **options).keep_counts()
     counting = both(dataset, **options)
     for loader in counting:
-        assert loader.feed("train").counts is not None
+        assert loader.batch_source("train").counts is not None
     for _ in range(12):
         for one, other in zip(reading, counting, strict=True):
             expected, found = one.next_batch(), other.next_batch()
@@ -64,16 +64,16 @@ def test_the_same_numbers_without_other_masks(tmp_path: Path, kind: str, mask: s
 def test_only_the_own_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make(tmp_path / "data", "uint8")
     open_loader(dataset, block_size=8).keep_counts()
-    feed = both(dataset)[1].feed("train")
-    reader = feed._reader
+    batch_source = both(dataset)[1].batch_source("train")
+    reader = batch_source._reader
     real, seen = reader.weights, []
 
-    def spy(pieces: Any, *more: Any) -> Any:
-        seen.append(pieces.B)
-        return real(pieces, *more)
+    def spy(spans: Any, *more: Any) -> Any:
+        seen.append(spans.B)
+        return real(spans, *more)
 
     monkeypatch.setattr(reader, "weights", spy)
-    feed.batch(Place())
+    batch_source.batch(Place())
     assert seen == [3]
 
 
@@ -83,7 +83,7 @@ def test_counts_of_other_rows_are_not_taken(tmp_path: Path, block_size: int, too
     dataset = make(tmp_path / "data", "uint8")
     open_loader(dataset, block_size=8, too_long="head").keep_counts()
     loader = open_loader(dataset, block_size=block_size, too_long=too_long, rank=0, world_size=2)
-    assert (loader.feed("train").counts is not None) == (block_size == 8 and too_long == "head")
+    assert (loader.batch_source("train").counts is not None) == (block_size == 8 and too_long == "head")
 
 
 @pytest.mark.parametrize("damage", ["short", "bit", "empty", "other"])
@@ -100,7 +100,7 @@ def test_damaged_counts_are_not_taken(tmp_path: Path, damage: str, caplog: pytes
         path.write_bytes({"short": whole[:-20], "bit": bytes(flipped), "empty": b""}[damage])
     with caplog.at_level(logging.WARNING):
         loader = both(dataset)[0]
-    assert loader.feed("train").counts is None
+    assert loader.batch_source("train").counts is None
     assert any(str(path) in line and "masks are read instead" in line for line in caplog.messages)
     assert loader.next_batch().global_num_trained_tokens
 
@@ -108,7 +108,7 @@ def test_damaged_counts_are_not_taken(tmp_path: Path, damage: str, caplog: pytes
 def test_counts_are_kept_in_pieces_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for name, tokens in (("a", 1), ("b", 40), ("c", 1 << 20)):
-        monkeypatch.setattr("niels_gpt.episodes.counts.CHUNK_TOKENS", tokens)
+        monkeypatch.setattr("niels_gpt.episodes.packing.CHUNK_TOKENS", tokens)
         dataset = make(tmp_path / name, "float32")
         open_loader(dataset, block_size=8).keep_counts()
         (path,) = (dataset / "counts").iterdir()
@@ -130,7 +130,7 @@ def test_a_bad_mask_is_named_and_nothing_is_kept(tmp_path: Path) -> None:
 def test_counts_travel_as_a_path(tmp_path: Path) -> None:
     dataset = make(tmp_path / "data", "uint8")
     open_loader(dataset, block_size=8).keep_counts()
-    counts = both(dataset)[0].feed("train").counts
+    counts = both(dataset)[0].batch_source("train").counts
     assert counts is not None
     sent = pickle.dumps(counts)
     assert pickle.loads(sent).records.tolist() == counts.records.tolist()

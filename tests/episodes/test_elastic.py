@@ -18,10 +18,20 @@ from hypothesis import strategies as st
 
 from niels_gpt import seeds
 from niels_gpt.episodes import schedule as schedules
-from niels_gpt.episodes.groups import Group, GroupedRows, RandomGroups
+from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.members import Span
-from niels_gpt.episodes.schedule import EveryRow, Place, RandomRows, Schedule, WeightedRows, running_shares, take
+from niels_gpt.episodes.schedule import (
+    EveryRow,
+    Group,
+    GroupedRows,
+    Place,
+    RandomGroups,
+    RandomRows,
+    Schedule,
+    WeightedRows,
+    running_shares,
+    take,
+)
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, write_dataset
 
@@ -78,7 +88,7 @@ def rows_of(loaders: list[GPTEpisodeDataLoader], steps: int) -> list[tuple[list[
     ),
     start=st.sampled_from([0, 1, 73, FAR, FAR + 74]),
 )
-@pytest.mark.parametrize("packing", [False, True], ids=["apart", "packed"])
+@pytest.mark.parametrize("packing", [pytest.param(False, marks=pytest.mark.slow), True], ids=["apart", "packed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_legs_on_any_machines_are_one_order(
     datasets: list[Path], kind: str, packing: bool, legs: list[tuple[int, int, int]], start: int
@@ -246,7 +256,7 @@ def test_a_loader_goes_to_10_to_the_12_in_a_few_steps(datasets: list[Path], monk
     loader = open_mixture(datasets, "weights", packing=True, rank=3, world_size=8)
     loader.next_batch()
     state = loader.state_dict()
-    far = {**state, "epoch": FAR // loader.feed("train").schedule.n, "position": 3}  # type: ignore[operator]
+    far = {**state, "epoch": FAR // loader.batch_source("train").schedule.n, "position": 3}  # type: ignore[operator]
 
     def resume(state: dict[str, Any]) -> Callable[[], Any]:
         def run() -> None:
@@ -284,8 +294,8 @@ def test_random_groups_draw_members_evenly(shares: tuple[float, ...]) -> None:
     of_group = n * np.array(shares) / sum(shares)
     expected = (of_group / sizes).repeat(sizes)
     assert ((counts - expected) ** 2 / expected).sum() < 45  # 15 cells at most: chance of more is below 1 in 10**4
-    pieces = [schedule.rows(0, FAR + at, FAR + at + 100) for at in range(0, n, 100)]
-    assert np.concatenate(pieces).tolist() == schedule.rows(0, FAR, FAR + n).tolist()
+    spans = [schedule.rows(0, FAR + at, FAR + at + 100) for at in range(0, n, 100)]
+    assert np.concatenate(spans).tolist() == schedule.rows(0, FAR, FAR + n).tolist()
 
 
 def test_a_group_as_an_array_is_the_same_group() -> None:
@@ -305,11 +315,11 @@ def test_a_group_as_an_array_is_the_same_group() -> None:
 def test_a_packed_mixture_travels_to_a_process_as_a_path(datasets: list[Path]) -> None:
     """What a spawned worker receives names files; the plan's arrays are not in it."""
     loader = open_mixture(datasets, "weights", packing=True)
-    feed = loader.feed("train")
-    sent = pickle.dumps(feed)
-    assert feed.plan is not None
-    assert feed.plan.items.tobytes() not in sent
+    batch_source = loader.batch_source("train")
+    sent = pickle.dumps(batch_source)
+    assert batch_source.plan is not None
+    assert batch_source.plan.items.tobytes() not in sent
     other = pickle.loads(sent)
-    assert other.fingerprint == feed.fingerprint
-    found, expected = other.batch(Place(5, 3))[0], feed.batch(Place(5, 3))[0]
+    assert other.fingerprint == batch_source.fingerprint
+    found, expected = other.batch(Place(5, 3))[0], batch_source.batch(Place(5, 3))[0]
     assert torch.equal(found.x, expected.x)

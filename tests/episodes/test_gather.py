@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.gather import Column, Pieces
+from niels_gpt.episodes.rows import Column, RowSpans
 
 FILL = 7
 
@@ -23,12 +23,12 @@ class Rows:
     rows: list[list[tuple[int, int, int]]]
     width: int
 
-    def pieces(self) -> Pieces:
+    def spans(self) -> RowSpans:
         flat = [(number, *piece) for number, row in enumerate(self.rows) for piece in row]
         row, shard, start, length = np.array(flat, dtype=np.int64).reshape(-1, 4).T
         n = len(row)
         cut = np.arange(n) % 2 == 0
-        return Pieces(
+        return RowSpans(
             len(self.rows),
             self.width,
             row=row,
@@ -72,33 +72,33 @@ def rows_of_pieces(draw: st.DrawFn, most: int = 4) -> Rows:
 def test_rows_are_their_pieces_and_then_padding(data: st.DataObject, most: int) -> None:
     rows = data.draw(rows_of_pieces(most))
     column = Column([np.array(file, dtype=np.uint32) for file in rows.files], rows.width)
-    pieces = rows.pieces()
-    found, expected = column.rows(pieces, FILL), rows.expected()
+    spans = rows.spans()
+    found, expected = column.rows(spans, FILL), rows.expected()
     assert found.tolist() == expected
     assert found.dtype == np.uint32
-    unfilled = column.unfilled(pieces)
+    unfilled = column.unfilled(spans)
     for row, lengths in enumerate([[n for _, _, n in row] for row in rows.rows]):
         used = sum(lengths)
         assert unfilled[row, :used].tolist() == expected[row][:used]
-        assert pieces.used[row] == used
-        assert pieces.own[row].tolist() == [True] * used + [False] * (rows.width - used)
-    assert pieces.full == all(sum(n for _, _, n in row) == rows.width for row in rows.rows)
+        assert spans.used[row] == used
+        assert spans.own[row].tolist() == [True] * used + [False] * (rows.width - used)
+    assert spans.full == all(sum(n for _, _, n in row) == rows.width for row in rows.rows)
     columns = [sum(n for _, _, n in row[:at]) for row in rows.rows for at in range(len(row))]
-    assert pieces.column.tolist() == columns
+    assert spans.column.tolist() == columns
 
 
 @given(rows=rows_of_pieces())
 def test_the_value_behind_a_piece_that_was_cut(rows: Rows) -> None:
-    pieces, longer = rows.pieces(), rows.pieces().going_on()
-    assert longer.width == pieces.width + 1
-    assert (longer.length - pieces.length).tolist() == pieces.cut.tolist()
+    spans, longer = rows.spans(), rows.spans().one_longer()
+    assert longer.width == spans.width + 1
+    assert (longer.length - spans.length).tolist() == spans.cut.tolist()
 
 
 def test_a_file_that_is_one_repeated_value_is_not_copied() -> None:
     """A shard without segment ids, beside one that has them, is one value repeated in no memory; here 8 TiB of it."""
     zeros: Any = np.broadcast_to(np.zeros(1, dtype=np.uint16), 1 << 42)
     row = np.array([0, 0, 1])
-    pieces = Pieces(
+    spans = RowSpans(
         2,
         4,
         row=row,
@@ -109,4 +109,4 @@ def test_a_file_that_is_one_repeated_value_is_not_copied() -> None:
         cut=np.zeros(3, dtype=np.bool_),
     )
     files = [zeros, np.array([3, 3], dtype=np.uint16)]
-    assert Column(files, 4).rows(pieces, FILL).tolist() == [[0, 0, 0, 0], [3, FILL, FILL, FILL]]
+    assert Column(files, 4).rows(spans, FILL).tolist() == [[0, 0, 0, 0], [3, FILL, FILL, FILL]]

@@ -1,4 +1,4 @@
-"""Document 002: the loader's must-have tests by their titles, then every other rule of the document."""
+"""The episode loader's contract: padding, truncation, masks, epochs, coverage, and every other rule."""
 
 from __future__ import annotations
 
@@ -556,7 +556,7 @@ def test_a_state_of_another_filter_is_refused(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([3, 4, 9]))
     without_short = loader(tmp_path, episode_min_tokens=4)
     without_long = loader(tmp_path, keywords={"too_long": "skip"})
-    assert len(without_short.feed("train").split) == len(without_long.feed("train").split) == 2
+    assert len(without_short.batch_source("train").split) == len(without_long.batch_source("train").split) == 2
     with pytest.raises(Mismatch, match="its filter"):
         without_long.load_state_dict(without_short.state_dict())
 

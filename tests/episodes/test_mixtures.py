@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.mixture import by_repeats, by_temperature, rows_until, shares
+from niels_gpt.episodes.sampling import by_repeats, by_temperature, rows_until, shares
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
 
@@ -31,7 +31,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def epochs_of(loader: GPTEpisodeDataLoader, n: int) -> list[Counter[int]]:
     """How often each episode comes in the first epochs; a mixture runs on, so by rows."""
-    rows = loader.feed("train").schedule.n
+    rows = loader.batch_source("train").schedule.n
     assert rows is not None
     read = [open_at(loader, row) for row in range(0, n * rows, rows)]
     return [Counter(found) for found in read]
@@ -39,7 +39,7 @@ def epochs_of(loader: GPTEpisodeDataLoader, n: int) -> list[Counter[int]]:
 
 def open_at(loader: GPTEpisodeDataLoader, row: int) -> list[int]:
     loader.seek(row)
-    return numbers(loader.next_batch() for _ in range(loader.feed("train").schedule.n or 0))
+    return numbers(loader.next_batch() for _ in range(loader.batch_source("train").schedule.n or 0))
 
 
 def of_each(counts: Counter[int]) -> tuple[int, int]:
@@ -101,7 +101,7 @@ def test_types_too(datasets: list[Path], packing: bool) -> None:
 
 def test_temperature_by_packed_rows(datasets: list[Path]) -> None:
     loader = open_loader(datasets, batch_size=1, temperature=math.inf, packing=True, epoch_ends="first")
-    groups = loader.feed("train").schedule.groups  # type: ignore[attr-defined]
+    groups = loader.batch_source("train").schedule.groups  # type: ignore[attr-defined]
     assert len({group.share for group in groups}) == 1
     assert groups[0].share == min(len(group.members) for group in groups)
 

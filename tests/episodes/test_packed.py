@@ -13,10 +13,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from niels_gpt.episodes.cli import app
-from niels_gpt.episodes.packed import pack_episodes
-from niels_gpt.episodes.shards import EpisodeWriter
+from niels_gpt.cli.episodes import app
+from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.seeds import order
 from tests.episodes.made import loader
@@ -89,7 +89,7 @@ def test_any_dataset_packed_on_disk(
     pack_episodes(folder / "source", folder / "packed", block_size=block_size, too_long=policy, shard_bytes=shard_bytes)
     keywords = {"packing": True, "too_long": policy}
     common = {"block_size": block_size, "batch_size": batch_size, "epoch_drop_last": False, "epoch_shuffle": shuffle}
-    plan = loader(folder / "source", keywords=keywords, **common).feed("train").plan
+    plan = loader(folder / "source", keywords=keywords, **common).batch_source("train").plan
     in_row = [plan.items[a:b].tolist() for a, b in pairwise(plan.offsets)]
     opened = loader(folder / "packed", episode_min_tokens=1, **common)
     for epoch in range(2):
@@ -109,7 +109,7 @@ def test_rows_may_be_written_in_any_pieces(tmp_path: Path, monkeypatch: pytest.M
     source = make(tmp_path / "source")
     made = []
     for tokens in (1, 40, 1 << 20):
-        monkeypatch.setattr("niels_gpt.episodes.packed.CHUNK_TOKENS", tokens)
+        monkeypatch.setattr("niels_gpt.episodes.build.CHUNK_TOKENS", tokens)
         folder = tmp_path / str(tokens)
         pack_episodes(source, folder, block_size=12)
         made.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.episodes import plans
+from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.kept import Kept
-from niels_gpt.episodes.members import Members, Span, between, digest, in_chunks
-from niels_gpt.episodes.plans import KeptPlan, group_rows, packing_plan
+from niels_gpt.episodes.index_sets import IndexSet, RowFilter, Span, between, digest, in_chunks
+from niels_gpt.episodes.packing import StoredPlan, group_rows, packing_plan
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.format.packing import PackPlan, pack
 from tests.conftest import REPOSITORY
@@ -53,7 +52,7 @@ def check(plan: PackPlan, lengths: Any) -> None:
 @pytest.mark.parametrize("chunk", [7, 1 << 20])
 def test_one_window_is_the_plan_of_pack(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the sizes of its rows are read back while it is written."""
-    monkeypatch.setattr("niels_gpt.episodes.planfile.CHUNK", chunk)
+    monkeypatch.setattr("niels_gpt.episodes.packing.CHUNK", chunk)
     plan, whole = packing_plan(split_of(tmp_path / "d"), WIDTH), pack(LENGTHS, WIDTH)
     assert plan.items.tolist() == whole.items.tolist()
     assert plan.offsets.tolist() == whole.offsets.tolist()
@@ -104,7 +103,7 @@ def test_sizes_of_windows_are_pinned() -> None:
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("kind", ["spans", "arrays"])
 def test_groups_have_rows_of_their_own(tmp_path: Path, kind: str) -> None:
-    groups: dict[str, Members] = {"a": Span(0, 300), "b": Span(300, 1000)}
+    groups: dict[str, IndexSet] = {"a": Span(0, 300), "b": Span(300, 1000)}
     if kind == "arrays":
         groups = {"even": np.arange(0, 1000, 2), "odd": np.arange(1, 1000, 2)}
     split = split_of(tmp_path / "d")
@@ -145,7 +144,7 @@ def test_a_plan_travels_as_a_path(tmp_path: Path) -> None:
     plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
     sent = pickle.dumps(plan)
     assert len(sent) < 1000
-    other: KeptPlan = pickle.loads(sent)
+    other: StoredPlan = pickle.loads(sent)
     assert other.items.tolist() == plan.items.tolist()
     assert other.digest() == plan.digest()
     assert plan.path is not None
@@ -215,7 +214,7 @@ def test_a_span_is_an_array_of_its_numbers(start: int, n: int, size: int, cut: t
 @given(total=st.integers(0, 60), data=st.data())
 def test_before_counts_kept_episodes(total: int, data: st.DataObject) -> None:
     dropped = sorted(data.draw(st.sets(st.integers(0, max(0, total - 1)), max_size=total)))
-    kept = Kept(total, np.array(dropped, dtype=np.int64))
+    kept = RowFilter(total, np.array(dropped, dtype=np.int64))
     for episode in range(total + 1):
         assert kept.before(episode) == episode - sum(number < episode for number in dropped)
 
@@ -250,7 +249,7 @@ def test_an_index_that_shrinks_under_us_is_said(tmp_path: Path) -> None:
 MEASURE = """
 import json, sys
 from pathlib import Path
-from niels_gpt.episodes import plans
+from niels_gpt.episodes import packing as plans
 from tests.episodes.rows import open_loader
 folders, packing, window = json.loads(sys.argv[1]), sys.argv[2] == "packed", int(sys.argv[3])
 plans.WINDOW = window or plans.WINDOW

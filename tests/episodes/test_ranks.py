@@ -12,7 +12,7 @@ import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.ranks import ranks
+from niels_gpt.episodes.settings import ranks
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
 from tests.ranks import run_ranks

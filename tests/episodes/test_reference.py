@@ -97,11 +97,11 @@ def fitted(episode: Tokens, width: int, policy: str, *, turns: bool) -> Tokens:
     return kept
 
 
-def row_of(pieces: list[Tokens], width: int) -> dict[str, list[Any]]:
+def row_of(spans: list[Tokens], width: int) -> dict[str, list[Any]]:
     """One row, token by token: ids, weights, which text of the row (from 1; 0 is padding), place in the text."""
     row: dict[str, list[Any]] = {"ids": [], "weights": [], "texts": [], "places": []}
     text = 0
-    for piece in pieces:
+    for piece in spans:
         before = None
         for token, weight, segment in piece:
             begins = segment != before
@@ -198,9 +198,9 @@ def test_rows_of_one_episode(
         for expected in batches:
             batch = opened.next_batch()
             assert batch.episodes.tolist() == expected
-            pieces = [[fitted(episodes[number], width, policy, turns=data.has_mask)] for number in expected]
-            pieces += [[]] * (batch_size - len(expected))
-            compare(batch, [row_of(row, width) for row in pieces], texts=data.has_segments)
+            spans = [[fitted(episodes[number], width, policy, turns=data.has_mask)] for number in expected]
+            spans += [[]] * (batch_size - len(expected))
+            compare(batch, [row_of(row, width) for row in spans], texts=data.has_segments)
 
 
 @given(**cases)
@@ -235,7 +235,7 @@ def test_packed_rows(
             keywords={"too_long": policy, "packing": True},
         )
 
-    plan = opening(False).feed("train").plan
+    plan = opening(False).batch_source("train").plan
     assume(plan.rows >= (batch_size if drop_last else 1))
     opened = opening(drop_last)
     in_row = [plan.items[a:b].tolist() for a, b in pairwise(plan.offsets)]
@@ -250,11 +250,11 @@ def test_packed_rows(
         for expected in batches:
             batch = opened.next_batch()
             assert batch.episodes.tolist() == [number for row in expected for number in row]
-            pieces = [
+            spans = [
                 [fitted(episodes[number], width, policy, turns=data.has_mask) for number in row] for row in expected
             ]
-            pieces += [[]] * (batch_size - len(expected))
-            compare(batch, [row_of(row, width) for row in pieces], texts=True)
+            spans += [[]] * (batch_size - len(expected))
+            compare(batch, [row_of(row, width) for row in spans], texts=True)
 
 
 def trained_in(batches: list[EpisodeBatch]) -> Counter[tuple[int, float]]:

@@ -19,15 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import plans
+from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.groups import Group, GroupedRows
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.mixture import shares
-from niels_gpt.episodes.plans import group_rows, packing_plan
+from niels_gpt.episodes.packing import group_rows, packing_plan
+from niels_gpt.episodes.sampling import shares
 from niels_gpt.episodes.schedule import (
     EMPTY,
     EveryRow,
+    Group,
+    GroupedRows,
     Place,
     RandomRows,
     Schedule,
@@ -596,7 +597,7 @@ def test_a_folder_that_cannot_be_written(dataset: Path, obstacle: str, caplog: p
     else:
         folder.symlink_to(dataset / "nowhere")
     assert numbers(open_loader(dataset, packing=True).batches()) == expected
-    assert [message for message in caplog.messages if "the packing plan is not kept" in message]
+    assert [message for message in caplog.messages if "the packing plan is not stored" in message]
 
 
 def test_other_data_another_plan(tmp_path: Path) -> None:

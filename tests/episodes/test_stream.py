@@ -259,7 +259,7 @@ def test_the_tags_of_episodes_are_checked_and_without_effect(tmp_path: Path) -> 
 def test_episodes_read_as_a_stream_are_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_split(tmp_path / "train", [[1] * 9] * 3)
     GPTDataLoader(settings(), dataset_dir=tmp_path)
-    assert "dataset_mode sft_episode keeps them apart" in caplog.text
+    assert "dataset_mode sft_episode reads whole episodes" in caplog.text
 
 
 def test_a_pickled_loader_carries_no_tokens_and_goes_on(tmp_path: Path) -> None:

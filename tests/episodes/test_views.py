@@ -22,11 +22,9 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.feed import EpisodeFeed
-from niels_gpt.episodes.prefetch import Prefetch
+from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.iterate import EpisodeIterable, Prefetch
 from niels_gpt.episodes.schedule import Place
-from niels_gpt.episodes.views import EpisodeIterable
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
@@ -154,16 +152,16 @@ def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
 class Failing:
     """A feed that gives so many batches and then an error."""
 
-    def __init__(self, feed: EpisodeFeed, good: int, error: BaseException) -> None:
-        self._feed, self._left, self._error = feed, good, error
+    def __init__(self, batch_source: BatchSource, good: int, error: BaseException) -> None:
+        self._batch_source, self._left, self._error = batch_source, good, error
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._feed, name)
+        return getattr(self._batch_source, name)
 
     def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         if self._left == 0:
             raise self._error
-        made = self._feed.batches(place, min(n, self._left))
+        made = self._batch_source.batches(place, min(n, self._left))
         self._left -= len(made)
         return made
 
@@ -173,8 +171,8 @@ class Failing:
 @pytest.mark.parametrize("error", [CacheError("bad token"), MemoryError(), SystemExit(3)], ids=repr)
 def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
     loader = open_loader(dataset)
-    feed: Any = Failing(loader.feed("train"), good, error)
-    batches = Prefetch(feed, Place(), depth=depth, device="cpu")
+    batch_source: Any = Failing(loader.batch_source("train"), good, error)
+    batches = Prefetch(batch_source, Place(), depth=depth, device="cpu")
     assert_all_equal([next(batches) for _ in range(good)], in_order(dataset, good))
     state = batches.state_dict()
     with pytest.raises(type(error)) as caught:
@@ -213,8 +211,8 @@ def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, mon
 
 
 def test_closing_while_an_error_waits(dataset: Path) -> None:
-    feed: Any = Failing(open_loader(dataset).feed("train"), 2, MemoryError())
-    batches = Prefetch(feed, Place(), depth=1, device="cpu")
+    batch_source: Any = Failing(open_loader(dataset).batch_source("train"), 2, MemoryError())
+    batches = Prefetch(batch_source, Place(), depth=1, device="cpu")
     next(batches)
     batches.close()
     assert prefetching() == []
@@ -331,14 +329,14 @@ def test_all_doors_log_the_epochs(dataset: Path, caplog: pytest.LogCaptureFixtur
 def test_closing_from_another_thread_ends_the_waiting(dataset: Path) -> None:
     prefetch = open_loader(dataset).prefetch()
     slow = threading.Event()
-    feed = prefetch._feed
-    made = feed.batch
+    batch_source = prefetch._batch_source
+    made = batch_source.batch
 
     def stuck(place: Any) -> Any:
         slow.wait()
         return made(place)
 
-    feed.batch = stuck  # type: ignore[method-assign]
+    batch_source.batch = stuck  # type: ignore[method-assign]
     ended: list[str] = []
 
     def consume() -> None:

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds.conversation_encoders import RendererEncoder, SentinelEncoder
 from niels_gpt.config import TrainingConfig
-from niels_gpt.encoders import RendererEncoder, SentinelEncoder
 from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.verify import verify_dataset
@@ -26,7 +26,7 @@ from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, Outp
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import ASST, EOT, IDS, SYS, USR, FakeTokenizer
 
@@ -275,12 +275,12 @@ def test_a_bare_renderer_is_taken_too_and_its_refusals_are_bad_rows(tmp_path: Pa
 
 
 def test_ids_beyond_the_renderers_vocabulary_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="gave id 20000"):
+    with pytest.raises(DataError, match="returned id 20000"):
         build_episodes([CHAT], tmp_path / "out", encoder=RendererEncoder(ByteChatML(), vocab_size=300))
 
 
 def test_what_turns_nothing_into_ids(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="str turns no conversation into ids"):
+    with pytest.raises(UsageError, match="str does not turn conversations into ids"):
         build_episodes([CHAT], tmp_path / "out", encoder="gpt2")
 
 
@@ -342,7 +342,7 @@ import sys, time
 from pathlib import Path
 from niels_gpt.episodes import build_episodes
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 def rows():

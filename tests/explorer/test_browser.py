@@ -11,7 +11,7 @@ import pytest
 
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
-from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.samples import chats_file
 from tests.assets import ASSETS, needs_assets
 from tests.explorer.conftest import Watched, chat_file, serving, visited
@@ -66,8 +66,8 @@ def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     """A server with our own tokenizer, the bundled chats and a report."""
     report = tmp_path_factory.mktemp("report") / "report.json"
     report.write_text(json.dumps(REPORT))
-    gallery = Gallery([str(tokenizer_dir)])
-    with serving(Explorer(gallery, open_dataset(chats_file(), gallery), read_findings(report))) as found:
+    renderers = RendererList([str(tokenizer_dir)])
+    with serving(Explorer(renderers, open_dataset(chats_file(), renderers), read_findings(report))) as found:
         yield found
 
 
@@ -81,24 +81,24 @@ def share(page: Any) -> float:
     return float(text_of(page, '#view [data-count="loss share"] dd').removesuffix(" %"))
 
 
-def test_zoo_shows_formats_and_follows_an_edit(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#zoo").page
-    page.wait_for_selector('[data-exhibit="chatml@"] .t')
-    page.wait_for_selector('[data-exhibit="raw@tokenizer"] .t')
-    assert "<|im_start|>" in text_of(page, '[data-exhibit="chatml@"]')
-    assert "[INST]" in text_of(page, '[data-exhibit="mistral@"]')
+def test_formats_shows_formats_and_follows_an_edit(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#formats").page
+    page.wait_for_selector('[data-renderer="chatml@"] .t')
+    page.wait_for_selector('[data-renderer="raw@tokenizer"] .t')
+    assert "<|im_start|>" in text_of(page, '[data-renderer="chatml@"]')
+    assert "[INST]" in text_of(page, '[data-renderer="mistral@"]')
     page.get_by_label("content of message 1").fill("How tall is a giraffe?")
     for name in ("chatml@", "mistral@", "raw@tokenizer"):
-        page.locator(f'[data-exhibit="{name}"]', has_text="giraffe").wait_for()
+        page.locator(f'[data-renderer="{name}"]', has_text="giraffe").wait_for()
     page.get_by_role("button", name="phi-3.5").click()
-    page.wait_for_selector('[data-exhibit="phi-3.5@"] .t')
+    page.wait_for_selector('[data-renderer="phi-3.5@"] .t')
     figures = text_of(page, ".overhead")
     assert "per message" in figures
     assert "phi-3.5" in figures
     assert "NaN" not in text_of(page, "body")
 
 
-def test_zoo_says_which_message_is_wrong(address: str, visit: Visit) -> None:
+def test_formats_says_which_message_is_wrong(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#mask").page
     page.wait_for_selector(".t.trained")
     page.get_by_label("role of message 1").select_option("tool")
@@ -157,12 +157,12 @@ def test_hover_and_arrow_keys_tell_of_a_token(address: str, visit: Visit) -> Non
 
 
 def test_keyboard_alone_reaches_every_view(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#zoo").page
+    page = visit(f"{address}/#formats").page
     page.wait_for_selector(".card .t")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
     page.keyboard.press("Tab")
-    titles = ["Mask", "Dataset", "Drift", "Findings (1)", "Template zoo"]
+    titles = ["Mask", "Dataset", "Drift", "Findings (1)", "Formats"]
     for title in titles:
         page.keyboard.press("ArrowRight")
         page.wait_for_function("title => document.activeElement.textContent === title", arg=title)
@@ -187,14 +187,14 @@ def test_hostile_content_stays_text(address: str, visit: Visit, tmp_path: Path) 
     assert "\\u0007" in shown
     assert page.evaluate("window.hacked") is None
     assert page.locator(".tokens img, .tokens script").count() == 0
-    page.goto(f"{address}/#zoo")
-    page.locator('[data-exhibit="chatml@"]', has_text="window.hacked").wait_for()
-    controls = page.locator('[data-exhibit="chatml@"] .t.control')
+    page.goto(f"{address}/#formats")
+    page.locator('[data-renderer="chatml@"]', has_text="window.hacked").wait_for()
+    controls = page.locator('[data-renderer="chatml@"] .t.control')
     assert controls.count() == 6  # an opener and a stop for each of three messages: content forges none
     assert page.evaluate("window.hacked") is None
     with page.expect_download() as saving:
         page.get_by_role("button", name="Export as HTML").click()
-    saved = tmp_path / "zoo.html"
+    saved = tmp_path / "formats.html"
     saving.value.save_as(saved)
     opened = visit(saved.as_uri())
     opened.page.wait_for_selector(".t.trained")
@@ -294,6 +294,7 @@ def test_drift_marks_what_differs(address: str, visit: Visit) -> None:
     page.get_by_label("Right: format").select_option(label="chatml")
     page.locator(".pair .t.differs", has_text="think").first.wait_for()
     page.get_by_role("button", name="Next difference").click()
+    page.locator(".pair .t.cursor").nth(1).wait_for()  # one on each side
     assert page.locator(".pair .t.cursor").count() == 2
     page.get_by_label("Right: format").select_option(label="qwen3")
     page.locator(".verdict", has_text="The same text").wait_for()
@@ -321,8 +322,10 @@ def test_the_doctors_own_report_opens_at_its_token(visit: Visit, tmp_path: Path)
     finding = found.finding("empty-think-trained")
     assert finding is not None
     evidence = finding.evidence[0]
-    gallery = Gallery([str(ASSETS / "qwen3-8b")])
-    with visited(visit, Explorer(gallery, open_dataset(chats, gallery), read_findings(report)), "#findings") as page:
+    renderers = RendererList([str(ASSETS / "qwen3-8b")])
+    with visited(
+        visit, Explorer(renderers, open_dataset(chats, renderers), read_findings(report)), "#findings"
+    ) as page:
         found_there = page.locator(".finding", has_text="empty-think-trained")
         found_there.get_by_role("button", name="row 0", exact=True).click()
         page.wait_for_selector(".detail .t.marked")
@@ -345,7 +348,7 @@ def test_an_unknown_address_is_told(address: str, visit: Visit) -> None:
 
 
 def test_nothing_is_asked_elsewhere(address: str, visit: Visit) -> None:
-    watched = visit(f"{address}/#zoo")
+    watched = visit(f"{address}/#formats")
     watched.page.wait_for_selector(".card .t")
     assert all(request.startswith((address, "blob:")) for request in watched.requests)
 
@@ -355,8 +358,8 @@ def test_hundred_thousand_tokens(tokenizer_dir: Path, visit: Visit, tmp_path: Pa
     path = chat_file(
         tmp_path / "long.jsonl", [[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": said}]]
     )
-    gallery = Gallery([str(tokenizer_dir)])
-    with visited(visit, Explorer(gallery, open_dataset(path, gallery)), "#dataset") as page:
+    renderers = RendererList([str(tokenizer_dir)])
+    with visited(visit, Explorer(renderers, open_dataset(path, renderers)), "#dataset") as page:
         page.locator("button.row").first.click()
         page.wait_for_selector(".detail .t.trained")
         total = int(text_of(page, '.detail [data-count="total"] dd').split()[0].replace(",", ""))
@@ -385,8 +388,8 @@ def test_million_rows(visit: Visit, tmp_path: Path) -> None:
     with path.open("w") as file:
         for start in range(0, 1_000_000, 1000):
             file.write(block % tuple(range(start, start + 1000)))
-    gallery = Gallery()
-    with visited(visit, Explorer(gallery, open_dataset(path, gallery)), "#dataset") as page:
+    renderers = RendererList()
+    with visited(visit, Explorer(renderers, open_dataset(path, renderers)), "#dataset") as page:
         page.locator(".facts", has_text="1,000,000 rows").wait_for()
         page.get_by_label("Go to row").fill("999999")
         page.get_by_role("button", name="Go", exact=True).click()
@@ -398,9 +401,9 @@ def test_million_rows(visit: Visit, tmp_path: Path) -> None:
 
 @needs_assets
 def test_a_real_tokenizer_and_its_own_template(visit: Visit) -> None:
-    gallery = Gallery([str(ASSETS / "qwen3-8b")])
-    gallery.encoder("qwen3-8b")  # takes seconds, more on a busy machine
-    with visited(visit, Explorer(gallery), "#drift") as page:
+    renderers = RendererList([str(ASSETS / "qwen3-8b")])
+    renderers.encoder("qwen3-8b")  # takes seconds, more on a busy machine
+    with visited(visit, Explorer(renderers), "#drift") as page:
         page.locator(".verdict", has_text="The same ids, and the same mask").wait_for()
         page.get_by_label("content of message 1").fill("你好 🙂 مرحبا")
         page.locator(".pair", has_text="مرحبا").or_(page.locator(".pair .t", has_text="م")).first.wait_for()

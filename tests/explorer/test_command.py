@@ -14,7 +14,7 @@ import pytest
 
 from niels_gpt.samples import chats_file
 
-MAIN = "import sys; from niels_gpt.cli import main; sys.argv[0] = 'niels-gpt'; main()"
+MAIN = "import sys; from niels_gpt.cli.main import main; sys.argv[0] = 'niels-gpt'; main()"
 PLAIN = {**os.environ, "COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
 
 

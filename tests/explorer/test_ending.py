@@ -88,7 +88,7 @@ def test_long_messages_are_refused_and_memory_stays_small(tmp_path: Path) -> Non
         assert [answer.status_code for answer in (*long, *short)] == [400] * 3 + [200] * 3
         assert "the page shows at most 2,000,000" in long[0].json()["error"]
         row = httpx.post(f"http://127.0.0.1:{port}/api/row", json={"row": 0}, timeout=60).json()
-        assert (row["strip"], "the page shows at most" in row["problem"]) == (None, True)
+        assert (row["table"], "the page shows at most" in row["problem"]) == (None, True)
         peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{running.pid}/status").read_text())
         assert peak is not None
         assert int(peak[1]) < 700_000, "kB"

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
-from niels_gpt.explorer import lines as module
-from niels_gpt.explorer.lines import Lines
-from niels_gpt.inputs import Record, Rejected
+from niels_gpt.explorer import line_index as module
+from niels_gpt.explorer.line_index import LineIndex
+from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.records import read_records
 
 LINES = st.lists(
@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_reader(
     monkeypatch.setattr(module, "BLOCK_BYTES", block)
     if path.stat().st_size == 0:
         path.write_bytes(b"\n")
-    lines = Lines(path)
+    lines = LineIndex(path)
     assert lines.wait(10)
     expected = [told(found) for found in read_records(path)]
     assert [told(lines.record(row)) for row in range(len(lines))] == expected
@@ -56,7 +56,7 @@ def test_packed_files_are_laid_out_once(tmp_path: Path, name: str) -> None:
     else:
         text = json.dumps(rows) if ".jsonl" not in name else "\n".join(map(json.dumps, rows))
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    lines = Lines(path)
+    lines = LineIndex(path)
     assert lines.wait(20)
     assert not lines.problem
     assert len(lines) == 300
@@ -69,7 +69,7 @@ def test_packed_files_are_laid_out_once(tmp_path: Path, name: str) -> None:
 def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "broken.json"
     path.write_text('[{"a": 1}, {"a": 2}, {"a"')
-    lines = Lines(path)
+    lines = LineIndex(path)
     assert lines.wait(10)
     assert "not valid JSON" in lines.problem
     lines.close()
@@ -77,4 +77,4 @@ def test_a_broken_file_says_so_and_keeps_what_it_has(tmp_path: Path) -> None:
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
-        Lines(tmp_path / "none.jsonl")
+        LineIndex(tmp_path / "none.jsonl")

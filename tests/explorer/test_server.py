@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from niels_gpt.explorer.api import Explorer, open_dataset
-from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file
 from tests.explorer.conftest import Client, chat_file, client_of
@@ -23,16 +23,16 @@ TEXT = {"renderer": "qwen3", "tokenizer": ""}
 @pytest.fixture(scope="module")
 def bare() -> Iterator[Client]:
     """A server without tokenizer, on the bundled chats."""
-    gallery = Gallery()
-    with client_of(Explorer(gallery, open_dataset(chats_file(), gallery))) as client:
+    renderers = RendererList()
+    with client_of(Explorer(renderers, open_dataset(chats_file(), renderers))) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def ours(tokenizer_dir: Path) -> Iterator[Client]:
     """A server with our own tokenizer, on the bundled chats."""
-    gallery = Gallery([str(tokenizer_dir)])
-    with client_of(Explorer(gallery, open_dataset(chats_file(), gallery))) as client:
+    renderers = RendererList([str(tokenizer_dir)])
+    with client_of(Explorer(renderers, open_dataset(chats_file(), renderers))) as client:
         yield client
 
 
@@ -72,7 +72,7 @@ def test_another_page_is_refused(bare: Client) -> None:
 
 def test_what_is_at_hand(bare: Client, ours: Client) -> None:
     session = bare.session()
-    assert {exhibit["renderer"] for exhibit in session["exhibits"]} == {"raw", *FAMILIES}
+    assert {listed["renderer"] for listed in session["renderers"]} == {"raw", *FAMILIES}
     assert session["tokenizers"] == []
     assert session["dataset"]["kind"] == "chats"
     assert [mode["name"] for mode in session["modes"]] == ["none", "content", "end_of_turn", "last_turn", "tool_bodies"]
@@ -81,22 +81,22 @@ def test_what_is_at_hand(bare: Client, ours: Client) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_renders_without_a_tokenizer(bare: Client, family: str) -> None:
-    strip = bare.ask("/api/render", {"messages": CHAT, "choice": {"renderer": family}})
-    assert strip["unit"] == "character"
-    assert strip["ids"] is None
-    assert "Why?" in "".join(strip["texts"])
-    assert "Because." in "".join(strip["texts"])
-    assert strip["counts"]["total"] == len("".join(strip["texts"]))
-    trained = {mode["name"]: mode["count"] for mode in strip["modes"]}
+    table = bare.ask("/api/render", {"messages": CHAT, "choice": {"renderer": family}})
+    assert table["unit"] == "character"
+    assert table["ids"] is None
+    assert "Why?" in "".join(table["texts"])
+    assert "Because." in "".join(table["texts"])
+    assert table["counts"]["total"] == len("".join(table["texts"]))
+    trained = {mode["name"]: mode["count"] for mode in table["modes"]}
     assert trained["content"] >= len("Because.")
-    assert trained["none"] == strip["counts"]["total"]
+    assert trained["none"] == table["counts"]["total"]
 
 
 def test_modes_on_our_own_tokenizer(ours: Client) -> None:
     choice = {"renderer": "ngpt", "tokenizer": "tokenizer"}
-    strip = ours.ask("/api/render", {"messages": [*CHAT, *CHAT], "choice": choice})
-    assert strip["texts"][0].startswith("<|ngpt_")
-    trained = {mode["name"]: mode["count"] for mode in strip["modes"]}
+    table = ours.ask("/api/render", {"messages": [*CHAT, *CHAT], "choice": choice})
+    assert table["texts"][0].startswith("<|ngpt_")
+    trained = {mode["name"]: mode["count"] for mode in table["modes"]}
     assert trained["end_of_turn"] == trained["content"] + 2  # two turns, each with its end
     assert trained["last_turn"] * 2 == trained["end_of_turn"]
     asked = {"messages": CHAT, "choice": choice, "custom": {"bodies_of_roles": ["user"], "end_of_turn": False}}
@@ -170,10 +170,10 @@ def test_rows_search_and_filters(bare: Client) -> None:
     assert "expected 1 to 200" in bare.ask("/api/rows", {"limit": 0}, 400)["error"]
 
 
-def test_survey_reaches_every_row(bare: Client, ours: Client) -> None:
+def test_stats_reaches_every_row(bare: Client, ours: Client) -> None:
     for client, unit in ((bare, "characters"), (ours, "tokens")):
         deadline = time.monotonic() + 20
-        while (told := client.ask("/api/survey", {}))["rows"] < 100 and time.monotonic() < deadline:
+        while (told := client.ask("/api/stats", {}))["rows"] < 100 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert told["of"] == told["total"] == 100
         assert told["unit"] == unit
@@ -184,8 +184,8 @@ def test_survey_reaches_every_row(bare: Client, ours: Client) -> None:
 
 def test_bad_rows_are_shown_not_hidden(tmp_path: Path) -> None:
     path = chat_file(tmp_path / "bad.jsonl", [CHAT, "{not json", "", [{"role": "user"}], "   ", "[1]", CHAT])
-    gallery = Gallery()
-    with client_of(Explorer(gallery, open_dataset(path, gallery))) as client:
+    renderers = RendererList()
+    with client_of(Explorer(renderers, open_dataset(path, renderers))) as client:
         rows = client.ask("/api/rows", {})["page"]["rows"]
         assert len(rows) == 5  # blank lines are none
         assert [bool(row["problem"]) for row in rows] == [False, True, True, True, False]
@@ -193,7 +193,7 @@ def test_bad_rows_are_shown_not_hidden(tmp_path: Path) -> None:
         assert "not valid JSON" in rows[1]["problem"]
         assert rows[4]["where"].endswith("bad.jsonl:7")
         detail = client.ask("/api/row", {"row": 2})
-        assert detail["strip"] is None
+        assert detail["table"] is None
         assert "content is missing" in detail["problem"]
         unusable = client.ask("/api/rows", {"has": ["unusable"]})["page"]["rows"]
         assert [row["row"] for row in unusable] == [1, 2, 3]
@@ -201,12 +201,12 @@ def test_bad_rows_are_shown_not_hidden(tmp_path: Path) -> None:
 
 def test_export_holds_no_end_tag(bare: Client) -> None:
     hostile = "</script><script>alert(1)</script><!--"
-    strip = bare.ask("/api/render", {"messages": [{"role": "user", "content": hostile}], "choice": TEXT})
-    answer = bare.http.post("/api/export", json={"kind": "mask", "title": hostile, "strips": [strip]})
+    table = bare.ask("/api/render", {"messages": [{"role": "user", "content": hostile}], "choice": TEXT})
+    answer = bare.http.post("/api/export", json={"kind": "mask", "title": hostile, "tables": [table]})
     assert answer.headers["content-type"].startswith("text/html")
     head, _, rest = answer.text.partition('<script type="application/json" id="data">')
     data, _, tail = rest.partition("</script>")
-    assert json.loads(data)["strips"][0]["texts"] == strip["texts"]
+    assert json.loads(data)["tables"][0]["texts"] == table["texts"]
     assert "alert(1)</script>" not in head
     assert tail.count("<script") == 1
     assert not any(outside in head + tail for outside in ("src=", "href=", "http://", "https://", "@import", "url("))
@@ -224,7 +224,7 @@ def test_drift_marks_the_first_difference(bare: Client) -> None:
 
 
 def test_without_a_dataset() -> None:
-    with client_of(Explorer(Gallery())) as client:
+    with client_of(Explorer(RendererList())) as client:
         assert client.session()["dataset"] is None
         assert "niels-gpt explore FILE" in client.ask("/api/rows", {}, 404)["error"]
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from niels_gpt.explorer.example import CONTEXT, KINDS, PADDING, TRAINED, ExampleView, TokenColumns, TokenView
-from niels_gpt.explorer.show import print_view, show_view
+from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
+from niels_gpt.explorer.terminal_view import print_view, show_view
+from niels_gpt.token_styles import CONTEXT, KINDS, PADDING, TRAINED
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from niels_gpt.errors import InputError
 from niels_gpt.explorer.api import Explorer, open_dataset
-from niels_gpt.explorer.gallery import Gallery
+from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
 from tests.explorer.conftest import client_of
@@ -33,8 +33,8 @@ def built(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def seen(built: Path, tokenizer_dir: Path | None, kind: str) -> Any:
     """A client of a server on one of them."""
-    gallery = Gallery([] if tokenizer_dir is None else [str(tokenizer_dir)])
-    return client_of(Explorer(gallery, open_dataset(built / kind, gallery)))
+    renderers = RendererList([] if tokenizer_dir is None else [str(tokenizer_dir)])
+    return client_of(Explorer(renderers, open_dataset(built / kind, renderers)))
 
 
 @pytest.mark.parametrize("kind", ["sft", "episodes"])
@@ -45,7 +45,7 @@ def test_rows_of_examples(built: Path, tokenizer_dir: Path, kind: str) -> None:
         assert about["splits"] == ["train", "val"]
         rows = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
         assert len(rows) == about["rows"]
-        detail = client.ask("/api/row", {"row": 3})["strip"]
+        detail = client.ask("/api/row", {"row": 3})["table"]
         real = detail["counts"]["total"]
         assert real == rows[3]["size"]
         assert detail["modes"][0]["count"] == rows[3]["trained"]
@@ -63,7 +63,7 @@ def test_search_and_sizes(built: Path, tokenizer_dir: Path, kind: str) -> None:
         found = client.ask("/api/rows", {"text": "WATER", "limit": 200})["page"]
         everything = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
         assert found["next"] is None
-        texts = ["".join(client.ask("/api/row", {"row": row["row"]})["strip"]["texts"]) for row in everything]
+        texts = ["".join(client.ask("/api/row", {"row": row["row"]})["table"]["texts"]) for row in everything]
         held = [at for at, text in enumerate(texts) if "water" in text.replace("▁", " ").lower()]
         assert {row["row"] for row in found["rows"]} <= set(held)
         assert held
@@ -75,9 +75,9 @@ def test_search_and_sizes(built: Path, tokenizer_dir: Path, kind: str) -> None:
 
 def test_ids_without_a_tokenizer(built: Path, tmp_path: Path) -> None:
     with seen(built, None, "episodes") as client:
-        strip = client.ask("/api/row", {"row": 0})["strip"]
-        assert strip["texts"] == [str(token) for token in strip["ids"]]
-        assert "No tokenizer" in strip["note"]
+        table = client.ask("/api/row", {"row": 0})["table"]
+        assert table["texts"] == [str(token) for token in table["ids"]]
+        assert "No tokenizer" in table["note"]
         assert "searching needs text" in client.ask("/api/rows", {"text": "a"}, 400)["error"]
 
 
@@ -99,13 +99,13 @@ def test_as_trained_is_what_the_loader_gives(built: Path, tokenizer_dir: Path) -
         )
         batch = list(loader.batches("train"))[2]
         assert told["fitted"]["rows"] == loader.steps_per_epoch("train")
-        strip = told["strip"]
+        table = told["table"]
         n = min(batch.num_tokens, 512)
-        assert strip["ids"][:n] == batch.x[0, :n].tolist()
-        assert strip["modes"][0]["count"] == batch.num_trained_tokens
+        assert table["ids"][:n] == batch.x[0, :n].tolist()
+        assert table["modes"][0]["count"] == batch.num_trained_tokens
         parts = told["fitted"]["shown"][2]["parts"]
         assert [part["episode"] for part in parts] == batch.episodes.tolist()
-        assert [group["label"] for group in strip["groups"]] == [f"episode {part['episode']}" for part in parts]
+        assert [group["label"] for group in table["groups"]] == [f"episode {part['episode']}" for part in parts]
         assert sum(part["length"] for part in parts) + told["fitted"]["shown"][2]["room"] == 513
         cut = client.ask("/api/training", {"block_size": 64, "packed": False})["fitted"]
         assert cut["cut"] > 0
@@ -134,7 +134,7 @@ def test_a_cache_of_examples_as_trained(built: Path, tokenizer_dir: Path) -> Non
         assert told["fitted"]["rows"] == len(index)
         assert "examples of train" in told["fitted"]["source"]
         length = min(64, int(index[4] - index[3]))
-        assert told["strip"]["ids"][:length] == ids[index[3] : index[3] + length].tolist()
+        assert told["table"]["ids"][:length] == ids[index[3] : index[3] + length].tolist()
         assert [part["episode"] for part in told["fitted"]["shown"][0]["parts"]] == [3]
         packed = client.ask("/api/training", {"block_size": 512, "packed": True})["fitted"]
         assert packed["rows"] < packed["episodes"] == len(index)
@@ -146,16 +146,16 @@ def test_a_stream_has_no_rows_to_pack(built: Path, tokenizer_dir: Path) -> None:
 
 
 def test_chats_as_trained(tokenizer_dir: Path) -> None:
-    gallery = Gallery([str(tokenizer_dir)])
-    with client_of(Explorer(gallery, open_dataset(chats_file(), gallery))) as client:
+    renderers = RendererList([str(tokenizer_dir)])
+    with client_of(Explorer(renderers, open_dataset(chats_file(), renderers))) as client:
         told = client.ask("/api/training", {"block_size": 1024, "row": 0})
-        trained = {mode["name"]: mode["count"] for mode in client.ask("/api/row", {"row": 0})["strip"]["modes"]}
+        trained = {mode["name"]: mode["count"] for mode in client.ask("/api/row", {"row": 0})["table"]["modes"]}
         assert told["fitted"]["episodes"] == 100
-        whole = client.ask("/api/training", {"block_size": 4096, "packed": False, "row": 0})["strip"]
+        whole = client.ask("/api/training", {"block_size": 4096, "packed": False, "row": 0})["table"]
         assert whole["modes"][0]["count"] == trained["end_of_turn"]
         assert [group["label"] for group in whole["groups"]] == ["row 0"]
 
 
 def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a chat file, a cache"):
-        open_dataset(tmp_path, Gallery())
+        open_dataset(tmp_path, RendererList())

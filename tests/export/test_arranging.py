@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.datasets import gather
 from niels_gpt.export import source as source_module
-from niels_gpt.export.arranging import Arrangement, arranged
-from niels_gpt.export.fitting import cut
+from niels_gpt.export.arranging import Arrangement, arrange
 from niels_gpt.export.megatron_bridge import label_aligned, text_starts
-from niels_gpt.export.opening import open_source
-from niels_gpt.export.rows import Rows, rows_of, runs
+from niels_gpt.export.rows import Rows, cut, rows_of
+from niels_gpt.export.source import open_source
 from tests.episodes.made import write_split
 from tests.export.sources import Row, episodes, untrained_first
 
@@ -45,7 +45,7 @@ def test_nothing_is_lost_or_doubled(
     how = Arrangement(max_length=12, packing=packing, shuffle=shuffle)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_module, "PORTION_TOKENS", 20)
-        portions = list(arranged(open_source(folder, "train"), how))
+        portions = list(arrange(open_source(folder, "train"), how))
     wanted = [(tuple(row.ids), tuple(row.weights)) for row in map(untrained_first, rows)]
     assert Counter(texts_of(portions)) == Counter(wanted)
     assert all(length <= 12 for rows in portions for length in rows.lengths.tolist())
@@ -56,7 +56,7 @@ def test_nothing_is_lost_or_doubled(
 def test_texts_inside_an_episode(tmp_path: Path) -> None:
     """Segment ids say where texts begin; the first token of each is not trained."""
     write_split(tmp_path / "train", [[1, 2, 3, 4, 5]], [[1, 1, 1, 1, 1]], segments=[[0, 0, 7, 7, 7]])
-    (rows,) = arranged(open_source(tmp_path, "train"), Arrangement())
+    (rows,) = arrange(open_source(tmp_path, "train"), Arrangement())
     assert rows.text_lengths().tolist() == [2, 3]
     assert rows.texts_per_row().tolist() == [2]
     assert rows.labels().tolist() == [-100, 2, -100, 4, 5]
@@ -81,7 +81,7 @@ def test_runs_are_slices(spans: list[tuple[int, int]]) -> None:
     values = np.arange(30)
     starts, lengths = (np.array([span[at] for span in spans], dtype=np.int64) for at in (0, 1))
     wanted = [value for start, length in spans for value in values[start : start + length].tolist()]
-    assert runs(values, starts, lengths).tolist() == wanted
+    assert gather(values, starts, lengths).tolist() == wanted
 
 
 def test_the_label_aligned_mask_of_the_page() -> None:

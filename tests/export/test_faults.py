@@ -116,7 +116,7 @@ def test_calls_that_cannot_work(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             export(source, out=tmp_path / "out", **arguments)  # type: ignore[arg-type]
-    with pytest.raises(CacheError, match=r"neither episodes .* nor a cache"):
+    with pytest.raises(CacheError, match="no finished cache and no episodes"):
         export(tmp_path, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -53,7 +53,7 @@ def test_an_sft_cache_goes_by_its_sentinels(tmp_path: Path) -> None:
 
 def test_a_stream_comes_out_as_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents go on over shards and portions."""
-    monkeypatch.setattr("niels_gpt.export.caches.PORTION_TOKENS", 7)
+    monkeypatch.setattr("niels_gpt.export.source.PORTION_TOKENS", 7)
     source, rows = pretrain_cache(tmp_path / "cache")
     export(source, "hf", tmp_path / "out", split="train")
     assert as_rows(opened(tmp_path / "out", tmp_path)) == wanted(rows)

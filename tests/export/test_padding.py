@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export import export
-from niels_gpt.export.padding import padded, padded_inputs
-from niels_gpt.export.rows import rows_of
+from niels_gpt.export.rows import padded, padded_inputs, rows_of
 from tests.conftest import run_cli
 from tests.export.sources import Row, episodes, random_rows, sft_cache
 from tests.export.test_libraries import pairs_in_megatron_bridge
@@ -132,7 +131,7 @@ def test_what_cannot_be_padded_is_said(tmp_path: Path) -> None:
     refused(r"pad_id is 300; expected an id up to 299", pad_multiple=4, pad_id=300)
     refused(r"pad_id without pad_multiple", pad_id=3)
     refused(r"pad_multiple is 'four'; expected a whole number", pad_multiple="four", pad_id=3)
-    refused(r"max_length is 30, no multiple of pad_multiple \(8\); take 32", pad_multiple=8, pad_id=3, max_length=30)
+    refused(r"max_length is 30, not a multiple of pad_multiple \(8\); use 32", pad_multiple=8, pad_id=3, max_length=30)
     refused(r"megatron has no option 'pad_multiple'", form="megatron", pad_multiple=8)
 
 

@@ -108,7 +108,7 @@ def test_files_that_are_cut(tmp_path: Path) -> None:
     for form, name, message in (
         ("megatron", "train.idx", r"train.idx: .* it is cut"),
         ("megatron", "train.bin", r"the files do not belong together"),
-        ("olmo", "train/labels_mask_part_0000.npy", r"nothing tells how wide|documents outside|entries for"),
+        ("olmo", "train/labels_mask_part_0000.npy", r"has no mask from which|documents outside|entries for"),
     ):
         path = tmp_path / form / name
         whole = path.read_bytes()
@@ -143,7 +143,7 @@ def test_the_loader_reads_what_was_imported(tmp_path: Path) -> None:
 def test_two_halves_of_a_dataset_must_agree(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "train.parquet", input_ids=[[1, 2]], labels=[[-100, 2]])
     write_parquet(tmp_path / "in" / "validation.parquet", input_ids=[[1, 2]])
-    with pytest.raises(InputError, match="one split says what is trained and the other does not"):
+    with pytest.raises(InputError, match="one split has a mask and the other does not"):
         import_episodes(tmp_path / "in", "hf", tmp_path / "back")
 
 

@@ -16,14 +16,14 @@ from tests.renderers.tiny_families import folder_of
 
 @dataclass(frozen=True)
 class Exhibit:
-    """The label beside a bug: the page is made from it and from the module's `naive`.
+    """The words about a bug; docs/museum.md is made from them and from the source of the module's `naive`.
 
     Attributes:
-        number: of the pain, most painful first.
+        number: position in the list, most painful first.
         title: one line.
         happened: what users met.
         hidden: why no loss curve shows it.
-        caught: how this package keeps it out, and what says so.
+        caught: how this package prevents it, and what reports it.
         rules: the doctor's rules that name it in the naive output; empty where nothing in the data shows it.
         threads: public threads about it, as owner/repository#number.
     """

@@ -12,12 +12,13 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=1,
     title="The model never stops",
-    happened="A fine-tuned model answers well, and then goes on: it repeats itself, or writes the next question too. "
-    "The mask covered the text of each answer and left out the token behind it, so nothing ever graded stopping.",
-    hidden="One token of each answer is missing from an average over hundreds. The loss is even a little lower "
+    happened="A fine-tuned model answers well and then continues: it repeats itself, or writes the next question "
+    "too. The mask covered the text of each answer and left out the end-of-turn token after it, so the model was "
+    "never trained to stop.",
+    hidden="One token of each answer is missing from an average over hundreds. The loss is even slightly lower "
     "without it, and evaluations by likelihood never ask the model to stop.",
-    caught="A renderer says of every token whether the model itself would emit it; the end of its turn is such a "
-    "token. The doctor finds the token that closes each turn in the ids and looks whether it is trained.",
+    caught="For every token a renderer records whether the model samples it; the end of its turn is such a token. "
+    "The doctor finds the token that closes each turn in the ids and checks that it is trained.",
     rules=("eot-not-trained",),
     threads=("huggingface/trl#1623", "unslothai/unsloth#416", "modelscope/ms-swift#3113"),
 )
@@ -27,8 +28,8 @@ def naive(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[in
     ids: list[int] = []
     mask: list[bool] = []
     for message in messages:
-        said = message["role"] == "assistant"
-        parts = (f"<|im_start|>{message['role']}\n", False), (message["content"], said), ("<|im_end|>\n", False)
+        is_answer = message["role"] == "assistant"
+        parts = (f"<|im_start|>{message['role']}\n", False), (message["content"], is_answer), ("<|im_end|>\n", False)
         for text, trained in parts:
             tokens = tokenizer.encode(text).ids
             ids += tokens

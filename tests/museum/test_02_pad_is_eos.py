@@ -1,4 +1,4 @@
-"""Padding told by its id, where the real end-of-turn has the same id."""
+"""Padding recognised by its id, where the real end-of-turn has the same id."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.renderers.tiny_families import folder_of, renderer_of
 EXHIBIT = Exhibit(
     number=2,
     title="Padding and end-of-turn share an id",
-    happened="A tokenizer without a padding token gets its eos for one. The collator pads, and then leaves every "
-    "token with the padding's id out of the loss: the real end of each answer too. The model does not stop.",
-    hidden="The mask of every row looks right but for its last token, which looks like padding. Losses are averages "
-    "over what is left.",
+    happened="A tokenizer without a padding token uses its eos as padding. The collator pads, and then masks every "
+    "token with that id: also the real end of each answer. The model does not stop.",
+    hidden="The mask of every row looks right except for its last token, which looks like padding. The loss is an "
+    "average over the other tokens.",
     caught="Batches are padded by position: a loader knows how long each row is and never compares ids.",
     rules=("eot-masked-as-padding",),
     threads=("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163", "unslothai/unsloth#416"),

@@ -16,13 +16,13 @@ from tests.museum.exhibit import Exhibit, row, tokenizer_of
 EXHIBIT = Exhibit(
     number=3,
     title="The template has no generation markers, so the mask is empty",
-    happened="The assistant mask comes from marks that a template may set around answers. The templates of Llama 3.1, "
-    "Qwen 3, Gemma 3 and gpt-oss set none. Then no token is trained (or, after a fallback, every token), and training "
-    "runs all the same.",
-    hidden="Rows without a trained token count as nothing in an average. If some rows have marks, their loss looks "
-    "like the loss of all. If none have, some trainers show a loss of zero, and others one over everything.",
-    caught="`DefaultRenderer` follows text through any template, without marks: every character knows which message "
-    "it came from. The doctor finds empty masks in rows, and templates without marks in a tokenizer's directory.",
+    happened="The assistant mask comes from markers that a template may put around answers. The templates of Llama "
+    "3.1, Qwen 3, Gemma 3 and gpt-oss have none. Then no token is trained (or, after a fallback, every token), and "
+    "training runs without an error.",
+    hidden="Rows without a trained token do not count in the average. If some rows have markers, the loss is that "
+    "of these rows. If none have, some trainers report a loss of zero, and others a loss over all tokens.",
+    caught="`DefaultRenderer` traces text through any template, without markers: every character is attributed to "
+    "its message. The doctor finds empty masks in rows, and templates without markers in a tokenizer's directory.",
     rules=("mask-all-zero", "no-generation-markers"),
     threads=("huggingface/transformers#34172", "marin-community/marin#7237", "Liquid4All/liquid-finetune#37"),
 )
@@ -32,9 +32,9 @@ def naive(tokenizer: Tokenizer, template: str, messages: list[dict[str, str]]) -
     marked = template.replace("{% generation %}", "\x02").replace("{% endgeneration %}", "\x03")
     text = Environment().from_string(marked).render(messages=messages)
     inside = list(accumulate((mark == "\x02") - (mark == "\x03") for mark in text))
-    kept = [depth > 0 for depth, mark in zip(inside, text, strict=True) if mark not in "\x02\x03"]
+    in_answer = [depth > 0 for depth, mark in zip(inside, text, strict=True) if mark not in "\x02\x03"]
     found = tokenizer.encode(text.replace("\x02", "").replace("\x03", ""))
-    return found.ids, [kept[start] for start, _ in found.offsets]
+    return found.ids, [in_answer[start] for start, _ in found.offsets]
 
 
 def test_naive(tmp_path: Path) -> None:

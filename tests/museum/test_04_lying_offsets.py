@@ -14,15 +14,16 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=4,
-    title="Character offsets lie, and the mask runs on",
+    title="Character offsets are wrong, and the mask does not end",
     happened="The mask is made by asking the tokenizer which token holds the last character of each answer. "
     "Tokenizers trim white space from offsets, and some report wrong ones. For such a character there is no token, "
-    "the code takes the end of the row instead, and all that follows is trained: the user's next message too.",
-    hidden="Users' messages are language like any other; the loss on them falls in the same way. Only answers that "
-    "end in white space are hit, so most rows are right.",
-    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text. Offsets serve only "
-    "where a tokenizer changes the text. The doctor finds turns in the ids and shows the first trained token that the "
-    "model never writes.",
+    "the code uses the end of the row instead, and everything after the answer is trained: also the user's next "
+    "message.",
+    hidden="User messages are ordinary language, so the loss on them falls in the same way. Only answers that end "
+    "in white space are affected, so most rows are right.",
+    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text. Offsets are used "
+    "only where a tokenizer changes the text. The doctor finds turns in the ids and shows the first trained token "
+    "that the model never samples.",
     rules=("user-tokens-trained",),
     threads=("huggingface/transformers#47325", "huggingface/tokenizers#1517", "huggingface/tokenizers#1553"),
 )

@@ -14,12 +14,12 @@ from tests.renderers.tiny_families import folder_of, renderer_of
 
 EXHIBIT = Exhibit(
     number=5,
-    title="Truncation takes the end of the answer",
-    happened="Rows longer than the context are cut. What remains of the last answer is trained and breaks off in the "
-    "middle of a sentence: a lesson in not stopping. In one published mixture 2 of 100 rows ended so.",
-    hidden="The cut rows are ordinary text up to the cut. What is missing has no loss to show.",
-    caught="How long rows are treated is a named choice: `drop_partial_turn` keeps the head and leaves the turn that "
-    "was cut out of the loss, `skip` and `error` do what they say, and packing refuses by default.",
+    title="Truncation removes the end of the answer",
+    happened="Rows longer than the context are cut. The rest of the last answer is trained and breaks off in the "
+    "middle of a sentence, which teaches the model not to stop. In one published mixture 2 of 100 rows ended so.",
+    hidden="The cut rows are ordinary text up to the cut. The missing part has no loss.",
+    caught="What happens to long rows is a named policy: `drop_partial_turn` retains the start and leaves the "
+    "turn that was cut out of the loss, `skip` drops the row, `error` raises, and packing refuses them by default.",
     rules=("truncated-mid-turn",),
     threads=("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143", "huggingface/trl#3927"),
 )

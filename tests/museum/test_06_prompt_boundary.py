@@ -12,14 +12,15 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=6,
-    title="The seam between prompt and answer is off by one",
-    happened="Prompt and whole are encoded apart, and the prompt's length says where the answer begins. One of the "
-    "two gets a beginning-of-text token, or tokens merge across the seam, and the lengths no longer fit. Here the "
-    "first token of every answer is never trained; models then begin with the wrong word.",
-    hidden="One token of each answer is missing. Those that follow are graded with the right first token before "
-    "them, so their loss is fine.",
-    caught="A conversation is encoded once, and each token belongs to the message that holds its first character. "
-    "There is no second length to compare with.",
+    title="The border between prompt and answer is off by one",
+    happened="The prompt and the whole conversation are encoded separately, and the length of the prompt is taken "
+    "as the beginning of the answer. One of the two gets a beginning-of-text token, or tokens merge at the border, "
+    "and the lengths no longer match. Here the first token of every answer is never trained; models then begin with "
+    "the wrong word.",
+    hidden="One token of each answer is missing. The following tokens are predicted with the right first token "
+    "before them, so their loss is normal.",
+    caught="A conversation is encoded once, and each token belongs to the message of its first character. There is "
+    "no second length to compare with.",
     rules=("mask-shifted",),
     threads=("areal-project/AReaL#1427", "huggingface/trl#5213", "pytorch/torchtitan#4504", "OpenRLHF/OpenRLHF#973"),
 )

@@ -15,12 +15,12 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=7,
     title="The mask is right, and packing drops it",
-    happened="A renderer returns ids and mask. Somebody adds packing, needs the ids, and the mask stays behind: "
-    "prompts and headers are trained. One project's chat scores went from 0.315 to 0.355 when it came back.",
+    happened="A renderer returns ids and mask. Later, packing is added; it needs the ids and drops the mask, so "
+    "prompts and headers are trained. In one project chat scores went from 0.315 to 0.355 when the mask was restored.",
     hidden="The loss falls faster than before, because templates and headers are easy to predict. It looks like "
     "progress.",
-    caught="Ids and mask lie in one record, from the renderer to the batch, and are cut by the same slices. A batch "
-    "says how many trained tokens it has; their sum over an epoch is that of the dataset, packed or not.",
+    caught="Ids and mask are in one record from the renderer to the batch, and are cut by the same slices. A batch "
+    "reports how many trained tokens it has; their sum over an epoch equals that of the dataset, packed or not.",
     rules=("mask-all-one",),
     threads=("huggingface/trl#3728", "karpathy/nanochat#582", "inclusionAI/AReno#78"),
 )

@@ -17,14 +17,13 @@ from tests.renderers.tiny_families import folder_of, renderer_of
 EXHIBIT = Exhibit(
     number=8,
     title="Packed texts see each other",
-    happened="Several conversations share a row to save padding. Attention runs from one into the next, positions go "
-    "on counting, and the model learns to look for clues in strangers' conversations.",
-    hidden="More context never makes the average loss worse. What suffers is the model alone in a row, as it is "
-    "served.",
-    caught="Packed batches say where texts begin in every spelling that kernels take: `segment_ids`, `position_ids`, "
-    "`cu_seqlens`. Nothing is left to be inferred, and the first token of a text is never a target. "
-    "The doctor sees joined texts where a format has a beginning of text, or a system message behind an answer; "
-    "without either it cannot tell two texts from one.",
+    happened="Several conversations share a row to save padding. Tokens attend to the conversation before theirs, "
+    "positions are not reset, and the model learns to use clues from unrelated conversations.",
+    hidden="More context never makes the average loss worse. The model gets worse with one conversation in the "
+    "context, which is how it is served.",
+    caught="Packed batches record where texts begin in every form that kernels use: `segment_ids`, `position_ids`, "
+    "`cu_seqlens`. The first token of a text is never a target. The doctor recognises joined texts in formats with a "
+    "beginning-of-text token, or by a system message after an answer; without either it sees one text.",
     rules=("attention-crosses",),
     threads=("huggingface/trl#805", "huggingface/alignment-handbook#204", "huggingface/transformers#31629"),
 )

@@ -12,14 +12,14 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=9,
     title="Packing cuts conversations and loses some",
-    happened="All conversations are glued to one stream, which is cut every so many tokens; the rest at the end goes. "
-    "Answers begin in one row and end in another, without their question. Other packers requeue the pieces as if "
-    "they were conversations, or drop what is too long without a word.",
+    happened="All conversations are joined into one stream, which is cut every so many tokens; the rest at the end "
+    "is dropped. Answers begin in one row and end in another, without their question. Other packers treat the pieces "
+    "as conversations, or drop what is too long without an error.",
     hidden="Utilisation is 100 per cent, which is the number that people look at. The loss of a fragment is as "
-    "smooth as that of a whole.",
-    caught="`pack` plans with whole conversations, each in one row, none left out; one that does not fit is an error "
-    "that names it. The plan tells its rows and its utilisation. The doctor finds the rows that break off "
-    "inside an answer, and those that begin inside one.",
+    "smooth as that of a whole conversation.",
+    caught="`pack` plans with whole conversations, each in one row, and omits none; one that does not fit is an "
+    "error that names it. The plan reports its rows and its utilisation. The doctor finds rows that end inside an "
+    "answer, and rows that begin inside one.",
     rules=("truncated-mid-turn", "begins-mid-turn"),
     threads=("huggingface/trl#4554", "huggingface/trl#5075", "huggingface/trl#5076", "unslothai/unsloth#7234"),
 )
@@ -34,7 +34,7 @@ def test_naive() -> None:
     made = [renderer_of("chatml").render(messages) for messages in chats()]
     ids = naive([list(one.token_ids) for one in made], 100)
     masks = naive([list(one.sampled_mask) for one in made], 100)
-    rows = [row(tokens, [bool(said) for said in mask]) for tokens, mask in zip(ids, masks, strict=True)]
+    rows = [row(tokens, [bool(trained) for trained in mask]) for tokens, mask in zip(ids, masks, strict=True)]
     assert sum(map(len, ids)) < sum(len(one.token_ids) for one in made)  # the rest is gone
     assert report_on("chatml", rows).rules() == ["truncated-mid-turn", "begins-mid-turn"]
 
@@ -47,7 +47,7 @@ def test_ours() -> None:
     rows = [
         row(
             [token for item in plan.items[low:high] for token in made[item].token_ids],
-            [said for item in plan.items[low:high] for said in made[item].sampled_mask],
+            [sampled for item in plan.items[low:high] for sampled in made[item].sampled_mask],
             seq_lengths=lengths[plan.items[low:high]].tolist(),
         )
         for low, high in zip(plan.offsets[:-1], plan.offsets[1:], strict=True)

@@ -11,14 +11,14 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=10,
-    title="Reasoning leaves history, and prefixes are no prefixes",
-    happened="Reasoning models' templates write an answer's reasoning while it is the last, and leave it out once the "
-    "user has spoken again. The conversation up to a turn is then no prefix of the whole: masks counted from prefixes "
-    "land on other tokens, and most of the reasoning that was collected is never trained.",
-    hidden="Some of each answer is still trained, and some of each question. The rows differ from what serving shows "
-    "the model, and no loss knows what serving shows.",
+    title="Reasoning is dropped from history, so prefixes do not match",
+    happened="Templates of reasoning models write the reasoning of the last answer, and leave it out once the user "
+    "has written again. The conversation up to a turn is then not a prefix of the whole conversation: masks computed "
+    "from prefixes cover the wrong tokens, and most of the collected reasoning is never trained.",
+    hidden="A part of each answer is still trained, and a part of each question. The rows differ from what serving "
+    "shows the model, which no loss measures.",
     caught="`build_training_samples` makes one sample for each turn whose text changes once it is history, so that "
-    "every answer is trained as it would be produced. The doctor counts the tokens that are lost otherwise.",
+    "every answer is trained as the model produces it. The doctor counts the tokens that are lost otherwise.",
     rules=("history-thinking-stripped", "user-tokens-trained"),
     threads=("thinking-machines-lab/tinker-cookbook#142", "modelscope/ms-swift#4939", "OpenPipe/ART#726"),
 )
@@ -48,6 +48,6 @@ def test_ours() -> None:
         samples = list(build_training_samples(renderer, messages))
         assert len(samples) == 2
         for (ids, mask), answer in zip(samples, messages[1::2], strict=True):
-            said = renderer.encoder.decode([token for token, trained in zip(ids, mask, strict=True) if trained])
-            assert answer["reasoning_content"] in said
+            text = renderer.encoder.decode([token for token, trained in zip(ids, mask, strict=True) if trained])
+            assert answer["reasoning_content"] in text
         assert report_on("qwen3", [row(*sample) for sample in samples]).rules("error") == []

@@ -12,13 +12,14 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=11,
-    title="Tokens that the model never emits are trained",
-    happened="Some prompts end in an opened think block, others in an empty one. The mask begins behind the "
-    "assistant's header, so the model is graded on tokens that serving writes for it; where the data has no reasoning "
-    "it learns that a think block is empty.",
-    hidden="These tokens are the same in every row, so they cost nothing after a few steps and pull the average down.",
-    caught="Sampled is what follows the generation prompt, whatever that holds; renderers know their own prompt. "
-    "The doctor asks the renderer what its prompt supplies and looks for it in the loss.",
+    title="Tokens that the model never samples are trained",
+    happened="Some prompts end in an opened think block, others in an empty one. The mask begins after the "
+    "assistant's header, so tokens that serving writes are in the loss; where the data has no reasoning, the model "
+    "learns that think blocks are empty.",
+    hidden="These tokens are the same in every row. They are predicted perfectly after a few steps and lower the "
+    "average.",
+    caught="Sampled tokens are those after the generation prompt, whatever it contains, and renderers know their "
+    "own prompt. The doctor asks the renderer what its prompt prefills and looks for it in the loss.",
     rules=("supplied-trained", "header-trained", "empty-think-trained"),
     threads=("NVIDIA-NeMo/Automodel#3739",),
 )

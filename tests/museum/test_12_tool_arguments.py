@@ -19,12 +19,12 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=12,
     title="Tool arguments in the wrong form",
-    happened="Arguments of a call come as an object or as JSON text, and templates expect one of the two. Given the "
-    "other, many write JSON inside JSON without a word. Tables make it worse: every row gets the keys of all rows, "
-    "and the model learns to pass `null` to parameters that a tool does not have.",
-    hidden="Quoted JSON is as predictable as JSON. Only the parser behind the served model sees the difference.",
+    happened="Arguments of a call come as an object or as JSON text, and templates expect one of the two. With the "
+    "other form many write JSON inside JSON, without an error. Tables make it worse: every row gets the keys of all "
+    "rows, and the model learns to pass `null` to parameters that a tool does not have.",
+    hidden="Quoted JSON is as predictable as JSON. Only the parser of the served model sees the difference.",
     caught="Families read both forms and write one. The doctor renders a call in both forms and shows what differs; "
-    "it finds arguments encoded twice, and nulls that no tool declares.",
+    "it finds arguments that were encoded twice, and nulls that no tool declares.",
     rules=("tool-arguments-misrendered", "tool-arguments-null"),
     threads=("oumi-ai/oumi#2599", "oumi-ai/oumi#2603", "xorbitsai/inference#4921", "NovaSky-AI/SkyRL#1675"),
 )

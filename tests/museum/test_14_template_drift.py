@@ -12,8 +12,9 @@ EXHIBIT = Exhibit(
     number=14,
     title="Serving writes another template than training",
     happened="The server has its own copy of the chat format, written by hand. A newline is missing, or one special "
-    "token is taken for another. The model meets a text that it never saw, and is a little worse at everything.",
-    hidden="Training and validation both use the training's template. The other one is in another program.",
+    "token is confused with another. The served model gets text that it was not trained on, and is slightly worse at "
+    "everything.",
+    hidden="Training and validation both use the template of training. The other one is in another program.",
     caught="`niels-gpt doctor A B` renders the same conversations with both and shows the first token that differs. "
     "Caches record the fingerprints of template and tokenizer.",
     rules=("template-drift",),

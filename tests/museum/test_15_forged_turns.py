@@ -12,13 +12,14 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=15,
     title="A message forges turns",
-    happened="A conversation is written to one text and then encoded, so what a user typed is read for control tokens "
-    "too. A message that spells the end of its turn and the head of a system turn becomes one. The same happens by "
-    "accident in data that talks about templates.",
-    hidden="To the trainer it is one more turn. Nothing is malformed.",
-    caught="The format's tokens go in by id, and bodies are encoded with control tokens off: the spelling is text, "
-    "whatever it spells. The doctor reads conversations for it. Once encoded, a forged turn of the format's own "
-    "tokens is a turn like any; only their order may show it, or that it is not trained beside others. So look before.",
+    happened="A conversation is written as one text and then encoded, so control tokens are also recognised in what "
+    "a user typed. A message that contains the end of its turn and the header of a system turn becomes a system turn. "
+    "The same happens by accident in data about templates.",
+    hidden="For the trainer it is one more turn. Nothing is malformed.",
+    caught="Control tokens of the format are written by id, and contents are encoded without control tokens: the "
+    "same characters stay text. The doctor searches conversations for them. After encoding, a forged turn is a turn "
+    "like any other; only its position may show it, or that it is not trained while others are. So check before "
+    "encoding.",
     rules=("special-tokens-in-content", "turn-order"),
     threads=("huggingface/transformers#29279", "huggingface/tokenizers#1458", "antirez/ds4#197"),
 )

@@ -12,13 +12,13 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=16,
-    title="Preparation takes hours, and more with every turn",
+    title="Preparation takes hours, and grows with the square of the turns",
     happened="To find where each answer begins, the conversation is rendered again for every turn: twice the turns, "
-    "four times the work. Rows per second fall from thousands to tens on long conversations, and all of it is done "
-    "anew on each run.",
+    "four times the work. Rows per second fall from thousands to tens on long conversations, and every run does it "
+    "again.",
     hidden="There is no loss yet. The GPUs wait.",
-    caught="A conversation is rendered and encoded once, whatever the number of its turns, in batches, and the result "
-    "is kept in a cache. No rule: this is about time, not about data.",
+    caught="A conversation is rendered and encoded once, whatever the number of its turns, in batches, and the "
+    "result is stored in a cache. There is no rule, because this concerns time and not data.",
     rules=(),
     threads=("axolotl-ai-cloud/axolotl#2396", "MoonshotAI/Kimi-VL#44", "huggingface/open-r1#435"),
 )

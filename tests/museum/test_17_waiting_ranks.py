@@ -16,11 +16,12 @@ from tests.museum.exhibit import Exhibit
 EXHIBIT = Exhibit(
     number=17,
     title="One rank prepares, the others time out",
-    happened="Rank 0 tokenises, the others wait at a barrier. After thirty minutes the communication library takes "
-    "them for dead and ends the job, and the preparation with it. The next start begins again.",
-    hidden="The job dies before the first step; what is lost is the time of all GPUs.",
-    caught="A build is a command of its own without any communication between ranks. A training job opens what is "
-    "there; if nothing is, every rank fails at once and names the command. No rule: there is no data to look at.",
+    happened="Rank 0 tokenises while the others wait at a barrier. After thirty minutes the communication library "
+    "considers them dead and ends the job, and the preparation with it. The next start begins again.",
+    hidden="The job fails before the first step; the time of all GPUs is lost.",
+    caught="A build is a separate command without any communication between ranks. A training job opens the "
+    "finished dataset; if there is none, every rank fails at once and names the command. There is no rule, because "
+    "there is no data to check.",
     rules=(),
     threads=("hiyouga/LlamaFactory#2424", "axolotl-ai-cloud/axolotl#921", "huggingface/accelerate#2528"),
 )

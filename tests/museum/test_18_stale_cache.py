@@ -17,14 +17,14 @@ from tests.renderers.tiny_families import renderer_of
 
 EXHIBIT = Exhibit(
     number=18,
-    title="The cache is of yesterday's tokenizer",
-    happened="Prepared data is kept under the tokenizer's name or the config's hash. The tokenizer or template behind "
-    "the name changes, and training goes on with the old ids. Elsewhere the hash changes for no reason, and everything "
-    "is prepared again.",
-    hidden="Old ids are good ids, of another format. The loss falls as it did.",
-    caught="A cache records sha256 of its sources, of the tokenizer's bytes and of the template. Another build into "
-    "the same place is refused in words that name what differs; the same build is recognised. No rule: the doctor "
-    "sees one tokenizer at a time.",
+    title="The cache belongs to yesterday's tokenizer",
+    happened="Prepared data is stored under the name of the tokenizer or the hash of the config. The tokenizer or "
+    "template of that name changes, and training continues with the old ids. In other tools the hash changes for no "
+    "reason, and everything is prepared again.",
+    hidden="Old ids are valid ids, of another format. The loss falls as before.",
+    caught="A cache records the sha256 of its sources, of the tokenizer's bytes and of the template. A different "
+    "build into the same place is refused with a message that names what differs; the same build is recognised. There "
+    "is no rule, because the doctor sees one tokenizer at a time.",
     rules=(),
     threads=("allenai/open-instruct#1518", "allenai/open-instruct#1802", "axolotl-ai-cloud/axolotl#3303"),
 )

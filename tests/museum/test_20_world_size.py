@@ -10,12 +10,13 @@ from tests.museum.exhibit import Exhibit
 EXHIBIT = Exhibit(
     number=20,
     title="Resuming needs the same number of ranks",
-    happened="Each rank counts the rows of its own share. On another number of GPUs the shares are others, and the "
-    "counts point to the wrong rows: some come again, some never. Loaders that know this refuse; others replay all "
-    "batches up to the place, for hours.",
-    hidden="As with every wrong place: each batch is good.",
-    caught="The global batch is drawn first and cut by rank afterwards. A state counts episodes of all ranks together, "
-    "so any number of ranks goes on from it, at once. No rule: each batch is fine.",
+    happened="Each rank counts the rows of its own share. With another number of GPUs the shares differ, and the "
+    "counts refer to the wrong rows: some are repeated, some are skipped. Loaders that detect this refuse; others "
+    "replay all earlier batches, for hours.",
+    hidden="As with every wrong position: each batch is valid.",
+    caught="The global batch is drawn first and divided among ranks afterwards. A state counts episodes of all "
+    "ranks together, so any number of ranks can continue from it, at once. There is no rule, because each batch is "
+    "valid.",
     rules=(),
     threads=("huggingface/transformers#11284", "mosaicml/streaming#725", "huggingface/transformers#21934"),
 )

@@ -18,13 +18,13 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=21,
     title="Half a shard looks like a whole one",
-    happened="A build dies, and what it had written stays where the finished file belongs. The next job opens it and "
-    "trains on what is there, or finds leftovers of the dead one in shared memory and does not start. Bits that "
-    "change on a disk are not seen at all.",
-    hidden="Half of the data is good data. A changed id is one odd token among millions.",
-    caught="Builds write aside and move what is finished into place, so one that dies leaves nothing where a dataset "
-    "belongs. The manifest holds checksums; `niels-gpt episodes verify` reads everything again and names the file that "
-    "differs. No rule: that is the work of `verify`.",
+    happened="A build dies, and what it had written remains under the name of the finished file. The next job opens "
+    "it and trains on half of the data, or finds leftovers of the dead job in shared memory and does not start. Bits "
+    "that change on a disk are not detected at all.",
+    hidden="Half of the data is valid data. A changed id is one unusual token among millions.",
+    caught="Builds write to a temporary directory and rename it when it is complete, so one that dies leaves "
+    "nothing under the dataset's name. The manifest holds checksums; `niels-gpt episodes verify` reads everything "
+    "again and names the file that differs. There is no rule, because this is the work of `verify`.",
     rules=(),
     threads=("mosaicml/streaming#781", "mosaicml/streaming#759", "karpathy/nanochat#344"),
 )

@@ -13,13 +13,13 @@ from tests.museum.exhibit import Exhibit
 
 EXHIBIT = Exhibit(
     number=22,
-    title="What a token counts depends on its neighbours",
-    happened="Each micro-batch, or each rank, takes the mean of its own trained tokens, and the means are averaged. "
-    "A token in a batch with few trained tokens counts several times as much as one in a full batch. Packing, "
-    "accumulation and the number of GPUs change the training.",
-    hidden="The curve is a curve of the same wrong mean. Two runs differ a little, as runs do.",
-    caught="Every batch says how many trained tokens it has, on this rank and on all: sum the loss, and divide once by "
-    "the sum over the whole step. No rule: the data is right, the formula is not.",
+    title="The weight of a token depends on its neighbours",
+    happened="Each micro-batch, or each rank, computes the mean over its own trained tokens, and the means are "
+    "averaged. A token in a batch with few trained tokens counts several times as much as one in a full batch. "
+    "Packing, accumulation and the number of GPUs change the training.",
+    hidden="The curve shows the same wrong mean. Two runs differ slightly, as runs always do.",
+    caught="Every batch reports how many trained tokens it has, on this rank and on all: sum the loss, and divide "
+    "once by the sum over the whole step. There is no rule, because the data is right and the formula is wrong.",
     rules=(),
     threads=("axolotl-ai-cloud/axolotl#508", "huggingface/trl#2175", "karpathy/nanochat#59", "THUDM/LongAlign#3"),
 )

@@ -13,12 +13,13 @@ from tests.renderers.tiny_families import renderer_of
 EXHIBIT = Exhibit(
     number=23,
     title="Bad steps are trained with the good ones",
-    happened="An agent's transcript holds a wrong call, the error that came back, and the right one. All assistant "
-    "turns are trained because there is no way to say which. The model learns to make the mistake first. Others want "
-    "one tool's results trained, or some turns at half weight, and find a switch for everything or nothing.",
-    hidden="Mistakes are as predictable as the rest.",
-    caught="`train` and `weight` on a message, presets, and bodies by role or by tool's name (`LossOn`). No rule: "
-    "only you know which step was a mistake.",
+    happened="The transcript of an agent holds a wrong call, the error that came back, and the right call. All "
+    "assistant turns are trained because single turns cannot be selected, so the model learns to make the mistake "
+    "first. Others want to train the results of one tool, or some turns with half weight, and find a switch for "
+    "everything or nothing.",
+    hidden="Mistakes are as predictable as everything else.",
+    caught="Messages take `train` and `weight`, and `LossOn` selects turns by presets and contents by role or tool "
+    "name. There is no rule, because only you know which step was a mistake.",
     rules=(),
     threads=("axolotl-ai-cloud/axolotl#1703", "NVIDIA-NeMo/RL#2219"),
 )
@@ -26,7 +27,9 @@ EXHIBIT = Exhibit(
 
 def naive(message_indices: list[int], sampled: list[bool], messages: list[dict[str, Any]]) -> list[bool]:
     roles = [*(message["role"] for message in messages), "none"]
-    return [said and roles[index] == "assistant" for index, said in zip(message_indices, sampled, strict=True)]
+    return [
+        is_sampled and roles[index] == "assistant" for index, is_sampled in zip(message_indices, sampled, strict=True)
+    ]
 
 
 def marked() -> list[dict[str, Any]]:

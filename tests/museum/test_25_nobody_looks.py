@@ -5,23 +5,23 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from niels_gpt.doctor import diagnose
-from niels_gpt.explorer.rendered import view_rendered
-from niels_gpt.explorer.show import flow
+from niels_gpt.explorer.example import view_rendered
+from niels_gpt.explorer.terminal_view import flow
 from niels_gpt.messages import Conversation
-from niels_gpt.renderers.default import DefaultRenderer
+from niels_gpt.renderers.template.default import DefaultRenderer
 from tests.doctor.made import chats
 from tests.museum.exhibit import Exhibit, row, tokenizer_of
 from tests.renderers.tiny_families import folder_of
 
 EXHIBIT = Exhibit(
     number=25,
-    title="Nobody sees what is trained",
-    happened="The mask begins behind a marker such as `### Assistant:`. Encoded alone the marker has other ids than in "
-    "the text, where it merges with what stands before it. It is never found, and no label is left. Every team then "
-    "writes a printer of its own, after the run.",
-    hidden="Labels are numbers. Printed, a row of them looks like any other row.",
-    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, and the doctor looks at every "
-    "row, with exit codes for a build that nobody watches.",
+    title="Nobody looks at what is trained",
+    happened="The mask begins after a marker such as `### Assistant:`. Encoded by itself the marker has other ids "
+    "than in the text, where it merges with the characters before it. It is never found, and no label is left. Every "
+    "team then writes its own script to print masks, after the run.",
+    hidden="Labels are numbers. Printed, such a row looks like any other row.",
+    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, and the doctor checks every "
+    "row, with exit codes for automatic builds.",
     rules=("mask-all-zero",),
     threads=("unslothai/unsloth#2900", "unslothai/unsloth#1128", "allenai/open-instruct#1423"),
 )

@@ -18,7 +18,7 @@ def test_every_exhibit_is_in_the_hall() -> None:
 
 
 def test_the_rules_of_labels_exist_and_are_tested() -> None:
-    """A rule stands on the label, and again in what the tests assert."""
+    """Each rule is in the words of the exhibit, and again in an assertion."""
     for module in HALL:
         for rule in module.EXHIBIT.rules:
             assert rule in RULES

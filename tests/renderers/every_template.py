@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, FOLDERS
 from tests.memory import shared
 from tests.renderers.tiny_families import Tokens, byte_level

@@ -7,7 +7,7 @@ from typing import Any
 
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, RenderedTokens, extract_message_tool_names
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.tiny_families import TOKENS, folder_of, renderer_of
 
 CHATML = (

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.rendered import Piece
+from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
 from tests.memory import shared
 from tests.renderers.chats import Messages, Wanted, conversation, forged, plain_text
@@ -30,7 +30,7 @@ CHATML = (
 
 
 def _case(family: str, options: Options) -> Any:
-    """The defaults and all switches turned run by default; single switches in the long run."""
+    """All switches off and all on, so each family meets each value of each option; all combinations in the long run."""
     usual = not options or options == [*variants(family)][-1]
     return pytest.param(family, options, marks=() if usual else pytest.mark.slow)
 
@@ -120,7 +120,7 @@ def encoded(renderer: Family, pieces: list[Piece]) -> list[int]:
 
 def served_and_said(renderer: Family, messages: Messages, tools: Any) -> tuple[list[int], list[int]]:
     """The prompt before the last message, and the ids of what the model itself says in it."""
-    pieces = renderer.script(messages, tools=tools).pieces()
+    pieces = renderer.emit(messages, tools=tools).pieces()
     said = encoded(renderer, [p for p in pieces if p.msg == len(messages) - 1 and p.sampled])
     prompt = renderer.render_ids(messages[:-1], tools=tools, add_generation_prompt=True)
     return prompt, said

@@ -513,7 +513,7 @@ SLOWEST = 6  # seconds of the processor
 
 @cache
 def _encoder() -> Any:
-    from niels_gpt.tokenizer.opening import open_encoder
+    from niels_gpt.tokenizer.load import open_encoder
     from tests.renderers.tiny_families import folder_of
 
     return open_encoder(folder_of("qwen3"))
@@ -522,7 +522,7 @@ def _encoder() -> Any:
 def run(name: str, messages: list[dict[str, Any]]) -> tuple[str, float]:
     """How a bomb ended, and after how many seconds of the processor."""
     from niels_gpt.errors import MessageError, TemplateError
-    from niels_gpt.renderers.template import TemplateRenderer
+    from niels_gpt.renderers.template.renderer import TemplateRenderer
 
     encoder = _encoder()
     start = time.process_time()

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_training_sample, build_training_samples
 from niels_gpt.renderers.registry import FAMILIES, config_of, create_renderer
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import Messages
 from tests.renderers.sweeps import CHATML, families
 from tests.renderers.tiny_families import TOKENS, folder_of, renderer_of

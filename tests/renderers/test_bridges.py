@@ -59,7 +59,7 @@ def test_bridges_are_what_rendering_gives(family: str, options: Options, number:
             messages = messages[1:]  # its text would move on to the new user's turn
         prompt, said = served_and_said(renderer, messages, tools)
         for new in results(family, messages[-1]) or following(family):
-            ending = [] if renderer.ends_turns else opener(renderer, messages, new, tools)
+            ending = [] if renderer.has_end_of_turn else opener(renderer, messages, new, tools)
             same = check_bridge(renderer, (messages, new, tools), prompt, said + ending)
             merged = renderer.render_ids(messages, tools=tools)[: len(prompt)] != prompt  # a content of newlines
             whole.append(same or merged)
@@ -92,7 +92,7 @@ def test_bridges_over_tool_cycles_equal_the_whole_rendered_again(family: str) ->
         chat = [{"role": "user", "content": "a"}, asking]
         prompt, said = served_and_said(renderer, chat, TOOLS)
         for new in (results(family, asking)[0], results(family, asking)[0][:1]):
-            ending = [] if renderer.ends_turns else opener(renderer, chat, new, TOOLS)
+            ending = [] if renderer.has_end_of_turn else opener(renderer, chat, new, TOOLS)
             assert check_bridge(renderer, (chat, new, TOOLS), prompt, said + ending)
 
 
@@ -128,10 +128,10 @@ def check_bridge(renderer: Family, chat: tuple[Messages, Messages, Any], prompt:
     assert bridge.is_content[-suffix:] == again.is_content[-suffix:]
     assert not any(bridge.sampled_mask)
     if stopped:
-        assert text_of(renderer, ids[n:-suffix]) == renderer.tail
+        assert text_of(renderer, ids[n:-suffix]) == renderer.after_stop
     else:
-        assert ids[n] == renderer.encoder.control_ids.get(renderer.cut_end, renderer.get_stop_token_ids()[0])
-        assert text_of(renderer, ids[n + 1 : -suffix]) == renderer.tail
+        assert ids[n] == renderer.encoder.control_ids.get(renderer.truncation_stop, renderer.get_stop_token_ids()[0])
+        assert text_of(renderer, ids[n + 1 : -suffix]) == renderer.after_stop
     if stopped and again.token_ids[: len(given)] == given:
         assert ids == again.token_ids
     return stopped and text_of(renderer, ids) == text_of(renderer, again.token_ids)  # tokens may merge where it spoke
@@ -155,7 +155,7 @@ def test_bridges_refuse_what_they_cannot_take(family: str, options: Options) -> 
     if "tool" not in renderer.roles:
         with pytest.raises(MessageError):
             renderer.bridge_to_next_turn(prompt, said, [{"role": "tool", "content": "x"}])
-    elif not renderer.ends_turns:  # the model asked for a tool's result, and a user comes
+    elif not renderer.has_end_of_turn:  # the model asked for a tool's result, and a user comes
         openers = {text: renderer.encoder.added_ids[text] for text in renderer.stops[1:]}
         tool = [{"role": "tool", "content": "x"}]
         assert renderer.bridge_to_next_turn(prompt, [*said, openers["<|observation|>"]], new) is None

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 pytest.importorskip("tokenizers")
+from niels_gpt.builds.conversation_encoders import RendererEncoder, as_encoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.encoders import RendererEncoder, encoder_of
-from niels_gpt.episodes.writer import build_episodes
+from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.format.sft import serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
-from niels_gpt.renderers.ngpt import NgptRenderer
+from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.renderers.small import assistant, call, family, result, user
@@ -118,7 +118,7 @@ def test_what_counts_can_be_chosen(tmp_path: Path) -> None:
     trained = renderer.encoder.decode([token for token, counts in zip(ids, mask, strict=True) if counts])
     assert trained.startswith("lazy dog")
     assert trained.endswith("hello world<|im_end|>")
-    build_episodes([TOOL_CHAT], tmp_path / "e", encoder=encoder_of(renderer, on), val_frac=0)
+    build_episodes([TOOL_CHAT], tmp_path / "e", encoder=as_encoder(renderer, on), val_frac=0)
     assert np.fromfile(tmp_path / "e" / "train" / "mask.bin", np.uint8).astype(bool).tolist() == mask
     assert json.loads((tmp_path / "e" / "episodes.json").read_text())["loss_on"]["bodies_of_tools"] == ["set"]
     with pytest.raises(DataError, match="0 or 1"):

@@ -13,9 +13,9 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.configs import Qwen35RendererConfig
+from niels_gpt.renderers.families.qwen35 import Qwen35Renderer, thinks_by_default
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
-from niels_gpt.renderers.qwen35 import Qwen35Renderer, thinks
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.chats import Wanted, conversation
 from tests.renderers.test_template import official
@@ -82,7 +82,7 @@ def test_a_models_own_habit(tmp_path: Path, name: str, prompt: str | None, expec
     template = None if prompt is None else f"{{{{ messages[0].content }}}}<|im_start|>assistant\n{prompt}"
     folder = model(tmp_path / name, template)
     renderer = Qwen35Renderer(folder)
-    assert renderer.config.enable_thinking is expected is thinks(renderer.encoder)
+    assert renderer.config.enable_thinking is expected is thinks_by_default(renderer.encoder)
     assert renderer.text([ASKED], add_generation_prompt=True).endswith(OPENS if expected else CLOSES)
     told = Qwen35Renderer(folder, Qwen35RendererConfig(enable_thinking=expected))
     assert told.fingerprints == renderer.fingerprints

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
+from niels_gpt.builds.conversation_encoders import RendererEncoder, RenderingPolicy
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.encoders import Choices, RendererEncoder
-from niels_gpt.episodes.writer import build_episodes
+from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.chat_files import ChatFile
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, call, family, result, user
 from tests.renderers.tiny_families import folder_of
@@ -158,7 +157,7 @@ def test_calls_and_tools_that_a_template_ignores_are_counted_by_row(tmp_path: Pa
 def test_builds_in_units_count_the_same(tmp_path: Path, workers: int) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in [THOUGHT, PLAIN] * 20))
-    engine = {} if not workers else {"engine": UnitEngine(LocalRunner(workers), slice_bytes=500)}
+    engine = {} if not workers else {"executor": UnitExecutor(LocalRunner(workers), slice_bytes=500)}
     build_episodes(ChatFile(chats), tmp_path / "e", encoder=family("llama-3"), val_frac=0, **engine)
     assert manifest_of(tmp_path / "e")["changed"] == {"reasoning_content_not_written": 20}
 
@@ -188,4 +187,4 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
 
 def test_a_choice_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match="on_unsupported"):
-        Choices(on_unsupported="raise")  # type: ignore[arg-type]
+        RenderingPolicy(on_unsupported="raise")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from tests.conftest import run_cli
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import DataError
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.test_template import CHATML
 from tests.renderers.tiny_families import folder_of
 from tests.tokenizer import tiny

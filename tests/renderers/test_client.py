@@ -26,9 +26,9 @@ import pytest
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
 from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.parsing import ToolCallParseStatus
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.memory import shared
@@ -333,7 +333,7 @@ IMAGES = MultiModalData({"image": ["h"]}, {"image": [PlaceholderRange(0, 1)]}, {
         ({"prompt_ids": [1, 2], "prompt_attribution": RenderedTokens([1, 3])}, "differ"),
         ({"prompt_attribution": RenderedTokens([1, 3])}, "expected prompt_ids with them"),
         ({"multi_modal_data": MultiModalData()}, "expected prompt_ids with them"),
-        ({"prompt_ids": [1.5]}, "no integer"),
+        ({"prompt_ids": [1.5]}, "prompt_ids must be integers"),
         ({"prompt_ids": [1], "multi_modal_data": IMAGES}, "has image data; expected text only"),
         (
             {"prompt_ids": [1], "prompt_attribution": RenderedTokens([1], multi_modal_data=IMAGES)},
@@ -512,16 +512,16 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no choices": ({"error": "out of memory"}, "no choice.*out of memory"),
     "empty choices": ({"choices": []}, "no choice"),
     "null choice": ({"choices": [None]}, "no choice"),
-    "no ids": (broken(token_ids=None), "no ids, or none"),
-    "empty ids": (broken(token_ids=[], logprobs={"content": []}), "no ids, or none"),
-    "texts": (broken(token_ids=["1"]), "no ids, or none"),
-    "true": (broken(token_ids=[True]), "no ids, or none"),
-    "negative": (broken(token_ids=[-1]), "no ids, or none"),
+    "no ids": (broken(token_ids=None), "token_ids that are not ids, or empty"),
+    "empty ids": (broken(token_ids=[], logprobs={"content": []}), "token_ids that are not ids, or empty"),
+    "texts": (broken(token_ids=["1"]), "token_ids that are not ids, or empty"),
+    "true": (broken(token_ids=[True]), "token_ids that are not ids, or empty"),
+    "negative": (broken(token_ids=[-1]), "token_ids that are not ids, or empty"),
     "no logprobs": (broken(logprobs=None), r"found 0 logprobs for \d+ tokens"),
     "few logprobs": (broken(token_ids=[1, 2], logprobs={"content": [{"logprob": 0}]}), "found 1 logprobs for 2 tokens"),
-    "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "no finite numbers"),
-    "nan": (broken(token_ids=[1], logprobs={"content": [{"logprob": float("nan")}]}), "no finite numbers"),
-    "no entries": (broken(token_ids=[1], logprobs={"content": [7]}), "no finite numbers"),
+    "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "not finite numbers"),
+    "nan": (broken(token_ids=[1], logprobs={"content": [{"logprob": float("nan")}]}), "not finite numbers"),
+    "no entries": (broken(token_ids=[1], logprobs={"content": [7]}), "not finite numbers"),
 }
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.renderers.base import MODEL_RENDERER_MAP, MULTIMODAL_MODELS, create_renderer
 from niels_gpt.renderers.configs import AutoRendererConfig, DefaultRendererConfig, RendererConfig
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of
 from tests.renderers.tiny_families import folder_of
 

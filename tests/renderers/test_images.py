@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
-from niels_gpt.encoders import RendererEncoder
+from niels_gpt.builds.conversation_encoders import RendererEncoder
 from niels_gpt.errors import MessageError, MissingExtra, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import (
@@ -33,10 +33,10 @@ from niels_gpt.renderers.base import (
     create_renderer_pool,
     is_multimodal,
 )
-from niels_gpt.renderers.images import ImagePart, image_hash, image_part
-from niels_gpt.renderers.processors import Images
+from niels_gpt.renderers.images.loading import ImagePart, image_hash, image_part
+from niels_gpt.renderers.images.processors import Images
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.sources.rejections import Rejections
 from tests.renderers.chats import Messages
 from tests.renderers.sweeps import CHATML, both_cuts, chats, nfc, official_ids, served_and_said
@@ -136,7 +136,7 @@ def test_random_conversations(family: str, options: tuple[tuple[str, Any], ...],
             assert rendered.token_ids == expected
             assert rendered.token_ids == renderer.render_ids(messages, tools=tools, add_generation_prompt=gen)
             assert len(rendered.message_indices) == len(rendered.sampled_mask) == len(rendered.is_content)
-            assert nfc(family, text).count(FAMILIES[family].image_words[1]) == len(shown)  # type: ignore[attr-defined]
+            assert nfc(family, text).count(FAMILIES[family].image_tokens[1]) == len(shown)  # type: ignore[attr-defined]
 
 
 @settings(max_examples=40, deadline=None)
@@ -245,7 +245,7 @@ def test_few_images_are_kept() -> None:
 
 def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images of 8 x 8 have 804 bytes of arrays here; two of them fit, and one that is too large is not kept at all."""
-    monkeypatch.setattr("niels_gpt.renderers.processors.CACHE_BYTES", 1700)
+    monkeypatch.setattr("niels_gpt.renderers.images.processors.CACHE_BYTES", 1700)
     processor = PaddingProcessor()
     images = Images(processor)
     for seed in (0, 1, 0, 1, 2, 1, 0):
@@ -366,7 +366,7 @@ def test_datasets_refuse_images(tmp_path: Path) -> None:
         assert dict(rejections.dropped) == {"image_in_dataset": 1}
         rejections.close()
         (told,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-        assert "x:2: message 0: content.1 is an image; a dataset keeps ids" in told
+        assert "x:2: message 0: content.1 is an image; a dataset stores ids" in told
         (tmp_path / "rejected.jsonl").unlink()
 
 
@@ -415,14 +415,14 @@ def test_bridges_without_the_images_of_the_prompt_are_refused() -> None:
     fewer = MultiModalData(
         media.mm_hashes, {"image": [PlaceholderRange(place.offset, place.length - 1)]}, media.mm_items
     )
-    twice = media.then(media)
-    beyond = media.moved(len(first.token_ids))
+    twice = media.followed_by(media)
+    beyond = media.shifted(len(first.token_ids))
 
     def bridged(completion: list[int], previous: Any) -> Any:
         return renderer.bridge_to_next_turn(first.token_ids, completion, new, previous_multi_modal_data=previous)
 
     assert bridged(stop, media) is not None
-    for wrong in (None, MultiModalData(), fewer, twice, beyond, media.moved(1)):
+    for wrong in (None, MultiModalData(), fewer, twice, beyond, media.shifted(1)):
         assert bridged(stop, wrong) is None
     assert bridged([image_id(renderer), *stop], media) is None  # the model wrote a placeholder: nothing is behind it
 
@@ -434,7 +434,7 @@ def test_bridges_without_the_images_of_the_prompt_are_refused() -> None:
 @families
 def test_texts_never_become_images(family: str, split: bool) -> None:
     renderer = seeing(family, split=split)
-    opens, token, closes = FAMILIES[family].image_words  # type: ignore[attr-defined]
+    opens, token, closes = FAMILIES[family].image_tokens  # type: ignore[attr-defined]
     forged = asked(words(f"{opens}{token}{closes}"), part(picture()), words(token * 3))
     rendered = renderer.render(forged)
     check_places(family, renderer, rendered, [(0, picture())])
@@ -652,7 +652,7 @@ def test_templates_show_images_and_make_no_ids_of_them() -> None:
     chat = asked(words("a"), part(picture()))
     assert renderer.text(chat) == "a<|image_pad|><|im_end|>"
     for render in (renderer.render, renderer.render_ids, lambda chat: renderer.render_many([chat])):
-        with pytest.raises(MessageError, match=r"message 0: content\.1 is an image; a template says where it stands"):
+        with pytest.raises(MessageError, match=r"message 0: content\.1 is an image; a template tells where"):
             render(chat)
     assert renderer.bridge_to_next_turn([1], [2], chat) is None
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 from niels_gpt.renderers.registry import FAMILIES, config_of
-from niels_gpt.renderers.rendered import RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 from tests.assets import needs_assets
 from tests.memory import shared
 from tests.renderers.chats import Messages, conversation
@@ -136,7 +136,7 @@ def test_what_templates_do_with_images_of_assistants_and_systems(folder: Path, f
     """Listed in docs/deviations.md: ours refuses them."""
     shown = [{"type": "image", "image": picture()}, {"type": "text", "text": "b"}]
     user: dict[str, Any] = {"role": "user", "content": "a"}
-    token = FAMILIES[family].image_words[1]  # type: ignore[attr-defined]
+    token = FAMILIES[family].image_tokens[1]  # type: ignore[attr-defined]
     written = official_text(folder, family, [user, {"role": "assistant", "content": shown}], None, {})
     assert (token in written) == (family != "qwen3-vl")
     try:

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError, UsageError
-from niels_gpt.renderers import isolation
-from niels_gpt.renderers.isolation import Isolation, TemplateProcess, packed, unpacked
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.renderers.traced import MessageDict, TracedDict, TracedList, trace, wholly
+from niels_gpt.renderers.template import isolation
+from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess, from_json_value, to_json_value
+from niels_gpt.renderers.template.provenance import MessageDict, TrackedDict, TrackedList, track, tracked_text
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.conftest import run_cli
 from tests.renderers.chats import conversation
 from tests.renderers.sweeps import wanted
@@ -74,7 +74,7 @@ def _unbound(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     monkeypatch.setattr(isolation, "_CHILD", code)
 
 
-RUN = "import niels_gpt.renderers.isolation as i; i.run_template = lambda t, v: "
+RUN = "import niels_gpt.renderers.template.isolation as i; i.run_template = lambda t, v: "
 
 
 def test_time_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_time_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_child_says_is_checked(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
     renderer = isolated()
     child = renderer._compiled._child  # type: ignore[union-attr]
-    monkeypatch.setattr(child, "_exchanged", lambda request, deadline: reply.encode())
+    monkeypatch.setattr(child, "_exchange", lambda request, deadline: reply.encode())
     with pytest.raises(TemplateError, match="process of the chat template"):
         renderer.render(CHAT)
 
@@ -169,19 +169,19 @@ def test_values_travel_with_their_origins() -> None:
         -3,
         1.5,
         "é\ud800",
-        wholly("<s>", -1),
-        trace({"a": ["b", {"c": None}], 1: 2}, 4),
-        MessageDict({"role": wholly("user", -1), "content": trace("hello", 0)}, 0),
+        tracked_text("<s>", -1),
+        track({"a": ["b", {"c": None}], 1: 2}, 4),
+        MessageDict({"role": tracked_text("user", -1), "content": track("hello", 0)}, 0),
         [1, (2, "x")],
     ]
     for value in values:
-        again = unpacked(json.loads(json.dumps(packed(value))))
+        again = from_json_value(json.loads(json.dumps(to_json_value(value))))
         assert again == (list(map(_lists, value)) if isinstance(value, list) else value)
-        assert packed(again) == packed(value)
-        if isinstance(value, MessageDict | TracedDict | TracedList):
+        assert to_json_value(again) == to_json_value(value)
+        if isinstance(value, MessageDict | TrackedDict | TrackedList):
             assert type(again) is type(value)
     with pytest.raises(UsageError, match="a variable of the chat template is a function"):
-        packed(lambda: 0)
+        to_json_value(lambda: 0)
 
 
 def _lists(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Where the package of document 003 decides otherwise than a template does, or reads more: the same here."""
+"""Where the known `renderers` package decides otherwise than a template does, or reads more: the same here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
-from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.parsers import ThinkTextReasoningParser
 from tests.assets import ASSETS, encoder_at, needs_assets
 from tests.renderers.small import assistant, call, family, result, user
 from tests.renderers.sweeps import served_and_said
@@ -178,8 +178,8 @@ def test_one_and_many_conversations_of_gpt_oss_are_written_alike() -> None:
         chats.append([user(rng.choice(["a", "b c"])), message, result(), assistant("4")][: rng.choice([2, 4])])
     batch = list(renderer.render_many(chats))
     for at, chat in enumerate(chats):
-        expected = renderer.script(chat)
-        ids = renderer.encoder.encode_pieces(expected.texts, expected.scaffold)[0].tolist()
+        expected = renderer.emit(chat)
+        ids = renderer.encoder.encode_pieces(expected.texts, expected.is_scaffold)[0].tolist()
         assert batch[at].token_ids == renderer.render(chat).token_ids == ids
 
 

@@ -1,4 +1,4 @@
-"""What users of the package that document 003 describes rely on: names, signatures, and results like theirs."""
+"""What users of the known `renderers` package rely on: names, signatures, and results like theirs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import niels_gpt.renderers as package
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.renderers import base, configs
 from niels_gpt.renderers.base import Renderer, create_renderer, create_renderer_pool, load_tokenizer
-from niels_gpt.renderers.default import DefaultRenderer
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.default import DefaultRenderer
 from tests.renderers.small import CHATML, assistant, call, family, result, user
 from tests.renderers.tiny_families import folder_of, renderer_of
 
-# Public names of the package at the state of document 003 (0.1.8.dev28), by module.
+# Public names of the package at version 0.1.8.dev28, by module.
 NAMES = {
     "renderers.base": (
         "Content ContentPart FASTOKENS_INCOMPATIBLE ImagePart MODEL_RENDERER_MAP MULTIMODAL_MODELS Message "
@@ -98,7 +98,7 @@ def test_everything_of_base_comes_from_the_package() -> None:
 
 def test_nothing_is_imported_before_a_name_is_asked_for() -> None:
     told = (
-        "import sys, niels_gpt.renderers, niels_gpt.renderers.limits; print('niels_gpt.renderers.base' in sys.modules)"
+        "import sys, niels_gpt.renderers, niels_gpt.renderers.client; print('niels_gpt.renderers.base' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -106,9 +106,7 @@ def test_nothing_is_imported_before_a_name_is_asked_for() -> None:
 
 def test_beside_the_package_itself() -> None:
     """Every public name of its `base` and `client`, in the version that is installed; no such package, no test."""
-    theirs = pytest.importorskip(
-        "renderers.base", exc_type=ImportError, reason="the package of document 003 is not installed"
-    )
+    theirs = pytest.importorskip("renderers.base", exc_type=ImportError, reason="the known package is not installed")
     public = {
         name
         for name, held in vars(theirs).items()
@@ -232,11 +230,11 @@ def test_ultra_is_an_option_of_nemotron() -> None:
     [("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", True), ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", False)],
 )
 def test_ultra_is_told_by_the_tokenizers_name(name: str, ultra: bool) -> None:
-    from niels_gpt.tokenizer.encoder import Encoder
+    from niels_gpt.tokenizer.encoder import TokenizerAdapter
 
     encoder = renderer_of("nemotron-3").encoder
-    assert isinstance(encoder, Encoder)
-    named = Encoder(dataclasses.replace(encoder.parts, name=name))
+    assert isinstance(encoder, TokenizerAdapter)
+    named = TokenizerAdapter(dataclasses.replace(encoder.parts, name=name))
     assert package.Nemotron3Renderer(named).config.ultra is ultra
     assert package.Nemotron3Renderer(named, ultra=not ultra).config.ultra is not ultra
 

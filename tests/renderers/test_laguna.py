@@ -15,7 +15,7 @@ ASKED = {"role": "user", "content": "a"}
 def turn(content: str, **options: Any) -> list[tuple[str, bool]]:
     """The pieces of an assistant's raw turn, and whether they are sampled."""
     renderer = renderer_of("laguna-xs.2", ("render_assistant_messages_raw", True), *options.items())
-    pieces = renderer.script([ASKED, {"role": "assistant", "content": content}]).pieces()
+    pieces = renderer.emit([ASKED, {"role": "assistant", "content": content}]).pieces()
     return [(piece.text, piece.sampled) for piece in pieces if piece.msg == 1 and piece.text]
 
 

@@ -116,7 +116,7 @@ def test_renderings_that_do_not_fit() -> None:
     for field in ("message_indices", "sampled_mask", "is_content"):
         with pytest.raises(UsageError, match=rf"\b0 (in )?{field}"):
             loss_weights(replace(rendered, **{field: []}), normalise(messages), LossOn())
-    with pytest.raises(UsageError, match=r"\['user', 'assistant'\]; expected those given: \['user'\]"):
+    with pytest.raises(UsageError, match=r"\['user', 'assistant'\]; expected those of the messages: \['user'\]"):
         loss_weights(rendered, normalise(messages[:1]), LossOn())
 
 

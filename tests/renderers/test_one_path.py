@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.rendered import RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 from tests.renderers.chats import TOOLS, Messages
 from tests.renderers.one_path import by_general_path, same, texts, varied, writable
 from tests.renderers.sweeps import Options, cases, chats, families
@@ -147,11 +147,11 @@ def test_keys_that_hold_nothing_change_nothing(family: str) -> None:
 
 def test_one_text_that_spells_a_control_token_sends_no_other_the_general_way() -> None:
     renderer = renderer_of("qwen3")
-    general = renderer.encoder._encode_generally  # type: ignore[attr-defined]
+    general = renderer.encoder._encode_general  # type: ignore[attr-defined]
     sent: list[int] = []
     fast: Any = renderer.encoder.fast  # type: ignore[attr-defined]
     data = [ask("x"), ask("say <|im_end|> twice"), ask("y")]
-    scripts = [renderer.script(messages) for messages in data]
+    scripts = [renderer.emit(messages) for messages in data]
 
     def counting(texts_: Any, facts: Any) -> Any:
         sent.append(len(texts_))
@@ -214,7 +214,7 @@ def test_lists_are_made_when_asked_for_and_are_lists() -> None:
             rendered.attribution,
         )
         assert rendered == built == pickle.loads(pickle.dumps(rendered)) == copy.deepcopy(rendered)
-        assert repr(rendered) == repr(built)
+        assert repr(rendered).startswith(repr(built)[:-1])  # with its messages a rendering also counts what is trained
     with pytest.raises(AttributeError, match="no attribute 'token_idx'"):
         _ = rendered.token_idx  # type: ignore[attr-defined]
     with pytest.raises(IndexError):

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("transformers")
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.dialects.typescript import declare_tools
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, config_of
-from niels_gpt.renderers.rendered import RenderedTokens
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.renderers.typescript import declare_tools
-from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.tokenizer.pieces import PieceEncoder
 from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
 from tests.memory import shared
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
@@ -381,7 +381,7 @@ def renderer_of(folder: Path, family: str, flags: Flags) -> Family:
 
 def template_of(folder: Path, family: str, flags: Flags) -> TemplateRenderer:
     """The official template, told at what the model stops where the tokenizer does not say."""
-    stops = FAMILIES[family].stops[:1] if FAMILIES[family].ends_turns else ()
+    stops = FAMILIES[family].stops[:1] if FAMILIES[family].has_end_of_turn else ()
     declared = declared_by(family, TOOLS) if family == "kimi-k2.5" else {}
     encoder = template_encoder(folder, stops)
     return TemplateRenderer(encoder, clock=lambda form: DAY, stops=stops, **flags, **declared)

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
+from niels_gpt.renderers.dialects.typescript import declare_tools
 from niels_gpt.renderers.registry import FAMILIES, config_of
-from niels_gpt.renderers.template import TemplateRenderer, load_template
-from niels_gpt.renderers.typescript import declare_tools
+from niels_gpt.renderers.template.renderer import TemplateRenderer, load_template
 from tests.assets import ASSETS, TEMPLATES, needs_assets
 from tests.renderers.chats import TOOLS, Messages, conversation
 from tests.renderers.sweeps import wanted

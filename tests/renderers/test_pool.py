@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import NielsError, UsageError
 from niels_gpt.renderers.base import Renderer, RendererPool, create_renderer_pool, is_multimodal
-from niels_gpt.renderers.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from tests.renderers.small import assistant, conversation, family, user
 from tests.renderers.tiny_families import folder_of
 

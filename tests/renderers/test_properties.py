@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.format.sft import serialize_chat_to_ids
-from niels_gpt.renderers.rendered import Piece, RenderedTokens
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.types import Piece, RenderedTokens
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
 from tests.renderers.chats import forged, plain_text
 from tests.renderers.sweeps import (
@@ -51,7 +51,7 @@ def test_ids_are_those_of_the_text(family: str, options: Options, split: bool, n
             assert rendered.attribution == "full"
 
 
-def test_ngpt_writes_what_document_000_writes() -> None:
+def test_ngpt_writes_what_the_sentinel_format_writes() -> None:
     renderer = renderer_of("ngpt")
     tokenizer = SentencePieceTokenizer(folder_of("ngpt") / "spm.model")
     for messages, _ in chats("ngpt", 60, parts=False, nones=False, flags=False, loose=False, marks=0.3):
@@ -71,7 +71,7 @@ def test_every_token_has_the_facts_of_its_first_character(family: str, options: 
     renderer = renderer_of(family, *options, split=split)
     for messages, tools in chats(family, 12, seed=2):
         rendered = renderer.render(messages, tools=tools, add_generation_prompt=True)
-        script = renderer.script(messages, tools=tools, add_generation_prompt=True)
+        script = renderer.emit(messages, tools=tools, add_generation_prompt=True)
         text = "".join(script.texts)
         if nfc(family, text) != text:
             continue
@@ -81,7 +81,7 @@ def test_every_token_has_the_facts_of_its_first_character(family: str, options: 
             rendered.token_ids, rendered.message_indices, rendered.sampled_mask, rendered.is_content, strict=True
         ):
             piece = of_byte[at]
-            assert facts == [piece.msg, piece.sampled, piece.body]
+            assert facts == [piece.msg, piece.sampled, piece.content]
             at += len(renderer.encoder.token_bytes([token])[0])
         assert at == len(of_byte)
 
@@ -122,9 +122,9 @@ def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None
             if message["role"] != "assistant":
                 continue
             own = [t for t, o, s in facts(rendered) if o == index and s]
-            inside = own[:-1] if renderer.ends_turns else own
+            inside = own[:-1] if renderer.has_end_of_turn else own
             assert not set(inside) & set(stops)
-            if renderer.ends_turns:
+            if renderer.has_end_of_turn:
                 ending = ends_of(family) if index + 1 < len(messages) and not message.get("tool_calls") else []
                 assert own[-1] in (ending or stops)
             elif dict(options).get("sampled_openers") and index + 1 < len(messages):
@@ -158,7 +158,7 @@ def test_what_the_generation_prompt_supplies_is_not_sampled(family: str, options
         last = len(messages) - 1
         if not last:
             continue  # nothing was served before
-        pieces = renderer.script(messages, tools=tools).pieces()
+        pieces = renderer.emit(messages, tools=tools).pieces()
         text = "".join(piece.text for piece in pieces)
         sampled = (i for i, piece in enumerate(pieces) if piece.msg == last and piece.sampled and piece.text)
         first = next(sampled, len(pieces))  # an empty turn of a format without stops has nothing sampled
@@ -183,7 +183,7 @@ def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Opt
     stop = text_of(renderer, renderer.get_stop_token_ids()[:1])
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     for messages in (chat, [*chat, *chat]):
-        pieces = renderer.script(messages).pieces()
+        pieces = renderer.emit(messages).pieces()
         for index in range(1, len(messages), 2):
             said = "".join(piece.text for piece in pieces if piece.msg == index and piece.sampled)
             for end in (stop, TOKENS[family].ends if family in TOKENS else ""):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.renderers.parsers import get_tool_parser
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import FAMILIES, config_of
+from niels_gpt.renderers.template.parsers import get_tool_parser
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.chats import TOOLS
 from tests.renderers.test_template import official
@@ -181,7 +181,7 @@ def test_parsers_by_name_read_what_families_write(family: str, parser: str) -> N
     renderer = renderer_of(family)
     arguments = {"city": "ü\nb", "days": 2, "more": [1, {"x": None}]}
     call = {"function": {"name": "f", "arguments": arguments}}
-    pieces = renderer.script([ASKED, {"role": "assistant", "content": "b", "tool_calls": [call, call]}]).pieces()
+    pieces = renderer.emit([ASKED, {"role": "assistant", "content": "b", "tool_calls": [call, call]}]).pieces()
     said = [piece for piece in pieces if piece.msg == 1 and piece.sampled]
     ids = renderer.encoder.encode_pieces([p.text for p in said], [p.scaffold for p in said])[0].tolist()
     rest, calls = get_tool_parser(parser, renderer.encoder).extract(ids[:-1])

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import TokenizerError
 from niels_gpt.renderers.base import attribute_text_segments
 from niels_gpt.tokenizer import SPECIAL_TOKENS
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.tokenizer.load import open_encoder
 from tests.tokenizer import tiny
 
 Segments = Sequence[tuple[str, bool]]

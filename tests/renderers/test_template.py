@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import MessageError, TemplateError, UsageError
-from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens, build_training_sample
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.assets import FOLDERS, TEMPLATES, encoder_at, needs_assets
@@ -205,7 +204,7 @@ def test_bodies_keep_their_origin(name: str) -> None:
     plain_text = renderer.text(chat)
     pieces = renderer.pieces(chat)
     assert "".join(piece.text for piece in pieces) == plain_text
-    bodies = ["".join(piece.text for piece in pieces if piece.body and piece.msg == index) for index in (0, 1)]
+    bodies = ["".join(piece.text for piece in pieces if piece.content and piece.msg == index) for index in (0, 1)]
     assert ["".join(filter(str.isalpha, body)).lower().replace("ll", "l") for body in bodies] == [
         "".join(filter(str.isalpha, text)).replace("ll", "l")
         for text in (("elo world", "azy dog l") if name == "trim and slice" else ("hello world", "lazy dog l"))
@@ -403,7 +402,8 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
         if "strftime" in source:
             expected = dated(expected)
         assert renderer.text(chat, tools=tools) == expected
-        out, attribution = renderer._written(normalise(chat), tools, False)
+        out = renderer.emit(chat, tools=tools)
+        attribution = out.attribution
         assert "".join(out.texts) == expected
         assert not attribution.startswith("partial: the content")
         compared += 1

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import TemplateError
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.template_bombs import BOMBS, LONG_ONES, SLOWEST
 from tests.renderers.tiny_families import folder_of

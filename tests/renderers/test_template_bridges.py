@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import FOLDERS, encoder_at, needs_assets
 from tests.memory import shared
 from tests.renderers.small import CHATML, assistant, family, user
@@ -112,7 +112,7 @@ def test_a_format_without_a_stop() -> None:
 
 @shared
 def official(folder: Path) -> TemplateRenderer:
-    stops = tuple(stop for cls in FAMILIES.values() for stop in cls.stops[:1] if cls.ends_turns)
+    stops = tuple(stop for cls in FAMILIES.values() for stop in cls.stops[:1] if cls.has_end_of_turn)
     return TemplateRenderer(encoder_at(folder), clock=lambda form: "2026-01-01", stops=stops)
 
 

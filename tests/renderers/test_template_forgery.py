@@ -12,17 +12,17 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.every_template import SOURCES, controls, renderer_of, source_of
 from tests.renderers.test_template import chatml
 from tests.tokenizer import tiny
 
 WORD = "zq"  # an honest text, where a forger writes a control token
-Chat = tuple[list[dict[str, Any]], Any]
+ConversationView = tuple[list[dict[str, Any]], Any]
 
 
-def conversation() -> Chat:
+def conversation() -> ConversationView:
     """One of everything that a caller can write."""
     arguments = {"city": "Rome", "deep": {"inner": ["one", {"two": "three"}]}, "n": 3}
     call = {"id": "callabcde", "type": "function", "function": {"name": "get", "arguments": arguments}}
@@ -44,7 +44,7 @@ def conversation() -> Chat:
     return chat, [{"type": "function", "function": function}]
 
 
-def shapes() -> Iterator[tuple[str, Chat]]:
+def shapes() -> Iterator[tuple[str, ConversationView]]:
     """The conversation as templates want it: with tools or without, content as text or parts, arguments as text."""
     chat, tools = conversation()
     plain = [
@@ -84,7 +84,7 @@ def places(value: Any, at: Place = ()) -> Iterator[Place]:
             yield from places(held, (*at, index))
 
 
-def written(chat: Chat, place: Place, change: Callable[[str], str]) -> Chat:
+def written(chat: ConversationView, place: Place, change: Callable[[str], str]) -> ConversationView:
     """The conversation with the text at a place changed."""
     made = list(copy.deepcopy(chat))
     held: Any = made
@@ -115,7 +115,7 @@ CHANGES: dict[str, Callable[[str], Callable[[str], str]]] = {
 }
 
 
-def counted(renderer: TemplateRenderer, chat: Chat, gen: bool) -> Counter[int] | str:
+def counted(renderer: TemplateRenderer, chat: ConversationView, gen: bool) -> Counter[int] | str:
     """The control ids of a rendering, or what it was refused with."""
     try:
         ids = renderer.render_ids(chat[0], tools=chat[1], add_generation_prompt=gen)

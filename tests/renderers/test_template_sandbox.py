@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.tokenizer.load import open_encoder
 from tests.renderers.tiny_families import folder_of
 
 CHAT = [

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.renderers.traced import (
+from niels_gpt.renderers.template.provenance import (
     LABEL,
+    LITERAL,
     LOST,
-    NOWHERE,
-    Traced,
+    TrackedStr,
     as_text,
     joined,
     origin_of,
     plain,
     runs_of,
-    trace,
-    wholly,
+    track,
+    tracked_text,
 )
 
 # Every character has an origin of its own kind: letters from message 0, digits from 1, the rest from nowhere.
@@ -27,11 +27,11 @@ TEXTS = st.text(alphabet="abß1 2\n-.", max_size=12)
 
 
 def origin(character: str) -> int:
-    return 0 if character.isalpha() else 1 if character.isdigit() else NOWHERE
+    return 0 if character.isalpha() else 1 if character.isdigit() else LITERAL
 
 
-def traced(text: str) -> Traced:
-    return joined(Traced(character, ((1, origin(character)),)) for character in text)
+def traced(text: str) -> TrackedStr:
+    return joined(TrackedStr(character, ((1, origin(character)),)) for character in text)
 
 
 def spelled(text: str) -> list[tuple[str, int]]:
@@ -113,7 +113,7 @@ def test_adding_and_joining(one: str, other: str, third: str) -> None:
 
 
 def test_data_is_traced_at_any_depth() -> None:
-    held = trace([{"function": {"name": "get", "arguments": {"n": 1, "city": "Paris"}}}], 3)
+    held = track([{"function": {"name": "get", "arguments": {"n": 1, "city": "Paris"}}}], 3)
     assert held == [{"function": {"name": "get", "arguments": {"n": 1, "city": "Paris"}}}]
     assert runs_of(held[0]["function"]["arguments"]["city"]) == ((5, 3),)
     assert held[0]["function"].origin == 3
@@ -122,9 +122,9 @@ def test_data_is_traced_at_any_depth() -> None:
 
 def test_a_split_steps_over_its_separator() -> None:
     """The second part stands inside the separator as well."""
-    text = wholly("xyx", 7) + wholly("yx", 9)
+    text = tracked_text("xyx", 7) + tracked_text("yx", 9)
     assert [spelled(part) for part in text.split("xyx")] == [[], [("y", 9), ("x", 9)]]
-    lines = (wholly("\n\n", 1) + wholly("\n", 2)).split("\n\n")
+    lines = (tracked_text("\n\n", 1) + tracked_text("\n", 2)).split("\n\n")
     assert [spelled(line) for line in lines] == [[], [("\n", 2)]]
 
 
@@ -134,7 +134,7 @@ def test_a_split_steps_over_its_separator() -> None:
     sep=st.text("xy\n", min_size=1, max_size=3),
 )
 def test_parts_and_separators_are_the_text(runs: list[tuple[str, int]], sep: str) -> None:
-    text = joined(wholly(part, origin) for part, origin in runs)
+    text = joined(tracked_text(part, origin) for part, origin in runs)
     origins = [has for _, has in spelled(text)]
     for parts in (text.split(sep), text.split(sep, 1), text.rsplit(sep), text.rsplit(sep, 1)):
         at = 0
@@ -146,22 +146,30 @@ def test_parts_and_separators_are_the_text(runs: list[tuple[str, int]], sep: str
 @pytest.mark.parametrize(
     ("form", "values", "expected"),
     [
-        ("<%s>", wholly("a", 0), [("<", -1), ("a", 0), (">", -1)]),
-        ("%s%%%s", (wholly("a", 0), wholly("b", 1)), [("a", 0), ("%", -1), ("b", 1)]),
-        ("%(k)s-", {"k": wholly("a", 0)}, [("a", 0), ("-", -1)]),
+        ("<%s>", tracked_text("a", 0), [("<", -1), ("a", 0), (">", -1)]),
+        ("%s%%%s", (tracked_text("a", 0), tracked_text("b", 1)), [("a", 0), ("%", -1), ("b", 1)]),
+        ("%(k)s-", {"k": tracked_text("a", 0)}, [("a", 0), ("-", -1)]),
         ("%d", 5, [("5", LABEL)]),
-        ("%2s", wholly("a", 0), [(" ", 0), ("a", 0)]),
+        ("%2s", tracked_text("a", 0), [(" ", 0), ("a", 0)]),
         ("%*d", (2, 5), [(" ", LOST), ("5", LOST)]),
         ("%s", "a", [("a", LOST)]),
     ],
 )
 def test_percent(form: str, values: Any, expected: list[tuple[str, int]]) -> None:
-    assert spelled(wholly(form, NOWHERE) % values) == expected
+    assert spelled(tracked_text(form, LITERAL) % values) == expected
 
 
 def test_what_a_value_is_written_with() -> None:
-    message, label, own = wholly("a", 3), wholly("b", LABEL), wholly("c", NOWHERE)
-    values = ([message, label, own, 1], [label, own], [own], [own, 2], [message, wholly("x", 4)], ["a"], {own: message})
-    assert [origin_of(value) for value in values] == [3, LABEL, NOWHERE, LABEL, LOST, LOST, 3]
+    message, label, own = tracked_text("a", 3), tracked_text("b", LABEL), tracked_text("c", LITERAL)
+    values = (
+        [message, label, own, 1],
+        [label, own],
+        [own],
+        [own, 2],
+        [message, tracked_text("x", 4)],
+        ["a"],
+        {own: message},
+    )
+    assert [origin_of(value) for value in values] == [3, LABEL, LITERAL, LABEL, LOST, LOST, 3]
     assert spelled(as_text(12)) == [("1", LABEL), ("2", LABEL)]
     assert spelled(as_text("a")) == [("a", LOST)]

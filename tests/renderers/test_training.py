@@ -19,7 +19,7 @@ from niels_gpt.renderers.base import (
     build_trajectory_step,
     loss_weights,
 )
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS
 from tests.renderers.small import (
     FAMILIES,
@@ -309,7 +309,7 @@ def test_every_sample_ends_in_a_stop(name: str) -> None:
 
 @pytest.mark.skipif(not (ASSETS / "qwen3-8b").is_dir(), reason=f"no qwen3-8b in {ASSETS} (set NGPT_ASSETS)")
 def test_the_official_template_gives_the_same_samples() -> None:
-    from niels_gpt.renderers.qwen3 import Qwen3Renderer
+    from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 
     official = TemplateRenderer(ASSETS / "qwen3-8b")
     renderer, rng = Qwen3Renderer(official.encoder), random.Random(8)

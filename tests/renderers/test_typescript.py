@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.typescript import declare_tools
+from niels_gpt.renderers.dialects.typescript import declare_tools
 from tests.renderers.small import assistant, family, user
 
 

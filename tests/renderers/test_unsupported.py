@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.renderers.template import TemplateRenderer
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.unsupported import UnsupportedField, UnsupportedFields
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.small import CHATML, assistant, call, family, result, user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -286,15 +287,14 @@ def renderer_of(family: str, *options: tuple[str, Any], split: bool = True) -> F
 
 
 def variants(family: str) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """The options to test a family with: the defaults, each switch turned, and all switches turned."""
+    """All options that a family can have: the defaults first, all switches turned last."""
     switches = [
         (name, field.default is False)  # what is left open (`None`) is on in models without a template
         for name, field in FAMILIES[family].config_class.model_fields.items()
         if field.annotation in (bool, bool | None)
     ]
-    yield ()
-    yield from ((switch,) for switch in switches)
-    yield tuple(switches)
+    for size in range(len(switches) + 1):
+        yield from itertools.combinations(switches, size)
 
 
 CASES = [(family, options) for family in FAMILIES for options in variants(family)]

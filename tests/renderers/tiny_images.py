@@ -14,8 +14,8 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 from PIL import Image
 
+from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.registry import FAMILIES, config_of
-from niels_gpt.renderers.vision import TakesImages
 from tests.memory import shared
 from tests.renderers.chats import Messages, plain_text
 from tests.renderers.tiny_families import folder_of

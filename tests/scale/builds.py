@@ -9,13 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
-from niels_gpt.portions import SERIAL, Engine
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 
 BAD_EVERY = 41
@@ -57,7 +56,7 @@ def source_of(kind: str, path: Path) -> ChatFile | TextFiles:
     return TextFiles([path]) if kind == "pretrain" else ChatFile(path)
 
 
-def build(kind: str, source: Any, out: Path, tokenizer: Any, engine: Engine = SERIAL, **options: Any) -> None:
+def build(kind: str, source: Any, out: Path, tokenizer: Any, executor: Executor = SERIAL, **options: Any) -> None:
     """One of the kinds of builds, of whatever there are."""
     given = {"max_bad_rows": 1_000_000} | options
     if "source_config" not in given:
@@ -65,10 +64,10 @@ def build(kind: str, source: Any, out: Path, tokenizer: Any, engine: Engine = SE
     if kind == "pretrain":
         budgets: dict[str, Any] = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
         more = {"shard_bytes": 20_000, "seed": 1, "shuffle_buffer": 20}
-        build_pretrain_cache(source, str(out), tokenizer=tokenizer, engine=engine, **budgets | more | given)
+        build_pretrain_cache(source, str(out), tokenizer=tokenizer, executor=executor, **budgets | more | given)
         return
     if kind == "sft":
-        build_sft_cache(source, str(out), tokenizer=tokenizer, val_frac=0.1, seed=1, engine=engine, **given)
+        build_sft_cache(source, str(out), tokenizer=tokenizer, val_frac=0.1, seed=1, executor=executor, **given)
         return
     made: dict[str, Any] = {
         "episodes": {"metadata": True},
@@ -76,12 +75,12 @@ def build(kind: str, source: Any, out: Path, tokenizer: Any, engine: Engine = SE
         "weights": {"mask_dtype": "float32", "metadata": True},
         "no mask": {"mask_dtype": None},
     }[kind]
-    build_episodes(source, out, encoder=tokenizer, engine=engine, **made | given)
+    build_episodes(source, out, encoder=tokenizer, executor=executor, **made | given)
 
 
 KINDS = ("sft", "episodes", "shards", "weights", "no mask")
 
 
-def units(slice_bytes: int, workers: int = 1) -> UnitEngine:
+def units(slice_bytes: int, workers: int = 1) -> UnitExecutor:
     """The local engine."""
-    return UnitEngine(LocalRunner(workers), slice_bytes=slice_bytes)
+    return UnitExecutor(LocalRunner(workers), slice_bytes=slice_bytes)

@@ -33,8 +33,8 @@ class Watched:
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         return self.file.slices(slice_bytes)
 
-    def settled(self) -> Watched:
-        return replace(self, file=self.file.settled())
+    def resolved(self) -> Watched:
+        return replace(self, file=self.file.resolved())
 
     def read(self, part: Slice) -> Iterator[Any]:
         number = part.start  # names a slice as well as its number

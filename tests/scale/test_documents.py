@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from niels_gpt.builds.rows import batches, checked_documents
+from niels_gpt.builds.splits import ValidationSplit, shuffled
+from niels_gpt.builds.tasks import SERIAL
+from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.format.rows import batches, judged_documents
-from niels_gpt.inputs import Document, Rejected
-from niels_gpt.portions import SERIAL
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.kept import units_path
-from niels_gpt.scale.local import LocalRunner
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources import text_files
+from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.splits import ValidationSplit, shuffled
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import build, units, write_texts
@@ -65,9 +64,9 @@ def test_slices_in_order_are_the_documents(
     tmp_path_factory: pytest.TempPathFactory, corpus: list[tuple[str, str]], slice_bytes: int
 ) -> None:
     source = write(tmp_path_factory.mktemp("texts"), corpus)
-    settled = source.settled()
-    parts = list(settled.slices(slice_bytes))
-    assert [row for part in parts for row in settled.read(part)] == list(source)
+    resolved = source.resolved()
+    parts = list(resolved.slices(slice_bytes))
+    assert [row for part in parts for row in resolved.read(part)] == list(source)
     assert parts == list(source.slices(slice_bytes)), "the cut is a function of the files and the size"
     shares = [part.read for part in parts]
     assert shares == sorted(shares)
@@ -77,9 +76,9 @@ def test_slices_in_order_are_the_documents(
 @pytest.mark.parametrize("slice_bytes", [1, 3000, 1 << 20])
 def test_notes_go_together(tmp_path: Path, slice_bytes: int) -> None:
     source = RoamNotes(write_texts(tmp_path / "texts", 5))
-    settled = source.settled()
-    parts = list(settled.slices(slice_bytes))
-    assert [row for part in parts for row in settled.read(part)] == list(source)
+    resolved = source.resolved()
+    parts = list(resolved.slices(slice_bytes))
+    assert [row for part in parts for row in resolved.read(part)] == list(source)
     assert len(parts) == {1: 12, 3000: 6, 1 << 20: 1}[slice_bytes]
     assert str(parts[0]).startswith("files 0 to ")
 
@@ -128,10 +127,10 @@ def test_units_give_the_bytes_of_one_process(
     results = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(batches.__kwdefaults__, "limit", limit)
-        for name, engine in (("one", SERIAL), ("units", units(slice_bytes))):
+        for name, executor in (("one", SERIAL), ("units", units(slice_bytes))):
             try:
                 build_pretrain_cache(
-                    source, str(folder / name), tokenizer=tokenizer, shard_bytes=1 << 20, engine=engine, **chosen
+                    source, str(folder / name), tokenizer=tokenizer, shard_bytes=1 << 20, executor=executor, **chosen
                 )
                 results.append(digests(folder / name))
             except DataError as error:
@@ -152,7 +151,7 @@ def by_hand(source: TextFiles, tokenizer: Any, **chosen: Any) -> tuple[dict[str,
     dropped: Counter[str] = Counter()
 
     def documents() -> Iterator[tuple[Document, bool]]:
-        for row in judged_documents(source):
+        for row in checked_documents(source):
             if isinstance(row, Rejected):
                 dropped[row.reason] += 1
             else:
@@ -237,10 +236,10 @@ def test_a_failed_build_goes_on_with_its_units(
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError, match="not valid JSON"):
         build("pretrain", texts, out, tokenizer, units(5_000), max_bad_rows=1, progress=progress)
-    assert "finished units are kept in" in progress.notes[-1]
+    assert "finished units stay in" in progress.notes[-1]
     progress = Notes()
     build("pretrain", texts, out, tokenizer, units(5_000), progress=progress)
-    assert any("going on with" in note for note in progress.notes)
+    assert any("continues with" in note for note in progress.notes)
     assert digests(out) == whole
     assert not units_path(out).exists()
 
@@ -256,10 +255,10 @@ def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
     enough = {"max_train_tokens": 300, "max_val_tokens": 0, "val_frac": 0.0, "shuffle_buffer": None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(batches.__kwdefaults__, "limit", 200)
-        for name, engine in (("one", SERIAL), ("units", units(500))):
-            build("pretrain", source, tmp_path / name, tokenizer, engine, **enough)
+        for name, executor in (("one", SERIAL), ("units", units(500))):
+            build("pretrain", source, tmp_path / name, tokenizer, executor, **enough)
             with pytest.raises(InputError, match=r"b\.jsonl: the file is empty"):
-                build("pretrain", source, tmp_path / f"{name}-all", tokenizer, engine)
+                build("pretrain", source, tmp_path / f"{name}-all", tokenizer, executor)
     assert digests(tmp_path / "one") == digests(tmp_path / "units")
 
 
@@ -278,8 +277,8 @@ def test_large_texts_are_cut_too(tmp_path: Path, tokenizer: SentencePieceTokeniz
     text = "".join(f"line {number}: some words of a long text\n" for number in range(350_000))
     (tmp_path / "long.txt").write_text(text)
     source = TextFiles([tmp_path / "long.txt"])
-    engine = UnitEngine(LocalRunner(2), slice_bytes=1 << 20)
+    executor = UnitExecutor(LocalRunner(2), slice_bytes=1 << 20)
     assert [part.kind for part in source.slices(1 << 20)] == ["text"] * 4
-    for name, chosen in (("one", SERIAL), ("units", engine)):
+    for name, chosen in (("one", SERIAL), ("units", executor)):
         build("pretrain", source, tmp_path / name, tokenizer, chosen, shard_bytes=1 << 24)
     assert digests(tmp_path / "one") == digests(tmp_path / "units")

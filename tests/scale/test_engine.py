@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.encoders import SentinelEncoder
+from niels_gpt.builds.conversation_encoders import SentinelEncoder
+from niels_gpt.builds.units import units_path
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.kept import units_path
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
@@ -56,15 +55,15 @@ def test_units_give_the_bytes_of_a_build_without(
 
 
 def test_several_processes(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
-    for name, engine in (("one", units(10_000)), ("three", units(10_000, workers=3))):
-        build("weights", chats, tmp_path / name, tokenizer, engine)
+    for name, executor in (("one", units(10_000)), ("three", units(10_000, workers=3))):
+        build("weights", chats, tmp_path / name, tokenizer, executor)
     assert digests(tmp_path / "three") == digests(tmp_path / "one")
 
 
 def test_units_of_a_renderer(tmp_path: Path) -> None:
     """Rows that cannot be rendered, between rows that cannot be read: their order is that of the file."""
     pytest.importorskip("tokenizers")
-    from niels_gpt.renderers.opening import open_renderer
+    from niels_gpt.renderers.choice import open_renderer
     from tests.renderers.tiny_families import folder_of
 
     path = tmp_path / "chats.jsonl"
@@ -74,8 +73,8 @@ def test_units_of_a_renderer(tmp_path: Path) -> None:
     rows = [json.dumps(good), json.dumps(silent), "{", json.dumps(odd), json.dumps(good), "[", json.dumps(silent)] * 9
     path.write_text("\n".join(rows))
     renderer = open_renderer(folder_of("qwen3"), "qwen3")
-    for name, engine in (("serial", {}), ("units", {"engine": units(200)}), ("pool", {"engine": units(900, 2)})):
-        build("sft", ChatFile(path), tmp_path / name, renderer, token_dtype="uint32", **engine)
+    for name, executor in (("serial", {}), ("units", {"executor": units(200)}), ("pool", {"executor": units(900, 2)})):
+        build("sft", ChatFile(path), tmp_path / name, renderer, token_dtype="uint32", **executor)
     assert digests(tmp_path / "units") == digests(tmp_path / "serial") == digests(tmp_path / "pool")
     wheres = [json.loads(line)["where"] for line in (tmp_path / "units" / "rejected.jsonl").read_text().splitlines()]
     assert wheres == [f"{path}:{number + 1}" for number, row in enumerate(rows) if row != json.dumps(good)]
@@ -88,9 +87,9 @@ def test_bad_rows_count_over_all_units(
 ) -> None:
     """The same row stops the build, with the same words."""
     said = []
-    for name, engine in (("serial", {}), ("units", {"engine": units(6_000, workers)})):
+    for name, executor in (("serial", {}), ("units", {"executor": units(6_000, workers)})):
         with pytest.raises(DataError) as caught:
-            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=most, **engine)
+            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=most, **executor)
         said.append(str(caught.value))
     assert said[0] == said[1]
     assert not (tmp_path / "units").exists()
@@ -102,10 +101,10 @@ def test_a_raised_limit_goes_on_with_the_finished_units(
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
         build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, progress=progress)
-    assert "finished units are kept in" in progress.notes[-1]
+    assert "finished units stay in" in progress.notes[-1]
     progress = Notes()
     build("sft", chats, out, tokenizer, units(13_000), progress=progress)
-    assert any("going on with" in note for note in progress.notes)
+    assert any("continues with" in note for note in progress.notes)
     build("sft", chats, tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
     assert not units_path(out).exists()
@@ -136,7 +135,7 @@ def test_without_a_known_source_nothing_is_resumed(
         build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, source_config=None)
     build("sft", chats, out, tokenizer, units(13_000), source_config=None, progress=progress)
     assert any("its rows are not known" in note for note in progress.notes)
-    assert not any("going on" in note for note in progress.notes)
+    assert not any("continues" in note for note in progress.notes)
 
 
 @pytest.mark.parametrize("harm", ["flipped", "short", "missing", "manifest"])
@@ -183,7 +182,7 @@ class Deadly:
     def slices(self, slice_bytes: int) -> Any:
         return self.file.slices(slice_bytes)
 
-    def settled(self) -> Deadly:
+    def resolved(self) -> Deadly:
         return self
 
     def read(self, part: Slice) -> Any:
@@ -202,7 +201,7 @@ def build_deadly(source: Deadly, out: Path, tokenizer: Any) -> None:
         tokenizer=tokenizer,
         val_frac=0.1,
         seed=1,
-        engine=UnitEngine(LocalRunner(2), slice_bytes=10_000),
+        executor=UnitExecutor(LocalRunner(2), slice_bytes=10_000),
         source_name=source.file.name,
         source_config=source.file.config(),
         max_bad_rows=1_000,
@@ -233,7 +232,7 @@ def test_what_cannot_be_cut_or_sent_is_refused(
     from niels_gpt.episodes import build_episodes
 
     with pytest.raises(UsageError, match="generator cannot be cut into units; pass the source itself"):
-        build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, engine=units(100))
+        build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, executor=units(100))
 
     class Private(SentinelEncoder):
         refusal: Exception
@@ -244,7 +243,7 @@ def test_what_cannot_be_cut_or_sent_is_refused(
     for error in (TypeError("not for others"), ValueError("pointers")):  # as ctypes; libraries have errors of their own
         Private.refusal = error
         with pytest.raises(UsageError, match="cannot be sent to other processes"):
-            build_episodes(chats, tmp_path / "out", encoder=Private(tokenizer), engine=units(100, 2))
+            build_episodes(chats, tmp_path / "out", encoder=Private(tokenizer), executor=units(100, 2))
     with pytest.raises(UsageError, match="workers is 0"):
         LocalRunner(0)
     assert list(tmp_path.iterdir()) == []

@@ -11,15 +11,15 @@ import fsspec
 import pytest
 
 from niels_gpt.errors import CacheError, StorageError
-from niels_gpt.files import json_bytes
-from niels_gpt.inputs import Document
-from niels_gpt.manifests import sealed
-from niels_gpt.remote import RemoteFile
 from niels_gpt.scale import fetch
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.inputs import Document
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.storage.files import json_bytes
+from niels_gpt.storage.manifests import with_manifest_hash
+from niels_gpt.storage.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import build, write_chats
@@ -40,7 +40,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePiece
 def offered(folder: Path, files: dict[str, Any]) -> str:
     """The URL of a directory whose manifest lists these files."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "episodes.json").write_bytes(json_bytes(sealed({"files": files})))
+    (folder / "episodes.json").write_bytes(json_bytes(with_manifest_hash({"files": files})))
     return f"file://{folder}"
 
 
@@ -59,7 +59,7 @@ def test_no_more_is_written_than_is_declared(tmp_path: Path, monkeypatch: pytest
     url = offered(tmp_path / "far", {"big.bin": {"bytes": 5, "sha256": "0" * 64, "crc32_blocks": "0" * 8}})
     with (tmp_path / "far/big.bin").open("wb") as file:
         file.truncate(64 * MIB)
-    with pytest.raises(StorageError, match="more than the 5 bytes that its manifest says"):
+    with pytest.raises(StorageError, match="more than the 5 bytes of its manifest"):
         ReadCache(tmp_path / "cache").open(url)
     assert sum(written) <= 5
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.stat().st_size > MIB]

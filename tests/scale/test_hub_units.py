@@ -61,10 +61,10 @@ FILES = {
 BUILD = """
 import sys
 from pathlib import Path
-from niels_gpt.portions import SERIAL
+from niels_gpt.builds.tasks import SERIAL
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.dolly import Dolly
-from niels_gpt.sources.gutenberg import Gutenberg
+from niels_gpt.sources.hub_corpora import Dolly
+from niels_gpt.sources.hub_corpora import Gutenberg
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.builds import build, units

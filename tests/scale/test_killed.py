@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.scale.kept import units_path
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.builds.units import units_path
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.scale.builds import build, source_of, write_chats, write_texts
@@ -30,7 +30,7 @@ SLICE_BYTES = 12_000
 SCRIPT = """
 import json, os, sys
 from pathlib import Path
-from niels_gpt.scale import units as unit_files
+from niels_gpt.builds import units as unit_files
 from niels_gpt.tokenizer import load_tokenizer
 from tests.killing import count_and_kill
 from tests.scale.builds import build, source_of, units
@@ -148,7 +148,7 @@ def test_killed_at_each_step_of_the_end(killer: Killer, tmp_path: Path, file: Pa
 POOL = """
 import sys
 from pathlib import Path
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.builds import build, units
 

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import DataError, StorageError
-from niels_gpt.remote import file_system
-from niels_gpt.scale import parts
+from niels_gpt.scale import uploads as parts
 from niels_gpt.scale.fetch import ReadCache
-from niels_gpt.scale.parts import agrees
 from niels_gpt.scale.publish import publish
-from niels_gpt.scale.uploads import MAX_PARTS, part_size
+from niels_gpt.scale.uploads import MAX_PARTS, agrees, part_size
+from niels_gpt.storage.remote import file_system
 from tests.conftest import REPOSITORY
 from tests.scale.stores import BUCKET
 from tests.scale.test_engine import Notes
@@ -111,7 +110,7 @@ def test_a_killed_upload_sends_only_the_rest(
     assert calls.parts == list(range(after + 1, 5))
     assert done.resumed_bytes == after * PART
     assert done.uploaded_bytes + done.resumed_bytes == sum(path.stat().st_size for path in large.rglob("*.*"))
-    assert any(f"going on; {after * PART:,} bytes in {after} parts arrived before" in note for note in progress.notes)
+    assert any(f"continues; {after * PART:,} bytes in {after} parts arrived before" in note for note in progress.notes)
     check(place, large, tmp_path)
 
 
@@ -123,7 +122,7 @@ def test_a_network_that_breaks_off(
     begin(place, [(large / "train" / "tokens.bin").read_bytes()[:PART]])
     for _ in range(2):
         listen(fails, nth)
-        with pytest.raises(StorageError, match=r"writing failed: .*Connection reset.*it goes on with what is missing"):
+        with pytest.raises(StorageError, match=r"writing failed: .*Connection reset.*continues with what is missing"):
             publish(large, place, part_bytes=PART)
         assert len(open_uploads(place)) == 1
     made = listen()
@@ -227,7 +226,7 @@ def test_a_damaged_file_throws_its_upload_away(place: str, tmp_path: Path, large
     data = bytearray((copy / "train" / "tokens.bin").read_bytes())
     data[-1] ^= 1
     (copy / "train" / "tokens.bin").write_bytes(data)
-    with pytest.raises(DataError, match=r"tokens.bin: not what was written"):
+    with pytest.raises(DataError, match=r"tokens.bin: differs from what was written"):
         publish(copy, place, part_bytes=PART)
     assert open_uploads(place) == []
     fs, root = file_system(place)

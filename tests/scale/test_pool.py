@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import EngineError, UsageError
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.scale.pool import Pool
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.scale.process_pool import Pool
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
@@ -47,8 +46,8 @@ def starts(chats: ChatFile) -> list[int]:
 
 
 def pool_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
-    engine = UnitEngine(LocalRunner(**options), slice_bytes=SLICE_BYTES)
-    build("weights", source, out, tokenizer, engine, source_name=chats.name, source_config=chats.config())
+    executor = UnitExecutor(LocalRunner(**options), slice_bytes=SLICE_BYTES)
+    build("weights", source, out, tokenizer, executor, source_name=chats.name, source_config=chats.config())
     return digests(out)
 
 
@@ -133,7 +132,7 @@ class Broken:
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         return self.file.slices(slice_bytes)
 
-    def settled(self) -> Broken:
+    def resolved(self) -> Broken:
         return self
 
     def read(self, part: Slice) -> Any:
@@ -157,18 +156,18 @@ def test_a_fault_in_a_source_arrives_with_its_trace(
 LEFT_OPEN = """
 import sys
 from pathlib import Path
-from niels_gpt.encoders import encoder_of
-from niels_gpt.portions import EpisodeWork
-from niels_gpt.scale.local import LocalRunner
-from niels_gpt.scale.units import Task
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.scale.executor import LocalRunner
+from niels_gpt.builds.units import UnitTask
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
 
 if __name__ == "__main__":
-    chats, folder = ChatFile(sys.argv[1]).settled(), Path(sys.argv[2])
-    work = EpisodeWork(encoder_of(load_tokenizer(sys.argv[3])), "float32")
-    tasks = (Task(number, part, folder, 1000) for number, part in enumerate(chats.slices(12_000)))
-    running = LocalRunner(2).run(work, chats, tasks)
+    chats, folder = ChatFile(sys.argv[1]).resolved(), Path(sys.argv[2])
+    task = EpisodeTask(as_encoder(load_tokenizer(sys.argv[3])), "float32")
+    unit_tasks = (UnitTask(number, part, folder, 1000) for number, part in enumerate(chats.slices(12_000)))
+    running = LocalRunner(2).run(task, chats, unit_tasks)
     print("unit", next(running).number)
 """
 
@@ -188,7 +187,7 @@ def test_a_program_that_does_not_close_its_runner_ends(tmp_path: Path, chats: Ch
 STOPPED = """
 import sys
 from pathlib import Path
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.faulty import Watched
 from tests.scale.test_pool import pool_build

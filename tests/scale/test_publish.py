@@ -18,11 +18,12 @@ from niels_gpt.cache.meta import open_meta
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
-from niels_gpt.remote import file_system
-from niels_gpt.scale import fetch, locks, uploads
+from niels_gpt.scale import fetch, uploads
+from niels_gpt.scale import publish as locks
 from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.scale.publish import publish
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.storage.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY, run_cli
 from tests.scale.builds import build, write_chats
@@ -113,7 +114,7 @@ def test_killed_while_it_uploads(place: str, tmp_path: Path, large: Path, after:
     arguments = [sys.executable, "-c", DYING, str(large), place, str(after)]
     died = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert died.returncode == -9, died.stderr
-    with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json there"):
+    with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json exists"):
         ReadCache(tmp_path / "cache").open(place)
     progress = Notes()
     done = publish(large, place, progress=progress)  # the dead process's lock is no obstacle
@@ -127,7 +128,7 @@ def test_killed_while_it_uploads(place: str, tmp_path: Path, large: Path, after:
     [
         (errno.ENOSPC, "free some space or choose another place"),
         (errno.EACCES, "check the credentials and what they allow"),
-        (errno.ECONNRESET, "it goes on with what is missing"),
+        (errno.ECONNRESET, "it continues with what is missing"),
     ],
 )
 def test_a_store_that_refuses(faulty: Any, datasets: dict[str, Path], error: int, said: str) -> None:
@@ -176,7 +177,7 @@ def test_a_damaged_dataset_is_not_published(faulty: Any, tmp_path: Path, dataset
     copy = shutil.copytree(datasets["sft"], tmp_path / "copy")
     tokens = copy / "train_tokens.bin"
     tokens.write_bytes(b"\xff" + tokens.read_bytes()[1:])
-    with pytest.raises(DataError, match=r"train_tokens.bin: not what was written"):
+    with pytest.raises(DataError, match=r"train_tokens.bin: differs from what was written"):
         publish(copy, "faulty://x")
     with pytest.raises(CacheError, match=r"neither meta.json nor episodes.json; expected a finished"):
         publish(tmp_path, "faulty://x")
@@ -196,7 +197,7 @@ def test_another_publisher_at_work_is_respected_until_it_is_dead(place: str, dat
     mark = {"pid": other.pid, "started": locks._started(other.pid), "since": "2099-01-01T00:00:00+00:00"}
     lock_of(place, **mark)
     try:
-        with pytest.raises(OutputExists, match=rf"process {other.pid} on .* is publishing here since 2099"):
+        with pytest.raises(OutputExists, match=rf"process {other.pid} on .* has been publishing here since 2099"):
             publish(datasets["sft"], place)
     finally:
         other.kill()
@@ -281,7 +282,7 @@ def test_the_read_cache_evicts_what_was_not_used_for_longest(tmp_path: Path, dat
     held.close()
     assert any("evicted" in note for note in progress.notes)
     assert digests(cache.open(urls[1])) == digests(datasets["sft"])
-    with pytest.raises(UsageError, match=r"the cache .* room for 1,000; allow more"):
+    with pytest.raises(UsageError, match=r"more than the 1,000 of the cache .*; allow more"):
         ReadCache(tmp_path / "small", max_bytes=1_000).open(urls[0])
 
 
@@ -386,7 +387,7 @@ def test_a_manifest_that_reaches_outside_is_not_fetched(
     manifest = json.loads(FaultyStore().cat_file("/x/episodes.json"))
     manifest["files"][name] = manifest["files"]["val/tokens.bin"]
     FaultyStore().pipe_file("/x/episodes.json", json.dumps(manifest).encode())
-    with pytest.raises(CacheError, match="which is no file of this directory; do not trust this dataset"):
+    with pytest.raises(CacheError, match="which is not a file of this directory; do not trust this dataset"):
         ReadCache(tmp_path / "cache").open("faulty://x")
     assert not (tmp_path / "outside").exists()
 
@@ -398,14 +399,14 @@ def test_what_is_no_dataset_is_not_fetched(faulty: Any, tmp_path: Path) -> None:
         with pytest.raises(CacheError, match=said):
             ReadCache(tmp_path / "cache").open("faulty://x")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(CacheError, match="this is no finished dataset"):
+    with pytest.raises(CacheError, match="this is not a finished dataset"):
         ReadCache(tmp_path / "cache").open(str(tmp_path / "file"))
 
 
 def test_what_was_damaged_at_its_place_is_not_opened(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     publish(datasets["sft"], "faulty://x")
     FaultyStore().pipe_file("/x/train_tokens.bin", b"\0" * FaultyStore.store["/x/train_tokens.bin"].size)
-    with pytest.raises(StorageError, match=r"train_tokens.bin: not what its manifest says"):
+    with pytest.raises(StorageError, match=r"train_tokens.bin: differs from its manifest"):
         ReadCache(tmp_path / "cache").open("faulty://x")
 
 
@@ -469,15 +470,15 @@ def test_the_command_line(tmp_path: Path, datasets: dict[str, Path]) -> None:
 @pytest.mark.parametrize("url", ["", "/", "s3://", "file://"])
 def test_a_url_without_a_place_is_refused(url: str) -> None:
     """The root of a store is none: `publish X ""` wrote into the current directory once."""
-    with pytest.raises(UsageError, match="names no place"):
+    with pytest.raises(UsageError, match="has no path"):
         file_system(url)
 
 
 def test_a_bucket_that_is_not_there(s3: str, tmp_path: Path, datasets: dict[str, Path]) -> None:
     del s3
-    with pytest.raises(StorageError, match=r"^nobucket/x.*: locking failed: .*a bucket must have been created before"):
+    with pytest.raises(StorageError, match=r"^nobucket/x.*: locking failed: .*the bucket must exist"):
         publish(datasets["sft"], "s3://nobucket/x")
-    with pytest.raises(CacheError, match=r"this is no finished dataset"):
+    with pytest.raises(CacheError, match=r"this is not a finished dataset"):
         ReadCache(tmp_path / "cache").open("s3://nobucket/x")
 
 

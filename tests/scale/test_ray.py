@@ -18,10 +18,10 @@ import pytest
 
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import DataError, EngineError, MissingExtra, UsageError
-from niels_gpt.scale import rays
-from niels_gpt.scale.engine import UnitEngine
-from niels_gpt.scale.rays import RayRunner
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.scale import ray_executor as rays
+from niels_gpt.scale.executor import UnitExecutor
+from niels_gpt.scale.ray_executor import RayRunner
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
@@ -61,7 +61,7 @@ def ray_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options
         source_name=chats.name,
         source_config=chats.config(),
         max_bad_rows=1_000_000,
-        engine=UnitEngine(RayRunner(**options), slice_bytes=SLICE_BYTES),
+        executor=UnitExecutor(RayRunner(**options), slice_bytes=SLICE_BYTES),
     )
     return digests(out)
 
@@ -91,7 +91,7 @@ def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentenceP
     cut = [part.start for part in texts.slices(SLICE_BYTES) if part.kind == "lines"][2]
     watched = Watched(texts, tmp_path / "marks", fault="kill", at=(cut,))
     known = {"source_name": texts.name, "source_config": texts.config()}
-    build("pretrain", watched, tmp_path / "ray", tokenizer, UnitEngine(RayRunner(), slice_bytes=SLICE_BYTES), **known)
+    build("pretrain", watched, tmp_path / "ray", tokenizer, UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES), **known)
     assert digests(tmp_path / "ray") == digests(tmp_path / "one")
     assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) == 2, "read again"
 
@@ -195,9 +195,9 @@ def test_bad_rows_stop_a_ray_build_with_the_same_words(
     cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
 ) -> None:
     said = []
-    for name, engine in (("serial", {}), ("ray", {"engine": UnitEngine(RayRunner(), slice_bytes=SLICE_BYTES)})):
+    for name, executor in (("serial", {}), ("ray", {"executor": UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES)})):
         with pytest.raises(DataError) as caught:
-            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=3, **engine)
+            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=3, **executor)
         said.append(str(caught.value))
     assert said[0] == said[1]
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.records import read_records
-from niels_gpt.sources.slices import Slice, read_slice, slices
+from niels_gpt.sources.slices import Slice, read_slice, slice_file
 
 
 def in_slices(path: Path, slice_bytes: int) -> list[Any]:
-    return [row for part in slices(path, slice_bytes) for row in read_slice(path, part)]
+    return [row for part in slice_file(path, slice_bytes) for row in read_slice(path, part)]
 
 
 lines = st.lists(
@@ -48,7 +48,7 @@ def test_lines(
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("niels_gpt.sources.slices._CHUNK_BYTES", chunk)
-        parts = list(slices(path, slice_bytes))
+        parts = list(slice_file(path, slice_bytes))
         assert in_slices(path, slice_bytes) == list(read_records(path))
     assert parts[0].start == 0
     assert parts[-1].stop == path.stat().st_size
@@ -60,7 +60,7 @@ def test_lines(
 def test_the_cut_of_the_drawing(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a":1}\n{"b":2}\n{"c":3}\n{"d":4}\n')
-    assert list(slices(path, 10)) == [Slice("lines", 0, 16, 0, 0.5), Slice("lines", 16, 32, 2, 1.0)]
+    assert list(slice_file(path, 10)) == [Slice("lines", 0, 16, 0, 0.5), Slice("lines", 16, 32, 2, 1.0)]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 700, 1 << 20])
@@ -71,10 +71,10 @@ def test_parquet_is_cut_between_row_groups(tmp_path: Path, slice_bytes: int) -> 
     path = tmp_path / "rows.parquet"
     rows = [{"prompt": f"p{number}", "completion": f"c{number}"} for number in range(100)]
     parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=7)
-    parts = list(slices(path, slice_bytes))
+    parts = list(slice_file(path, slice_bytes))
     assert len(parts) == {1: 15, 1 << 20: 1}.get(slice_bytes, len(parts))
     assert in_slices(path, slice_bytes) == list(read_records(path))
-    source = ChatFile(path).settled()
+    source = ChatFile(path).resolved()
     assert [row for part in source.slices(slice_bytes) for row in source.read(part)] == list(source)
 
 
@@ -84,7 +84,7 @@ def test_what_can_only_be_read_from_its_beginning_stays_whole(tmp_path: Path) ->
     packed.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     array.write_text(json.dumps(rows))
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [len(list(slices(path, 10))) for path in (packed, array, lines)] == [1, 1, 45]
+    assert [len(list(slice_file(path, 10))) for path in (packed, array, lines)] == [1, 1, 45]
     for path in (packed, array, lines):
         assert in_slices(path, 10) == list(read_records(path))
 
@@ -92,6 +92,6 @@ def test_what_can_only_be_read_from_its_beginning_stays_whole(tmp_path: Path) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for name in ("no.jsonl", "no.json", "no.parquet", "no.jsonl.gz"):
         with pytest.raises(InputError, match=rf"{name}: no such file"):
-            list(slices(tmp_path / name, 10))
+            list(slice_file(tmp_path / name, 10))
         with pytest.raises(InputError, match=rf"{name}: no such file"):
             list(ChatFile(tmp_path / name, "messages").slices(10))

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.documents import DocumentWork
-from niels_gpt.encoders import SentinelEncoder
+from niels_gpt.builds.conversation_encoders import SentinelEncoder
+from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.documents import DocumentTask
+from niels_gpt.builds.tasks import Chunk
+from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit, prepare, units_path
 from niels_gpt.errors import OutputExists
-from niels_gpt.inputs import Document, Rejected
-from niels_gpt.portions import EpisodeWork, Portion
 from niels_gpt.progress import SILENT
-from niels_gpt.scale.finished import Unit
-from niels_gpt.scale.kept import prepare, units_path
-from niels_gpt.scale.units import ATTEMPTS, Task, build_unit, forget
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.slices import Slice
-from niels_gpt.staging import StagedDirectory
+from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats
@@ -39,7 +38,7 @@ class Stalling:
     def slices(self, slice_bytes: int) -> Any:
         return self.file.slices(slice_bytes)
 
-    def settled(self) -> Stalling:
+    def resolved(self) -> Stalling:
         return self
 
     def read(self, part: Slice) -> Iterator[Any]:
@@ -55,29 +54,29 @@ def chats(tmp_path: Path) -> ChatFile:
     return ChatFile(write_chats(tmp_path / "chats.jsonl", 30))
 
 
-def task_of(chats: ChatFile, folder: Path) -> Task:
+def task_of(chats: ChatFile, folder: Path) -> UnitTask:
     (part,) = chats.slices(1 << 20)
     (folder / ATTEMPTS).mkdir(parents=True)
-    return Task(0, part, folder, most_bad_rows=100)
+    return UnitTask(0, part, folder, max_bad_rows=100)
 
 
 def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) -> None:
     """A worker that was thought to hang goes on after another has finished its unit: it withdraws."""
-    task = task_of(chats, tmp_path / "kept")
+    unit_task = task_of(chats, tmp_path / "kept")
     stalling = Stalling(chats)
-    hung = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
-    work = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
-    thread = threading.Thread(target=build_unit, args=(hung, stalling, task))
+    hung = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
+    task = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
+    thread = threading.Thread(target=build_unit, args=(hung, stalling, unit_task))
     thread.start()
     assert stalling.reached.wait(30)
-    assert len(list(task.attempts_path.iterdir())) == 1
-    build_unit(work, chats, task.again())
-    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in task.path.iterdir()}
+    assert len(list(unit_task.attempts_path.iterdir())) == 1
+    build_unit(task, chats, unit_task.again())
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()}
     stalling.go_on.set()
     thread.join()
-    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in task.path.iterdir()} == before
+    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()} == before
     assert [list(path.iterdir()) for path in (tmp_path / "kept" / ATTEMPTS).iterdir()] == [[], []]
-    assert Unit(task.path).rows == 30
+    assert Unit(unit_task.path).rows == 30
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Grouped:
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         yield Slice("whole", 0, 0, 0, 1.0)
 
-    def settled(self) -> Grouped:
+    def resolved(self) -> Grouped:
         return self
 
     def read(self, part: Slice) -> Iterator[Any]:
@@ -104,25 +103,25 @@ def test_what_a_unit_holds_comes_back_in_its_order(tmp_path: Path) -> None:
     groups = (None, None, "a", "a", None, "b")
     (tmp_path / "kept" / ATTEMPTS).mkdir(parents=True)
     (part,) = Grouped(groups).slices(1)
-    task = Task(0, part, tmp_path / "kept", most_bad_rows=1)
-    build_unit(DocumentWork(FakeTokenizer(100_000), separate=True), Grouped(groups), task)
-    first, bad, second = Unit(task.path).contents()
-    assert isinstance(first, Portion)
-    assert isinstance(second, Portion)
+    unit_task = UnitTask(0, part, tmp_path / "kept", max_bad_rows=1)
+    build_unit(DocumentTask(FakeTokenizer(100_000), separate=True), Grouped(groups), unit_task)
+    first, bad, second = Unit(unit_task.path).contents()
+    assert isinstance(first, Chunk)
+    assert isinstance(second, Chunk)
     assert bad == Rejected("row 2b", "no_text", "row 2b: no text")
     assert [*first.groups, *second.groups] == list(groups)
     assert [first.lengths.tolist(), second.lengths.tolist()] == [[3] * 3] * 2
-    assert [facts["characters"] for facts in (*first.facts, *second.facts)] == [6] * 6
+    assert [row["characters"] for row in (*first.metadata, *second.metadata)] == [6] * 6
     assert len(first.weights) == len(second.weights) == 0
 
 
 def test_a_finished_unit_is_not_built_again(tmp_path: Path, chats: ChatFile) -> None:
-    task = task_of(chats, tmp_path / "kept")
-    work = EpisodeWork(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
-    build_unit(work, chats, task)
-    inode = (task.path / "ids.bin").stat().st_ino
-    build_unit(work, Stalling(chats), task)  # would wait if it read
-    assert (task.path / "ids.bin").stat().st_ino == inode
+    unit_task = task_of(chats, tmp_path / "kept")
+    task = EpisodeTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
+    build_unit(task, chats, unit_task)
+    inode = (unit_task.path / "ids.bin").stat().st_ino
+    build_unit(task, Stalling(chats), unit_task)  # would wait if it read
+    assert (unit_task.path / "ids.bin").stat().st_ino == inode
 
 
 def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
@@ -131,10 +130,10 @@ def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: Sentence
     unit = units_path(out) / "recipe" / "unit_0000000"
     unit.mkdir(parents=True)
     with StagedDirectory(out, manifest="meta.json"):
-        engine = units(10_000)
-        build("sft", chats, tmp_path / "before", tokenizer, engine)  # the same engine has built something else
+        executor = units(10_000)
+        build("sft", chats, tmp_path / "before", tokenizer, executor)  # the same engine has built something else
         with pytest.raises(OutputExists, match="another process is building here right now"):
-            build("sft", chats, out, tokenizer, engine)
+            build("sft", chats, out, tokenizer, executor)
         assert unit.is_dir()
 
 
@@ -142,7 +141,7 @@ def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> No
     """The name is no pattern: what was set aside to be deleted stayed for ever."""
     units = units_path(tmp_path / "chats[v2]")
     (units / "unit").mkdir(parents=True)
-    forget(units)
+    rename_and_delete(units)
     assert list(tmp_path.iterdir()) == []
 
 

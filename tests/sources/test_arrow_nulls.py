@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.inputs import Record
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_file import ChatFile, conversation_of, from_dataset
+from niels_gpt.sources.chat_files import ChatFile, from_dataset, record_to_conversation
+from niels_gpt.sources.inputs import Record
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -189,7 +189,7 @@ def test_odd_shapes_are_left_to_those_who_read_them() -> None:
         {"messages": calls("f", {"a": None}), "tools": [tool("f", a={"anyOf": "x", "$ref": 5, "type": 3})]},
     ):
         without_arrow_nulls(row)
-        conversation_of(Record("here", row, arrow=True), "messages")
+        record_to_conversation(Record("here", row, arrow=True), "messages")
 
 
 def test_schemas_that_refer_to_themselves_end() -> None:

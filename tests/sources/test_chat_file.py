@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import DataError, InputError, UsageError
-from niels_gpt.inputs import Rejected
 from niels_gpt.messages import Conversation
 from niels_gpt.sources import records
-from niels_gpt.sources.chat_file import ChatFile
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.rejections import Rejections
 
@@ -89,7 +89,7 @@ def test_every_dialect_becomes_messages(
     tmp_path: Path, dialect: str, row: dict[str, Any], expected: list[dict[str, Any]]
 ) -> None:
     file = write(tmp_path / "chats.jsonl", row)
-    assert ChatFile(file).found_dialect() == dialect
+    assert ChatFile(file).detected_dialect() == dialect
     assert conversations(file) == conversations(file, dialect) == [expected]
 
 
@@ -233,7 +233,7 @@ def test_rows_are_counted_from_0_and_errors_say_so(tmp_path: Path, name: str) ->
     assert row.where == f"{tmp_path / name} row 1"
     assert row.detail == f"{row.where}: {row.why}"
     with pytest.raises(DataError, match=r"Rows are counted from 0\. To leave"):
-        Rejections(tmp_path, 0).take([row])
+        Rejections(tmp_path, 0).record([row])
 
 
 def test_lines_are_counted_from_1(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_lines_are_counted_from_1(tmp_path: Path) -> None:
     assert isinstance(row, Rejected)
     assert row.where == f"{tmp_path / 'a.jsonl'}:2"
     with pytest.raises(DataError) as found:
-        Rejections(tmp_path, 0).take([row])
+        Rejections(tmp_path, 0).record([row])
     assert "Rows are counted" not in str(found.value)
 
 

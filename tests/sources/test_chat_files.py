@@ -11,10 +11,9 @@ import pytest
 from niels_gpt.episodes import build_episodes
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import DataError, InputError, UsageError
-from niels_gpt.inputs import Rejected
-from niels_gpt.remote import RemoteFile
-from niels_gpt.sources.chat_file import ChatFile
-from niels_gpt.sources.chat_files import ChatFiles, chat_files, read_as
+from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files, describe_dialects
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.storage.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import KINDS, build, units, write_chats
@@ -72,9 +71,9 @@ def test_slices_in_order_are_the_files_and_small_files_go_together(
 ) -> None:
     """The second and the third file have a few hundred bytes each, the first many more."""
     source = named(folder, "b.jsonl", "a.jsonl", "c.json")
-    settled = source.settled()
-    parts = list(settled.slices(slice_bytes))
-    assert [row for part in parts for row in settled.read(part)] == list(source)
+    resolved = source.resolved()
+    parts = list(resolved.slices(slice_bytes))
+    assert [row for part in parts for row in resolved.read(part)] == list(source)
     assert {(part.kind, Path(part.path).name) for part in parts} == kinds
     assert (len(parts) == 1) == (slice_bytes == 1 << 30)
     shares = [part.read for part in parts]
@@ -103,7 +102,7 @@ def test_a_bad_row_stops_the_build_in_the_words_of_its_file(
     folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer
 ) -> None:
     source = named(folder, "c.json", "a.jsonl")
-    for name, engine in (("one", {}), ("units", {"engine": units(100)})):
+    for name, engine in (("one", {}), ("units", {"executor": units(100)})):
         with pytest.raises(DataError, match=rf"{folder}/a\.jsonl:2: not valid JSON"):
             build("sft", source, tmp_path / name, tokenizer, max_bad_rows=0, **engine)
 
@@ -119,7 +118,9 @@ def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: 
     assert [one["name"] for one in inputs] == ["b.jsonl", "a.jsonl", "c.json"]
     assert [one["dialect"] for one in inputs] == ["messages", "sharegpt", "prompt_completion"]
     assert all(len(one["sha256"]) == 64 for one in inputs)
-    assert read_as(source, source.config()).startswith("3 files: 1 as messages, 1 as sharegpt, 1 as prompt_completion")
+    assert describe_dialects(source, source.config()).startswith(
+        "3 files: 1 as messages, 1 as sharegpt, 1 as prompt_completion"
+    )
 
 
 def test_one_file_is_what_it_was(folder: Path) -> None:
@@ -147,7 +148,7 @@ def test_patterns_and_urls(folder: Path) -> None:
         chat_files([folder / "absent.jsonl", folder / "a.jsonl"]).config()
     with pytest.raises(InputError, match="this is a directory; expected a file"):
         chat_files([folder, folder / "a.jsonl"]).config()
-    with pytest.raises(UsageError, match=r"a\.jsonl: given 2 times"):
+    with pytest.raises(UsageError, match=r"a\.jsonl: named 2 times"):
         ChatFiles((ChatFile(folder / "a.jsonl"),) * 2)
 
 

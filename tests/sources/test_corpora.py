@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.inputs import Document, Rejected
 from niels_gpt.messages import Conversation
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources import text_files
-from niels_gpt.sources.dolly import conversation
 from niels_gpt.sources.hub import text_of
+from niels_gpt.sources.hub_corpora import Dolly, articles
+from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.oasst1 import threads
 from niels_gpt.sources.roam import RoamNotes, clean
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.sources.wikitext import articles
 
 # --- texts -----------------------------------------------------------------------------------------------------
 
@@ -123,13 +122,13 @@ def test_the_sample_notes_are_44_documents() -> None:
 
 def test_dolly_rows() -> None:
     row = {"instruction": "Who?", "context": "", "response": "Me.", "category": "open_qa"}
-    plain = conversation(row, "r")
+    plain = Dolly().row(row, "r")
     assert isinstance(plain, Conversation)
     assert [(m["role"], m["content"]) for m in plain.messages] == [("user", "Who?"), ("assistant", "Me.")]
     assert plain.metadata == {"category": "open_qa"}
-    with_context = conversation({**row, "context": "Ann came."}, "r")
+    with_context = Dolly().row({**row, "context": "Ann came."}, "r")
     assert with_context.messages[0]["content"] == "Who?\n\ncontext:\nAnn came."
-    bad = conversation({"instruction": "x"}, "repo row 3")
+    bad = Dolly().row({"instruction": "x"}, "repo row 3")
     assert bad.reason == "missing_field"
     assert "no text under 'response'" in bad.detail
 

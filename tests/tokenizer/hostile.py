@@ -20,7 +20,7 @@ from typing import Any
 
 from niels_gpt.errors import NielsError
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.training import train_tokenizer
 from tests.memory import peak
 from tests.tokenizer import tiny

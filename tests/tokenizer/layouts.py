@@ -1,4 +1,4 @@
-"""Random layouts and ids for the tests of `niels_gpt/tokenizer/layout.py` and of the kernel, with slow references.
+"""Random layouts and ids for the tests of `niels_gpt/tokenizer/fast_path.py` and of the kernel, with slow references.
 
 The vocabulary stands for lengths alone, which is all that `attribute` looks at. Id 0 stands for no text, ids 1 to 9
 for as many bytes, the last three for the control tokens `<e>`, `<f>` and `<long>`.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.tokenizer.layout import Attribution, Layout
+from niels_gpt.tokenizer.fast_path import Attribution, BatchLayout
 from niels_gpt.tokenizer.pieces import NO_IDS, SCAFFOLD, Ids, edges_of
 
 CONTROLS = {"<e>": 10, "<f>": 11, "<long>": 12}
@@ -36,7 +36,7 @@ TEXTS = (
 )
 
 
-class Frames(dict[str, bytes]):
+class ScaffoldControls(dict[str, bytes]):
     """Where a text spells control tokens, found character by character."""
 
     def __missing__(self, text: str) -> bytes:
@@ -65,7 +65,7 @@ def random_pieces(rng: random.Random) -> tuple[list[list[str]], list[list[int]]]
     return texts, facts
 
 
-def right_ids(laid: Layout, rng: random.Random) -> Ids:
+def right_ids(laid: BatchLayout, rng: random.Random) -> Ids:
     """Ids that account for every byte: the expected control tokens, and others up to each of them and each end."""
     borders = set(laid.edges[edges_of(laid.pieces)].tolist())
     controls = dict(zip(laid.control_at.tolist(), laid.control_ids.tolist(), strict=True))
@@ -101,7 +101,7 @@ def damaged_ids(ids: Ids, rng: random.Random) -> Ids:
     return np.array(made, np.int32) if made else NO_IDS
 
 
-def damaged_controls(laid: Layout, rng: random.Random) -> Layout:
+def damaged_controls(laid: BatchLayout, rng: random.Random) -> BatchLayout:
     """Other control tokens are expected, at ascending bytes of the data."""
     total = int(laid.edges[-1])
     expected = dict(zip(laid.control_at.tolist(), laid.control_ids.tolist(), strict=True))
@@ -115,7 +115,7 @@ def damaged_controls(laid: Layout, rng: random.Random) -> Layout:
     )
 
 
-def arguments(ids: Ids, laid: Layout) -> list[Any]:
+def arguments(ids: Ids, laid: BatchLayout) -> list[Any]:
     """What the kernel's `attribute` takes."""
     return [ids, LENGTHS, laid.edges, laid.pieces, laid.control_at, laid.control_ids]
 
@@ -124,7 +124,7 @@ def arguments(ids: Ids, laid: Layout) -> list[Any]:
 
 
 def layout_slowly(texts: Sequence[Sequence[str]], facts: Sequence[Sequence[int]]) -> dict[str, list[Any]]:
-    """Every field of a layout but `kinds`, with one loop and no cleverness."""
+    """Every field of a layout but `nfc_classes`, with one loop and no cleverness."""
     data, edges, bits, controls = b"", [0], [], []
     for own, held in zip(texts, facts, strict=True):
         for text, fact in zip(own, held, strict=True):
@@ -146,7 +146,7 @@ def layout_slowly(texts: Sequence[Sequence[str]], facts: Sequence[Sequence[int]]
     }
 
 
-def attribute_slowly(ids: Ids, laid: Layout) -> Attribution:
+def attribute_slowly(ids: Ids, laid: BatchLayout) -> Attribution:
     """By the definition in `Attribution`, with every byte looked at by itself."""
     edges, total = laid.edges.tolist(), int(laid.edges[-1])
     starts, byte = [], 0

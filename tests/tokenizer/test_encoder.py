@@ -19,11 +19,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import load_hf
 from niels_gpt.tokenizer.pieces import Encoded
-from tests.assets import FOLDERS, needs_assets
+from tests.assets import DISTINCT, needs_assets
 from tests.memory import shared
 from tests.tokenizer import tiny
 from tests.tokenizer.tiny import CONTROLS, END, START, THINK
@@ -75,8 +75,8 @@ hostile = st.lists(
 
 
 @shared
-def encoder(kind: str, engine: str = "auto") -> Encoder:
-    return Encoder.load(tiny.cached(*KINDS[kind]), engine=engine)
+def encoder(kind: str, engine: str = "auto") -> TokenizerAdapter:
+    return TokenizerAdapter.load(tiny.cached(*KINDS[kind]), engine=engine)
 
 
 def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
@@ -170,7 +170,7 @@ def test_an_added_token_in_letters_of_the_byte_alphabet() -> None:
     """`tokenizers` decodes its letters as bytes; its own bytes are those of its spelling."""
     official = tiny.byte_level()
     official.add_tokens(["Ġé", "naïve 中"])
-    made = Encoder.load(official)
+    made = TokenizerAdapter.load(official)
     for text in ("Ġé", "naïve 中"):
         token = official.token_to_id(text)
         assert made.decode([token]) == official.decode([token], skip_special_tokens=False)
@@ -223,7 +223,7 @@ def test_the_general_path_takes_the_strings_that_are_not_proven(kind: str, copie
 
     def general(some: Sequence[list[str]], own: Sequence[list[int]]) -> Encoded:
         sent.extend(some)
-        return made._encode_generally(some, own)
+        return made._encode_general(some, own)
 
     found = made.fast.encode(texts, facts, general)
     expected = encoder(kind, "tokenizers").encode_strings(texts, facts)
@@ -241,13 +241,13 @@ def test_ids_that_do_not_account_for_the_text_are_not_believed(kernel: None, mon
     fast = made.fast
     assert fast is not None
     texts, facts = [[START, "naïve", END, "\n"], [START, "x", END]], [[4, 0, 4, 4], [4, 0, 4]]
-    expected = made._encode_generally(texts, facts)
+    expected = made._encode_general(texts, facts)
     right = expected.ids
     assert fast.encode(texts, facts, lambda *_: pytest.fail("the right ids are proven")).ids.tolist() == right.tolist()
     wrong = [right[:-1], np.append(right, right[:1]), right[::-1].copy(), np.append(right[:-1], made.vocab_size)]
     for ids in (*wrong, np.append(right[:-1], -1), right[:0]):
-        monkeypatch.setattr(fast, "_ids", lambda laid, ids=ids: ids.astype(np.int32))
-        found = fast.encode(texts, facts, made._encode_generally)
+        monkeypatch.setattr(fast, "_encode_batch", lambda laid, ids=ids: ids.astype(np.int32))
+        found = fast.encode(texts, facts, made._encode_general)
         assert [one.tolist() for one in found] == [one.tolist() for one in expected]
 
 
@@ -278,7 +278,7 @@ def test_longer_and_overlapping_spellings_compete_as_in_the_official_tokenizer()
     official = tiny.byte_level()
     official.add_special_tokens(["<|im_end|>!", "|><"])
     official.add_tokens([AddedToken("x<|im_", normalized=False)])
-    made = Encoder.load(official)
+    made = TokenizerAdapter.load(official)
     for text in ("<|im_end|>!", "<|im_end|><|im_end|>", "x<|im_end|>", "|><|im_end|>", "x|><|im_start|>!"):
         ids, _ = made.encode_pieces([text], [True])
         assert ids.tolist() == official.encode(text, add_special_tokens=False).ids, text
@@ -287,8 +287,8 @@ def test_longer_and_overlapping_spellings_compete_as_in_the_official_tokenizer()
 @pytest.mark.parametrize("kind", ["rstrip", "word"])
 def test_uncuttable_tokenizers_refuse_spellings_in_text(kind: str) -> None:
     made = encoder(kind)
-    assert "<|im_end|>" in str(made.uncuttable)
-    with pytest.raises(TokenizerError, match=r"string 1 holds '<\|im_end\|>' outside scaffold"):
+    assert "<|im_end|>" in str(made.whole_string_reason)
+    with pytest.raises(TokenizerError, match=r"string 1 contains '<\|im_end\|>' outside scaffold"):
         made.encode_many([(["a ", END], [False, True]), (["a ", END, " b"], [True, False, True])])
 
 
@@ -296,7 +296,7 @@ def test_a_body_that_makes_a_control_id_is_refused() -> None:
     """A vocabulary whose unknown token is a control token."""
     official = tiny.edited(tiny.spaced(), lambda data: data["model"].update(byte_fallback=False, unk_token=START))
     with pytest.raises(TokenizerError, match=r"text was encoded to the control token '<\|im_start\|>'"):
-        Encoder.load(official).encode_pieces(["\U0001f6f8"], [False])
+        TokenizerAdapter.load(official).encode_pieces(["\U0001f6f8"], [False])
 
 
 def test_bad_calls() -> None:
@@ -308,16 +308,16 @@ def test_bad_calls() -> None:
     with pytest.raises(TokenizerError, match="id 100000 is outside the vocabulary"):
         made.decode([5, 100_000])
     with pytest.raises(UsageError, match="engine is 'fast'"):
-        Encoder(made.parts, engine="fast")  # type: ignore[arg-type]
+        TokenizerAdapter(made.parts, engine="fast")  # type: ignore[arg-type]
 
 
 def test_gigatoken_is_asked_for_but_not_equal() -> None:
     pytest.importorskip("gigatoken")
     with pytest.raises(TokenizerError, match="gigatoken cannot be used"):
-        Encoder.load(tiny.cached(*KINDS["first"]), engine="gigatoken")
+        TokenizerAdapter.load(tiny.cached(*KINDS["first"]), engine="gigatoken")
 
 
-def _in_another_process(made: Encoder) -> list[int]:
+def _in_another_process(made: TokenizerAdapter) -> list[int]:
     return made.encode_pieces([START, PROBE.replace(END, "") * 3], [True, False])[0].tolist()
 
 
@@ -400,7 +400,7 @@ def test_objects_give_the_same_as_directories(tmp_path: Path) -> None:
     folder = tiny.save(official, tmp_path, eos_token=END, chat_template="T", tokenizer_class="PreTrainedTokenizerFast")
     fast = transformers.AutoTokenizer.from_pretrained(folder)
     for source in (official, fast):
-        made = Encoder.load(source)
+        made = TokenizerAdapter.load(source)
         assert made.encode_pieces([START, "héllo"], [True, False])[0].tolist() == official.encode(START + "héllo").ids
     parts = load_hf(fast)
     assert (parts.template, parts.special_tokens["eos_token"]) == ("T", END)
@@ -435,22 +435,22 @@ def test_nothing_there_and_nothing_usable(tmp_path: Path) -> None:
         load_hf(3)  # type: ignore[arg-type]
     random = tiny.edited(tiny.byte_level(), lambda data: data["model"].update(dropout=0.1))
     with pytest.raises(TokenizerError, match=r"model\.dropout is 0\.1"):
-        Encoder.load(random)
+        TokenizerAdapter.load(random)
     unloadable = tmp_path / "tokenizer.json"
     unloadable.write_text(json.dumps({"model": {"type": "new"}, "normalizer": None, "pre_tokenizer": None}))
     with pytest.raises(TokenizerError, match="tokenizers cannot load it"):
-        Encoder.load(unloadable)
+        TokenizerAdapter.load(unloadable)
 
 
 # Real tokenizers
 
 
 @needs_assets
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", DISTINCT, ids=lambda path: path.name)
 def test_real_tokenizers(folder: Path) -> None:
     from tokenizers import Tokenizer
 
-    official, made = Tokenizer.from_file(str(folder / "tokenizer.json")), Encoder.load(folder)
+    official, made = Tokenizer.from_file(str(folder / "tokenizer.json")), TokenizerAdapter.load(folder)
     start, end = list(made.control_ids)[:2]
     sample = re.sub("|".join(map(re.escape, made.control_ids)), "", PROBE)
     turns = [(start, True), ("user\n", True), (sample, False), (end, True), ("\n", True), (sample[::-1], False)]

@@ -14,10 +14,9 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import StorageError, TokenizerError
-from niels_gpt.explorer.gallery import family_of
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from niels_gpt.tokenizer.engines import is_panic, load_tokenizers, proven_gigatoken, rust_errors
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.tokenizer.engines import is_panic, load_rust_tokenizer, proven_gigatoken, rust_errors
+from niels_gpt.tokenizer.load import open_encoder
 from tests.conftest import REPOSITORY, run_cli
 from tests.tokenizer import tiny
 
@@ -206,7 +205,7 @@ def test_a_panic_is_our_error(folder: Path) -> None:
     assert is_panic(caught.value)
     assert not isinstance(caught.value, Exception)
     with pytest.raises(TokenizerError, match="tokenizers cannot load it"):
-        load_tokenizers(json.dumps(data).encode(), "x")
+        load_rust_tokenizer(json.dumps(data).encode(), "x")
     for error in (KeyboardInterrupt, SystemExit):
         with pytest.raises(error), rust_errors("x", "load it", ""):
             raise error
@@ -263,15 +262,6 @@ def test_paths_that_no_system_takes() -> None:
         open_encoder("a/\0b")
     with pytest.raises(TokenizerError, match="Could not determine home directory"):
         open_encoder("~nobody-of-this-name/x")
-
-
-def test_a_family_file_of_another_shape(folder: Path) -> None:
-    for text in ('{"hub_names": 3}', '{"hub_names": [[], 3]}', "{}"):
-        (folder / "family.json").write_text(text)
-        assert family_of(str(folder)) is None
-    (folder / "family.json").write_text(DEEP)
-    with pytest.raises(TokenizerError, match=r"family\.json: not JSON \(nested too deeply\)"):
-        family_of(str(folder))
 
 
 def test_many_damaged_directories() -> None:

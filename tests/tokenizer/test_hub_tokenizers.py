@@ -23,12 +23,12 @@ GONE = "moonshotai/Kimi-K2.6"
 ASK = """
 import json, sys, warnings
 from niels_gpt.errors import NielsError
-from niels_gpt.tokenizer.hub import load_tokenizer
-from niels_gpt.tokenizer.opening import open_encoder
+from niels_gpt.tokenizer.hub import load_hf_tokenizer
+from niels_gpt.tokenizer.load import open_encoder
 warnings.simplefilter("error")
 for name in sys.argv[1:]:
     try:
-        tokenizer = load_tokenizer(name)
+        tokenizer = load_hf_tokenizer(name)
         told = {"class": type(tokenizer).__name__, "name": tokenizer.name_or_path, "template": tokenizer.chat_template}
         if told["class"] != "Own":
             encoder = open_encoder(name)
@@ -169,13 +169,13 @@ def test_without_a_connection_the_cache_serves(world: World, tmp_path: Path) -> 
 
 
 def test_transformers_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from niels_gpt.tokenizer.hub import load_tokenizer
+    from niels_gpt.tokenizer.hub import load_hf_tokenizer
 
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     for name in (str(tmp_path), "me/tiny"):
         with pytest.raises(MissingExtra, match=r"needs transformers.*pip install 'niels-gpt\[hf\]'"):
-            load_tokenizer(name)
+            load_hf_tokenizer(name)
     assert EXTRA_OF_LIBRARY["transformers"] == "hf"
 
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.tokenizer import layout as by_numpy
-from niels_gpt.tokenizer.layout import ASCII_ONLY, MAY_CHANGE, SAFE_IN_NFC, Attribution, Layout
+from niels_gpt.tokenizer import fast_path as by_numpy
+from niels_gpt.tokenizer.fast_path import ASCII_ONLY, MAY_CHANGE, SAFE_IN_NFC, Attribution, BatchLayout
 from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, SCAFFOLD, edges_of
 from tests.tokenizer.layouts import (
     CONTROLS,
     LENGTHS,
-    Frames,
+    ScaffoldControls,
     arguments,
     attribute_slowly,
     damaged_controls,
@@ -40,8 +40,8 @@ def kernel() -> ModuleType:
     return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
 
 
-def laid_by(kernel: ModuleType, texts: list[list[str]], facts: list[list[int]]) -> Layout:
-    return by_numpy._from_kernel(kernel.layout(texts, facts, Frames()))
+def laid_by(kernel: ModuleType, texts: list[list[str]], facts: list[list[int]]) -> BatchLayout:
+    return by_numpy._from_kernel(kernel.layout(texts, facts, ScaffoldControls()))
 
 
 def proven_by(kernel: ModuleType, *given_: Any) -> Attribution:
@@ -86,13 +86,13 @@ def test_layouts_of_fragments_are_equal(kernel: ModuleType, seed: int) -> None:
 
 
 def check_layout(kernel: ModuleType, texts: list[list[str]], facts: list[list[int]]) -> None:
-    found, other = laid_by(kernel, texts, facts), by_numpy.layout(texts, facts, Frames())
-    assert (other.kinds >= found.kinds).all()  # numpy may only be more cautious
-    assert ((found.kinds == ASCII_ONLY) == (other.kinds == ASCII_ONLY)).all()
-    same(found._replace(kinds=other.kinds), other)
+    found, other = laid_by(kernel, texts, facts), by_numpy.layout(texts, facts, ScaffoldControls())
+    assert (other.nfc_classes >= found.nfc_classes).all()  # numpy may only be more cautious
+    assert ((found.nfc_classes == ASCII_ONLY) == (other.nfc_classes == ASCII_ONLY)).all()
+    same(found._replace(nfc_classes=other.nfc_classes), other)
     for name, expected in layout_slowly(texts, facts).items():
         assert list(getattr(found, name)) == expected, name
-    for kind, own in zip(found.kinds.tolist(), texts, strict=True):
+    for kind, own in zip(found.nfc_classes.tolist(), texts, strict=True):
         assert kind >= true_kind("".join(own))
 
 
@@ -107,7 +107,7 @@ def test_characters_that_the_kernel_calls_safe_are_safe(kernel: ModuleType) -> N
     for start in range(0, len(points), 65536):
         some = [chr(point) for point in points[start : start + 65536]]
         laid = laid_by(kernel, [[text] for text in some], [[0]] * len(some))
-        for text, kind in zip(some, laid.kinds.tolist(), strict=True):
+        for text, kind in zip(some, laid.nfc_classes.tolist(), strict=True):
             assert (kind == ASCII_ONLY) == text.isascii()
             if kind == SAFE_IN_NFC:
                 safe += 1
@@ -125,7 +125,7 @@ def test_kinds_do_not_depend_on_the_place_in_the_text(kernel: ModuleType, text: 
     expected = MAY_CHANGE if text in ("\u0301", "\U0010fffd") else SAFE_IN_NFC
     for after in range(9):
         texts = [["x" * place + text + "x" * after], ["x" * (place + after)]]
-        assert laid_by(kernel, texts, [[0], [0]]).kinds.tolist() == [expected, ASCII_ONLY]
+        assert laid_by(kernel, texts, [[0], [0]]).nfc_classes.tolist() == [expected, ASCII_ONLY]
 
 
 # ---- attribute
@@ -172,13 +172,13 @@ def test_attributions_of_any_ids_are_equal(
     edges = np.cumsum([0, *(size for own in sizes for size in own)], dtype=np.int64)
     controls = {at: controls[at] for at in sorted(controls) if at < edges[-1]}
     pieces = np.array([len(own) for own in sizes], np.int64)
-    laid = Layout(
+    laid = BatchLayout(
         b"", edges, NO_IDS, pieces, np.array([*controls], np.int64), np.array([*controls.values()], np.int32), NO_IDS
     )
     check_attribution(kernel, np.array(ids, np.int32), laid)
 
 
-def check_attribution(kernel: ModuleType, ids: Any, laid: Layout) -> None:
+def check_attribution(kernel: ModuleType, ids: Any, laid: BatchLayout) -> None:
     found, expected = proven_by(kernel, *arguments(ids, laid)), attribute_slowly(ids, laid)
     other = by_numpy.attribute(ids, LENGTHS, laid)
     assert found.complete == other.complete == expected.complete
@@ -190,7 +190,7 @@ def check_attribution(kernel: ModuleType, ids: Any, laid: Layout) -> None:
 
 
 class Hostile(dict[str, bytes]):
-    """Frames that do something else first."""
+    """ScaffoldControls that do something else first."""
 
     def __init__(self, action: Callable[[], object], found: Any = b"") -> None:
         super().__init__()
@@ -234,7 +234,7 @@ LAYOUTS: dict[str, tuple[Any, Any, Any, type[Exception]]] = {
     "too few lists of facts": ([["a"], []], [[0]], {}, ValueError),
     "too many lists of facts": ([["a"]], [[0], []], {}, ValueError),
     "half of a surrogate pair": ([["a", "\ud800"]], [[0, 0]], {}, UnicodeEncodeError),
-    "half of a surrogate pair in scaffold": ([["\udfff"]], [[4]], Frames(), UnicodeEncodeError),
+    "half of a surrogate pair in scaffold": ([["\udfff"]], [[4]], ScaffoldControls(), UnicodeEncodeError),
     "no frame": ([["a", "b"]], [[0, 4]], {}, KeyError),
     "no mapping": ([["a"]], [[4]], None, TypeError),
     "a frame that is no bytes": ([["a"]], [[4]], {"a": "x" * 8}, TypeError),
@@ -245,9 +245,9 @@ LAYOUTS: dict[str, tuple[Any, Any, Any, type[Exception]]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_wrong_input_to_layout_is_an_error(kernel: ModuleType, name: str) -> None:
-    texts, facts, frames, error = LAYOUTS[name]
+    texts, facts, controls_of, error = LAYOUTS[name]
     with pytest.raises(error):
-        kernel.layout(texts, facts, frames)
+        kernel.layout(texts, facts, controls_of)
 
 
 def test_lists_that_a_lookup_changes(kernel: ModuleType) -> None:
@@ -322,10 +322,10 @@ def test_bytes_and_unsigned_arrays_are_read_as_signed(kernel: ModuleType, which:
         same(proven_by(kernel, *given_[:which], other, *given_[which + 1 :]), expected)
 
 
-@pytest.mark.parametrize("doubtful", [ASCII_ONLY, SAFE_IN_NFC, MAY_CHANGE, MAY_CHANGE + 1])
+@pytest.mark.parametrize("unsafe_class", [ASCII_ONLY, SAFE_IN_NFC, MAY_CHANGE, MAY_CHANGE + 1])
 @settings(max_examples=100, deadline=None)
 @given(seed=seeds)
-def test_encode_is_layout_and_attribute(kernel: ModuleType, doubtful: int, seed: int) -> None:
+def test_encode_is_layout_and_attribute(kernel: ModuleType, unsafe_class: int, seed: int) -> None:
     """Ids as `right_ids` makes them, or damaged ones, in the place of a tokenizer's."""
     rng = random.Random(seed)
     texts, facts = random_pieces(rng)
@@ -338,11 +338,11 @@ def test_encode_is_layout_and_attribute(kernel: ModuleType, doubtful: int, seed:
         return ids.astype(np.uint32)
 
     lengths = arguments(ids, laid)[1]
-    made, got, found = kernel.encode(texts, facts, Frames(), lengths, backend, doubtful)
+    made, got, found = kernel.encode(texts, facts, ScaffoldControls(), lengths, backend, unsafe_class)
     same(by_numpy._from_kernel(made), laid)
     borders = laid.edges[edges_of(laid.pieces)]
     led = all(a in laid.control_at for a, b in pairwise(borders.tolist()) if a < b)
-    tried = max(laid.kinds.tolist(), default=ASCII_ONLY) < doubtful and (led or len(texts) == 1)
+    tried = max(laid.nfc_classes.tolist(), default=ASCII_ONLY) < unsafe_class and (led or len(texts) == 1)
     assert asked == ([laid.data] if tried else [])
     if tried:
         assert got.tolist() == ids.astype(np.uint32).tolist()
@@ -402,10 +402,10 @@ def test_large_edges_do_not_overflow(kernel: ModuleType) -> None:
 def test_nothing_is_kept(kernel: ModuleType) -> None:
     """Results and errors alike give all memory back, and every reference."""
     right = right_arguments(kernel)
-    texts, facts, frames = [["<e>", "né" * 100] * 90], [[4, 0] * 90], Frames()
+    texts, facts, controls_of = [["<e>", "né" * 100] * 90], [[4, 0] * 90], ScaffoldControls()
     calls: list[Callable[[], object]] = [
-        lambda: kernel.layout(texts, facts, frames),
-        lambda: kernel.layout([*texts, ["\ud800"]], [*facts, [0]], frames),
+        lambda: kernel.layout(texts, facts, controls_of),
+        lambda: kernel.layout([*texts, ["\ud800"]], [*facts, [0]], controls_of),
         lambda: kernel.attribute(*right),
         lambda: kernel.attribute(*right[:2], right[2][:-1], *right[3:]),
         *(lambda case=case: kernel.layout(*case[:3]) for case in LAYOUTS.values()),

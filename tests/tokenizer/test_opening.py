@@ -12,11 +12,11 @@ from transformers import AutoTokenizer
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from niels_gpt.tokenizer import opening as opening_module
-from niels_gpt.tokenizer.encoder import Encoder
-from niels_gpt.tokenizer.opening import open_encoder
-from niels_gpt.tokenizer.sentinel_encoder import SentencePieceEncoder
-from niels_gpt.tokenizer.slow import SlowEncoder
+from niels_gpt.tokenizer import load as opening_module
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.python_tokenizer import PythonEncoder
+from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 from tests.assets import ASSETS, needs_assets
 from tests.tokenizer import tiny
 from tests.tokenizer.python_tokenizers import Bytes
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_encoders_are_given_back(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
-    for made in (Encoder.load(folder), SentencePieceEncoder(tokenizer)):
+    for made in (TokenizerAdapter.load(folder), SentencePieceEncoder(tokenizer)):
         assert open_encoder(made) is made
 
 
@@ -37,7 +37,7 @@ def test_paths_and_objects_of_fast_tokenizers(folder: Path) -> None:
     sources = [folder, str(folder), folder / "tokenizer.json", Tokenizer.from_file(str(folder / "tokenizer.json"))]
     sources.append(AutoTokenizer.from_pretrained(folder))
     found = [open_encoder(source) for source in sources]
-    assert all(isinstance(made, Encoder) for made in found)
+    assert all(isinstance(made, TokenizerAdapter) for made in found)
     assert len({made.encode_pieces([tiny.START, "hello"], [True, False])[0].tobytes() for made in found}) == 1
 
 
@@ -52,7 +52,7 @@ def test_our_own_tokenizer(tokenizer: SentencePieceTokenizer, tokenizer_dir: Pat
 
 def test_python_tokenizers_are_taken_as_objects() -> None:
     made = open_encoder(Bytes())
-    assert isinstance(made, SlowEncoder)
+    assert isinstance(made, PythonEncoder)
     assert made.engine == "python"
 
 
@@ -63,7 +63,7 @@ def test_kimi_without_tokenizer_json_is_taken_as_an_object_alone() -> None:
     with pytest.raises(TokenizerError, match=r"Python code of its own and no tokenizer\.json.*moonshotai/Kimi-K2-Inst"):
         open_encoder(folder)
     official = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    assert isinstance(open_encoder(official), SlowEncoder)
+    assert isinstance(open_encoder(official), PythonEncoder)
 
 
 def test_names_that_are_no_path_go_to_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_names_that_are_no_path_go_to_the_hub(folder: Path, monkeypatch: pytest.
         asked.append(name)
         return tiny.cached(tiny.byte_level)
 
-    monkeypatch.setattr(opening_module, "load_tokenizer", load)
-    assert isinstance(open_encoder("Qwen/Qwen2.5-0.5B"), Encoder)
-    assert isinstance(open_encoder("gpt2"), Encoder)
+    monkeypatch.setattr(opening_module, "load_hf_tokenizer", load)
+    assert isinstance(open_encoder("Qwen/Qwen2.5-0.5B"), TokenizerAdapter)
+    assert isinstance(open_encoder("gpt2"), TokenizerAdapter)
     for path in ("./gpt2", "/no/where", "a/b/c", "no.model", "x/tokenizer.json", "~/x", "", Path("Qwen/Qwen3")):
         with pytest.raises(TokenizerError, match=r"found nothing there|expected an encoder"):
             open_encoder(path)

@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("gigatoken")
 from niels_gpt.tokenizer import encoder as encoder_module
-from niels_gpt.tokenizer import proofs
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer import engines as proofs
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from tests.conftest import REPOSITORY
 from tests.tokenizer import tiny
 
@@ -54,8 +54,8 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return run
 
 
-def opened(folder: Path) -> Encoder:
-    made = Encoder.load(folder)
+def opened(folder: Path) -> TokenizerAdapter:
+    made = TokenizerAdapter.load(folder)
     assert (made.engine, made.engine_reason) == (
         "gigatoken",
         "its ids equal those of tokenizers on the probe text",
@@ -77,7 +77,7 @@ def test_the_second_opening_proves_nothing_and_gives_the_same(folder: Path, cach
     assert told["tokenizers"] == metadata.version("tokenizers")
     second = opened(folder)
     assert proven == [str(folder)] * 2
-    third = Encoder.load(folder, engine="tokenizers")
+    third = TokenizerAdapter.load(folder, engine="tokenizers")
     for way in (second, third):
         assert [one.tolist() for one in way.encode_pieces(*PIECES)] == [
             o.tolist() for o in first.encode_pieces(*PIECES)
@@ -89,7 +89,8 @@ def test_the_second_opening_proves_nothing_and_gives_the_same(folder: Path, cach
 def test_the_second_process_does_not_import_tokenizers(folder: Path, cache: Path) -> None:
     """Not to encode, to decode or to give bytes; a string that only the general path takes loads gigatoken again."""
     code = (
-        "import sys; from niels_gpt.tokenizer.encoder import Encoder; made = Encoder.load(sys.argv[1]);"
+        "import sys; from niels_gpt.tokenizer.encoder import TokenizerAdapter;"
+        "made = TokenizerAdapter.load(sys.argv[1]);"
         "ids, _ = made.encode_pieces(['<|im_start|>', 'user 12'], [True, False]); text = made.decode(ids);"
         "assert text == b''.join(made.token_bytes(ids)).decode() == '<|im_start|>user 12';"
         "forged, _ = made.encode_pieces(['<|im_start|>'], [False]); assert made.decode(forged) == '<|im_start|>';"
@@ -210,7 +211,7 @@ def test_a_tokenizer_that_is_refused_leaves_no_proof(folder: Path, cache: Path) 
     file.write_text(json.dumps(data))
     for _ in range(2):
         with pytest.raises(TokenizerError, match="tokenizers cannot load it"):
-            Encoder.load(folder)
+            TokenizerAdapter.load(folder)
     assert len(files(cache)) == 1
 
 
@@ -221,7 +222,7 @@ def test_threads_and_a_fork_need_what_is_not_loaded_yet(folder: Path, cache: Pat
     for _ in range(3):
         made, ready = opened(folder), threading.Barrier(6)
 
-        def encoded(number: int, made: Encoder = made, ready: threading.Barrier = ready) -> list[list[int]]:
+        def encoded(number: int, made: TokenizerAdapter = made, ready: threading.Barrier = ready) -> list[list[int]]:
             ready.wait(60)
             if number == 5:
                 run_in_a_fork(lambda: made.encode_pieces(*PIECES))
@@ -253,7 +254,7 @@ def run_in_a_fork(call: Callable[[], object]) -> None:
 
 
 def test_two_processes_at_once(folder: Path, cache: Path, proven: list[str]) -> None:
-    code = "import sys; from niels_gpt.tokenizer.encoder import Encoder; assert Encoder.load(sys.argv[1]).fast"
+    code = "from niels_gpt.tokenizer.encoder import TokenizerAdapter as A; import sys; assert A.load(sys.argv[1]).fast"
     line = [sys.executable, "-c", code, str(folder)]
     running = [subprocess.Popen(line, cwd=REPOSITORY, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(each.communicate(timeout=100)[1], each.returncode) for each in running] == [(b"", 0)] * 2

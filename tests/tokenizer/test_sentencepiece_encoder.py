@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.samples import chats_file
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
-from niels_gpt.tokenizer.protocol import PieceEncoder
-from niels_gpt.tokenizer.sentinel_encoder import SentencePieceEncoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 from niels_gpt.tokenizer.sentinels import Ids
 
 SYS, USR, ASST, EOT = SPECIAL_TOKENS

@@ -31,7 +31,7 @@ texts = st.lists(st.sampled_from(PARTS) | st.text(max_size=10), max_size=8).map(
 
 
 def test_the_four_sentinels() -> None:
-    """Document 001's spellings; changing one makes every tokenizer and cache foreign."""
+    """The spellings of the sentinels; changing one makes every tokenizer and cache foreign."""
     assert SPECIAL_NAMES == ("sys", "usr", "asst", "eot")
     assert tuple(f"<|ngpt_{name}_84a5023f67d74cf29cc4001becde983c|>" for name in SPECIAL_NAMES) == SPECIAL_TOKENS
 

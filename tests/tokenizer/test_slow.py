@@ -14,11 +14,11 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.tokenizer.cutting import proven_starts
-from niels_gpt.tokenizer.encoder import Encoder
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
-from niels_gpt.tokenizer.protocol import PieceEncoder
-from niels_gpt.tokenizer.slow import SlowEncoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.python_tokenizer import PythonEncoder
+from niels_gpt.tokenizer.split_encoder import proven_starts
 from tests.assets import ASSETS, needs_assets
 from tests.memory import shared
 from tests.tokenizer.python_tokenizers import (
@@ -43,8 +43,8 @@ Pieces = list[tuple[str, bool]]
 
 
 @shared
-def encoder(kind: type[Bytes]) -> SlowEncoder:
-    return SlowEncoder(kind())
+def encoder(kind: type[Bytes]) -> PythonEncoder:
+    return PythonEncoder(kind())
 
 
 def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
@@ -202,7 +202,7 @@ def test_bytes_from_decoding_each_id(pieces: Pieces) -> None:
     ("kind", "options", "message"),
     [
         (Leaky, {}, r"text cannot be kept from becoming special tokens.*still makes a special token of '<\|im_start"),
-        (PrefixOnce, {}, "gives other ids than whole"),
+        (PrefixOnce, {}, "has other ids than as a whole"),
         (
             Bytes,
             {"added_tokens_decoder": {300: AddedToken(END, special=True, rstrip=True, normalized=False)}},
@@ -212,18 +212,18 @@ def test_bytes_from_decoding_each_id(pieces: Pieces) -> None:
 )
 def test_refused(kind: type[Bytes], options: dict[str, Any], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
-        SlowEncoder(kind(**options))
+        PythonEncoder(kind(**options))
 
 
 def test_what_it_says_of_itself() -> None:
-    made, tiktoken = SlowEncoder(Bytes(name_or_path="me/model")), encoder(TikToken)
+    made, tiktoken = PythonEncoder(Bytes(name_or_path="me/model")), encoder(TikToken)
     assert isinstance(made, PieceEncoder)
     assert (made.name, made.engine, made.vocab_size, made.stop_ids) == ("me/model", "python", 311, (301,))
     assert made.control_ids == {START: 300, END: 301, LONG: 302}
     assert made.added_ids == {**made.control_ids, THINK: 310}
     assert (made.template, made.special_tokens["eos_token"]) == ("T", END)
     assert made.parts.stop_ids == made.stop_ids
-    again, other = SlowEncoder(Bytes(name_or_path="you/model")), SlowEncoder(Bytes(chat_template=None))
+    again, other = PythonEncoder(Bytes(name_or_path="you/model")), PythonEncoder(Bytes(chat_template=None))
     assert again.fingerprints == made.fingerprints
     assert other.fingerprints == {"tokenizer": made.fingerprints["tokenizer"]}
     assert tiktoken.fingerprints["tokenizer"] != made.fingerprints["tokenizer"]
@@ -241,7 +241,7 @@ def test_bad_calls() -> None:
         made.token_bytes([-1])
 
 
-def _in_another_process(made: SlowEncoder) -> list[int]:
+def _in_another_process(made: PythonEncoder) -> list[int]:
     return made.encode_pieces([START, "hello " + END], [True, False])[0].tolist()
 
 
@@ -257,7 +257,7 @@ def test_pickles_and_works_in_other_processes() -> None:
 def test_kimi(folder: str) -> None:
     pytest.importorskip("tiktoken", reason="Kimi's tokenizer runs on tiktoken")
     official = AutoTokenizer.from_pretrained(ASSETS / folder, trust_remote_code=True)
-    made, fast = SlowEncoder(official), Encoder.load(ASSETS / folder.removesuffix("-slow"))
+    made, fast = PythonEncoder(official), TokenizerAdapter.load(ASSETS / folder.removesuffix("-slow"))
     texts = ["<|im_user|>", "user", "<|im_middle|>", PROBE, *made.added_ids, "<think>", "é\u0301 ", "<|im_end|>"]
     flags = [True, False, True, False, *[False] * len(made.added_ids), False, False, True]
     ids, owner = made.encode_pieces(texts, flags)

@@ -172,11 +172,11 @@ def test_too_many_characters_name_a_size_that_works(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "kind", "expected"),
     [
-        ("a.txt", b"", TokenizerError, "the input holds no text; expected at least some hundred lines"),
-        ("a.txt", b" \n\t\n", TokenizerError, "the input holds no text"),
+        ("a.txt", b"", TokenizerError, "the input contains no text; expected at least some hundred lines"),
+        ("a.txt", b" \n\t\n", TokenizerError, "the input contains no text"),
         ("a.txt", b"fine\n\xff\n", InputError, r"a.txt:2: invalid UTF-8 at byte 5"),
         ("a.jsonl", b"", InputError, "a.jsonl: the file is empty"),
-        ("a.jsonl", b'{"text": ""}\n', TokenizerError, "the input holds no text"),
+        ("a.jsonl", b'{"text": ""}\n', TokenizerError, "the input contains no text"),
         ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', InputError, r"a.jsonl:3: not valid JSON at column"),
         ("a.jsonl", b'{"text": "a"}\n\xff\n', InputError, r"a.jsonl:2: invalid UTF-8 at byte 0"),
         ("a.jsonl", b'{"prompt": "a", "n": 1}\n', InputError, r"a.jsonl:1: no 'text' .*; keys found: 'prompt', 'n'"),

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from niels_gpt.errors import UsageError  # noqa: E402
-from niels_gpt.trainers.accumulation import windows  # noqa: E402
+from niels_gpt.trainers.steps import windows  # noqa: E402
 from tests.episodes.made import loader  # noqa: E402
 from tests.export.sources import VOCABULARY, episodes, random_rows  # noqa: E402
 

@@ -97,7 +97,7 @@ def test_the_batches_are_the_loaders(tmp_path: Path) -> None:
 def test_steps_by_number(tmp_path: Path) -> None:
     """Map-style: any step of any epoch."""
     opened = packed(dataset(tmp_path / "in"))
-    steps = StepBatches(opened.feed("train"))
+    steps = StepBatches(opened.batch_source("train"))
     in_order = [opened.next_batch().x for _ in range(2 * len(steps) + 1)]
     for number in (2 * len(steps), 0, len(steps), len(steps) - 1, 3):
         assert torch.equal(steps[number].x, in_order[number])

@@ -15,7 +15,7 @@ from tests.trainers.test_accumulation import gradient, model, open_with, token_l
 RANK = """
 from pathlib import Path
 import torch
-from niels_gpt.trainers.accumulation import windows
+from niels_gpt.trainers.steps import windows
 from tests.ranks import join, leave
 from tests.trainers.test_accumulation import gradient, model, open_with, token_losses
 

@@ -63,7 +63,7 @@ def test_prompts_that_do_not_go_on() -> None:
         {"prompt_ids": [1, 2], "completion_ids": [3, 4]},
         {"prompt_ids": [1, 2, 3, 9, 5], "completion_ids": [6]},
     ]
-    with pytest.raises(UsageError, match=r"turn 1: its prompt leaves the turns before it at token 3"):
+    with pytest.raises(UsageError, match=r"turn 1: its prompt differs from the turns before it at token 3"):
         trajectory(turns)
     turns[1]["prompt_ids"] = [1, 2, 3, 4, 5]
     assert trajectory(turns).mask == [False, False, True, True, False, True]

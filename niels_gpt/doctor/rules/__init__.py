@@ -1,13 +1,22 @@
-"""All rules, in the order in which they are reported.
+"""All rules, in the order in which they are listed and reported.
 
 ::
 
-    data.py        rows as such              chats.py       conversations
-    masks.py       what is trained           calls.py       tool calls
-    turns.py       how turns begin and end   tokenizers.py  a tokenizer and its template alone
-    packing.py     several texts in a row    drift.py       two of them
-    answers.py     answers and their stops   documents.py   caches of plain text
-    untrained.py   turns that no row trains
+    data.py       rows as such               chats.py        conversations
+    turns.py      how turns begin and end    calls.py        tool calls
+    masks.py      the mask of whole rows     tokenizers.py   a tokenizer and its template
+    answers.py    the mask inside rows       drift.py        two of them
+    untrained.py  turns that no row trains   documents.py    caches of plain text
+    packing.py    several texts in a row
+
+To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
+with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
+
+    class OddLength(Rule):
+        def check_rows(self, view: View) -> None:
+            view.hit_rows(self.id, view.rows.lengths % 2 == 1, "an odd number of tokens")
+
+    RULES = (..., OddLength("odd-length", "info", "rows have an odd number of tokens", "...", "...", "..."))
 """
 
 from __future__ import annotations
@@ -48,6 +57,16 @@ RULES: Final[dict[str, Rule]] = {
     for rule in rules
 }
 
+# Rules with a check of their own, by the kind of input. The others are left out: a call that does nothing, for every
+# rule and every conversation, would take a noticeable part of the time.
+ROW_RULES: Final[dict[str, tuple[Rule, ...]]] = {
+    kind: tuple(r for r in RULES.values() if kind in r.applies and type(r).check_rows is not Rule.check_rows)
+    for kind in ("chats", "tokens")
+}
+CHAT_RULES: Final = tuple(
+    r for r in RULES.values() if "chats" in r.applies and type(r).check_chat is not Rule.check_chat
+)
+
 
 def rule_of(name: str) -> Rule:
     """The rule of an id.
@@ -56,5 +75,5 @@ def rule_of(name: str) -> Rule:
         UsageError: there is none.
     """
     if name not in RULES:
-        raise UsageError(f"no rule {name!r}; `niels-gpt doctor --rules` lists all{did_you_mean(name, RULES)}")
+        raise UsageError(f"no rule {name!r}; `niels-gpt rules` lists all{did_you_mean(name, RULES)}")
     return RULES[name]

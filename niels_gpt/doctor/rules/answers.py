@@ -1,4 +1,4 @@
-"""Rules on what is trained inside a row: prompts, headers, answers and their stops."""
+"""Rules on the mask inside a row: prompts, headers, answers and their stops."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.graded import Graded
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, covered
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
-from niels_gpt.doctor.view import View
+from niels_gpt.doctor.view import GradedTurns, View
 
 RULES: Final = (
     Rule(
         "eot-not-trained",
         "error",
         "the end-of-turn is not in the loss",
-        "The never-ending response: the model writes well and does not stop, because it was never graded on stopping.",
+        "The model writes well and never stops, because no end-of-turn is ever in the loss.",
         "The mask covers the assistant's text without the token that closes the turn.",
         "Put the assistant's end-of-turn into the loss.",
         ("huggingface/trl#1623", "unslothai/unsloth#416", "modelscope/ms-swift#3113"),
@@ -28,10 +27,10 @@ RULES: Final = (
         "eot-masked-as-padding",
         "error",
         "the real end-of-turn is masked because it is also the padding token",
-        "As eot-not-trained: the model does not learn to stop. The mask looks right wherever one does not look at the "
-        "last token.",
-        "pad_token is eos_token, and labels were set to -100 wherever the id is the padding's.",
-        "Mask padding by position (attention_mask), never by value; or give padding a token of its own.",
+        "The model does not learn to stop, as with eot-not-trained. All of the mask looks right except the last token "
+        "of each answer.",
+        "pad_token is eos_token, and labels were set to -100 wherever the id is that of padding.",
+        "Mask padding by position (attention_mask), never by id; or give padding a token of its own.",
         ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163", "unslothai/unsloth#416"),
         needs=("mask", "turns"),
     ),
@@ -39,9 +38,9 @@ RULES: Final = (
         "open-turns",
         "warning",
         "no token that ends a turn is trained",
-        "In this format the next turn's opener ends the assistant's turn. If it is not trained, nothing teaches the "
-        "model to stop.",
-        "The renderer does not count the opener as sampled, which is its default.",
+        "In this format the opener of the next turn ends the assistant turn. If it is not trained, the model does not "
+        "learn to stop.",
+        "By default the renderer does not mark the opener as sampled.",
         "Train it: sampled_openers=True, and ensure_final_stop=True for the last turn.",
         ("huggingface/trl#1623",),
         needs=("mask", "turns"),
@@ -49,19 +48,19 @@ RULES: Final = (
     Rule(
         "user-tokens-trained",
         "error",
-        "text that the model never writes is in the loss",
-        "The model becomes a good simulator of users and a worse assistant. Loss looks fine: it is language like any.",
-        "The mask is inverted, comes from lying character offsets, or a span was not closed.",
-        "Train assistant spans only, from attribution by message.",
+        "text of users, system messages or the template is in the loss",
+        "The model learns to write the user's part. The loss looks normal, because this is ordinary language.",
+        "The mask is inverted, comes from wrong character offsets, or a span was not closed.",
+        "Train assistant spans only, with a mask from attribution by message.",
         ("huggingface/transformers#47325", "huggingface/tokenizers#1517"),
         needs=("mask", "turns"),
     ),
     Rule(
         "tool-results-trained",
         "warning",
-        "what tools returned is in the loss",
-        "The model learns to make up tool results. Some recipes do this on purpose.",
-        "The mask covers everything behind the first assistant turn.",
+        "tool results are in the loss",
+        "The model learns to invent tool results. Some recipes do this on purpose.",
+        "The mask covers everything after the first assistant turn.",
         "Leave tool messages out of the loss, or silence this rule with the reason.",
         needs=("mask", "turns"),
     ),
@@ -69,19 +68,20 @@ RULES: Final = (
         "header-trained",
         "warning",
         "the assistant's header is in the loss",
-        "Serving writes the header; the model never does. The easy tokens lower the loss and teach nothing.",
+        "Serving writes the header; the model never does. Its tokens are easy to predict, lower the loss and teach "
+        "nothing.",
         "The mask covers the whole turn instead of what follows the generation prompt.",
-        "Begin the mask behind the generation prompt.",
+        "Begin the mask after the generation prompt.",
         ("NVIDIA-NeMo/Automodel#3739",),
         needs=("mask", "turns"),
     ),
     Rule(
         "supplied-trained",
         "warning",
-        "text that the generation prompt supplies is in the loss",
-        "A prefilled <think> is there before the model writes its first token.",
-        "The mask begins behind the header, and the prompt supplies more than the header.",
-        "Begin the mask behind everything that add_generation_prompt=True adds.",
+        "text that the generation prompt prefills is in the loss",
+        "A prefilled <think> is in the prompt before the model samples its first token, so training it is useless.",
+        "The mask begins after the header, but the generation prompt writes more than the header.",
+        "Begin the mask after everything that add_generation_prompt=True adds.",
         ("NVIDIA-NeMo/Automodel#3739",),
         needs=("mask", "turns"),
     ),
@@ -89,27 +89,27 @@ RULES: Final = (
         "empty-think-trained",
         "warning",
         "an empty think block is in the loss",
-        "The model learns to skip its reasoning wherever reasoning is on.",
-        "The data has no reasoning, and the template writes an empty block that no generation prompt supplies.",
-        "Render with enable_thinking=False, where the prompt supplies the empty block; or add reasoning to the data.",
+        "The model learns to skip its reasoning where reasoning is switched on.",
+        "The data has no reasoning, and the template writes an empty block that is not in the generation prompt.",
+        "Render with enable_thinking=False, so that the prompt contains the empty block; or add reasoning to the data.",
         ("NVIDIA-NeMo/Automodel#3739",),
         needs=("mask", "turns"),
     ),
     Rule(
         "mask-holes",
         "warning",
-        "parts of an assistant's turn are in the loss and parts are not",
-        "The model learns to continue text that it was never graded on, or half of a word.",
-        "Character offsets that do not fit tokens, or a mask cut and glued.",
-        "Derive masks from ids; where parts are left out on purpose, silence this rule with the reason.",
+        "an answer is only partly in the loss",
+        "The model learns to continue text whose beginning it was not trained to write, or half of a word.",
+        "Character offsets that do not match token borders, or a mask that was cut and joined.",
+        "Compute masks from ids; where parts are left out on purpose, silence this rule with the reason.",
         ("huggingface/tokenizers#1517", "huggingface/transformers#47325"),
         needs=("mask", "turns"),
     ),
     Rule(
         "tail-trained",
         "info",
-        "tokens behind the assistant's stop are in the loss",
-        "Serving stops before them. Harmless as far as known; TRL's training templates do the same.",
+        "tokens after the assistant's stop are in the loss",
+        "Serving stops before them. No harm is known; TRL's training templates do the same.",
         "The mask covers the turn up to the next one.",
         "End the mask with the stop.",
         needs=("mask", "turns"),
@@ -117,58 +117,64 @@ RULES: Final = (
 )
 
 
-def check(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
-    """Judge these rows, whose masks are neither nothing nor everything nor moved.
+def check(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+    """Judge rows whose mask is plausible as a whole.
 
     Args:
-        rows: bool of shape (rows,), the ones to judge.
+        rows: bool of shape (rows,): the rows to judge. Rows that train nothing, train everything or have a shifted mask
+            are reported by `masks` and left out here.
     """
-    _prompts(view, layout, rows[view.rows.row_of])
-    _stops(view, layout, graded, rows)
-    _inside(view, layout, graded, rows)
+    _check_prompts(view, layout, rows[view.rows.row_of])
+    _check_stops(view, layout, graded, rows)
+    _check_answers(view, layout, graded, rows)
 
 
-def _prompts(view: View, layout: Layout, judged: Bools) -> None:
-    """What the model never writes."""
+def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
+    """Trained tokens that the model never samples."""
     rows, turns = view.rows, view.turns
     assert turns is not None
     wrong = view.trained & judged & ~view.padding & ~rows.first_of_document
-    foreign = wrong & (view.role_of != ASSISTANT) & ~covered(*view.cut_heads, len(rows.ids))  # those: begins-mid-turn
-    if not layout.closes:  # the opener behind the assistant's turn ends it
+    # The rest of a turn at the beginning of a row is reported as begins-mid-turn.
+    foreign = wrong & (view.role_of != ASSISTANT) & ~covered(*view.cut_turns, len(rows.ids))
+    if not layout.has_own_stop:  # the opener after the assistant turn ends it, so it may be trained
         ends = turns.assistants.stop
         foreign[ends[ends >= 0]] = False
-    view.hit_tokens("tool-results-trained", foreign & (view.role_of == TOOL), "a tool's result is trained from here on")
+    view.hit_tokens("tool-results-trained", foreign & (view.role_of == TOOL), "a tool result is trained from here on")
     view.hit_tokens("user-tokens-trained", foreign & (view.role_of != TOOL), "prompt text is trained from here on")
     own = turns.assistants
     header = wrong & covered(own.start, own.body, len(rows.ids))
-    if layout.joins:  # the model may write these itself
+    if layout.repeats_opener:  # the model samples the headers between parts of an answer
         header &= ~covered(own.start[own.resumed], own.body[own.resumed], len(rows.ids))
+    # Think tags of the header are prefilled by the prompt, which is a rule of its own.
     tags = np.isin(rows.ids, layout.think or ())
     view.hit_tokens("header-trained", header & ~tags, "the assistant's header is trained from here on")
-    view.hit_tokens("supplied-trained", header & tags, "the generation prompt supplies this token")
+    view.hit_tokens("supplied-trained", header & tags, "the generation prompt prefills this token")
     tail = wrong & covered(np.where(own.stop >= 0, own.stop + 1, own.end), own.end, len(rows.ids))
-    view.hit_tokens("tail-trained", tail, "trained, and behind the stop")
+    view.hit_tokens("tail-trained", tail, "this token is trained and comes after the stop")
 
 
-def _stops(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
-    """Answers that are trained and whose stop is not."""
+def _check_stops(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+    """Answers that are trained without their stop."""
     turns = graded.turns
-    taught = (graded.count > 0) & rows[turns.row]
-    if not layout.closes:
-        told = np.bincount(turns.row[taught & graded.stop], minlength=len(rows)) > 0
-        spoke = np.bincount(turns.row[taught], minlength=len(rows)) > 0
-        view.hit_rows("open-turns", spoke & ~told, "no token that ends a turn is trained in this row")
+    trained = (graded.count > 0) & rows[turns.row]
+    if not layout.has_own_stop:
+        # A stop is the opener of the next turn, which the last turn of a row does not have: one per row is enough.
+        some_stop = np.bincount(turns.row[trained & graded.stop], minlength=len(rows)) > 0
+        some_answer = np.bincount(turns.row[trained], minlength=len(rows)) > 0
+        view.hit_rows("open-turns", some_answer & ~some_stop, "no token that ends a turn is trained in this row")
         return
-    wrong = taught & (turns.stop >= 0) & ~graded.stop
+    wrong = trained & (turns.stop >= 0) & ~graded.stop
+    # The tokenizer's padding token, and whatever the rows are padded with.
     padding = {layout.pad, *np.unique(view.rows.ids[view.padding]).tolist()}
-    by_value = wrong & np.isin(view.rows.ids[turns.stop], [token for token in padding if token is not None])
-    view.hit("eot-masked-as-padding", turns.row[by_value], turns.stop[by_value], "this end-of-turn is not trained")
-    alone = wrong & ~by_value
-    view.hit("eot-not-trained", turns.row[alone], turns.stop[alone], "this end-of-turn is not trained")
+    is_padding = wrong & np.isin(view.rows.ids[turns.stop], [token for token in padding if token is not None])
+    note = "this end-of-turn is not trained"
+    view.hit("eot-masked-as-padding", turns.row[is_padding], turns.stop[is_padding], note)
+    other = wrong & ~is_padding
+    view.hit("eot-not-trained", turns.row[other], turns.stop[other], note)
 
 
-def _inside(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
-    """Holes in answers, and think blocks without a thought."""
+def _check_answers(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+    """Answers that are trained in part, and empty think blocks."""
     turns, ids = graded.turns, view.rows.ids
     holes = rows[turns.row] & (turns.stop >= 0) & (graded.count > 0) & (graded.count < graded.length)
     view.hit(
@@ -181,16 +187,17 @@ def _inside(view: View, layout: Layout, graded: Graded, rows: Bools) -> None:
         return
     opened, closed = layout.think
     ends = np.flatnonzero((ids == closed) & view.trained & rows[view.rows.row_of])
+    # From each trained </think> back over white space to its <think>.
     begins = ends - 1
-    for _ in range(2):  # a new line or two between the tags
-        blank = (begins >= 0) & (ids[begins] >= 0) & (ids[begins] < layout.vocab_size)
-        blank[blank] = layout.blank[ids[begins[blank]]]
-        begins = begins - blank
+    for _ in range(2):  # one or two tokens of newlines between the tags
+        white_bytes = (begins >= 0) & (ids[begins] >= 0) & (ids[begins] < layout.vocab_size)
+        white_bytes[white_bytes] = layout.white_bytes[ids[begins[white_bytes]]]
+        begins = begins - white_bytes
     empty = (begins >= 0) & (ids[begins] == opened) & view.trained[begins]
     view.hit("empty-think-trained", view.rows.row_of[begins[empty]], begins[empty], "an empty think block is trained")
 
 
-def finish(tally: Tally) -> None:
-    """Decide what only the whole input shows: where one end-of-turn is masked as padding, all are."""
-    if "eot-masked-as-padding" in tally.hits:
-        tally.move("eot-not-trained", "eot-masked-as-padding")
+def finish(counters: Counters) -> None:
+    """If the end-of-turn is masked as padding in one row, report all untrained ends as that: the cause is the same."""
+    if "eot-masked-as-padding" in counters.hits:
+        counters.move("eot-not-trained", "eot-masked-as-padding")

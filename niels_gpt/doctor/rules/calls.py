@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from niels_gpt.doctor.chats import ChatRow
-from niels_gpt.doctor.probes import TOOLS, assistant, call, result, user
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.layout_inference import TOOLS, assistant, call, result, user
+from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
+
+
+class _SchemaNull(Rule):
+    """The first null of the tool declarations; the others of a row have the same cause."""
+
+    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
+        path = next(_schema_nulls(chat.tools, "tools"), None)
+        return () if path is None else [(None, f"null at {path}")]
+
 
 RULES: Final = (
     Rule(
         "tool-arguments-double-encoded",
         "error",
-        "tool arguments are JSON inside JSON text",
-        "The model learns to write a quoted string where a parser expects an object. Ordinary chats are not touched.",
-        "json.dumps was called on arguments that were text already.",
+        "tool arguments are JSON text inside JSON text",
+        "The model learns to write a quoted string where a parser expects an object. Ordinary chats look normal.",
+        "json.dumps was called on arguments that were already text.",
         "Decode them once more before training.",
         ("oumi-ai/oumi#2599", "vortico/flama#258"),
         ("chats",),
@@ -28,9 +35,9 @@ RULES: Final = (
     Rule(
         "tool-arguments-not-json",
         "error",
-        "tool arguments are text that is no JSON object",
-        "Templates either refuse the row or write the broken call for the model to learn.",
-        "Calls collected from a model without checking them.",
+        "tool arguments are text that is not a JSON object",
+        "Templates either refuse the row or write the broken call, which the model then learns.",
+        "Calls were collected from a model without checking them.",
         "Repair or drop them.",
         applies=("chats",),
     ),
@@ -39,8 +46,8 @@ RULES: Final = (
         "warning",
         "some tool arguments are text and some are objects",
         "Many templates write the two differently, so the model sees two formats.",
-        "Sources in different dialects, put together.",
-        "Bring all to objects (or all to text) before training.",
+        "Sources in different formats were merged.",
+        "Convert all to objects (or all to text) before training.",
         ("oumi-ai/oumi#2603", "xorbitsai/inference#4921"),
         ("chats",),
     ),
@@ -48,7 +55,7 @@ RULES: Final = (
         "tool-arguments-null",
         "warning",
         "tool arguments hold nulls for parameters that their tool does not have",
-        "Arrow gives every row the keys of all rows; the model learns to write every other tool's parameters.",
+        "Arrow gives every row the keys of all rows; the model learns to write the parameters of every other tool.",
         "A column of structs in parquet or datasets.",
         "Store arguments as JSON text, or drop keys that hold null.",
         ("oumi-ai/oumi#2599", "NovaSky-AI/SkyRL#1675"),
@@ -57,20 +64,20 @@ RULES: Final = (
     Rule(
         "tool-arguments-null-unclear",
         "info",
-        "tool arguments hold nulls that the data may mean or Arrow may have invented",
-        "In rows from parquet or datasets a null and an absent key look alike. Where the tool's schema allows null the "
-        "null is kept, and the model learns to write it.",
+        "tool arguments hold nulls that may come from the data or from Arrow",
+        "In rows from parquet or datasets a null and an absent key look the same. Where the tool's schema allows null, "
+        "the null stays, and the model learns to write it.",
         "A column of structs in parquet or datasets, and tools with parameters that may be null.",
-        "Store arguments as JSON text, which says which keys are there.",
+        "Store arguments as JSON text, which records which keys are present.",
         ("oumi-ai/oumi#2599",),
         ("chats",),
     ),
-    Rule(
+    _SchemaNull(
         "tool-schema-null",
         "warning",
-        "declarations of tools hold nulls",
-        "The prompt shows every tool the keys of all others with null, as serving never does.",
-        "Declarations that came through Arrow (parquet, datasets) and were written to JSON afterwards.",
+        "tool declarations hold nulls",
+        "The prompt shows every tool with the keys of all others, set to null, which serving never does.",
+        "Declarations went through Arrow (parquet, datasets) and were written to JSON afterwards.",
         "Drop keys that hold null, or store the tools as JSON text.",
         ("oumi-ai/oumi#2599",),
         ("chats",),
@@ -79,9 +86,9 @@ RULES: Final = (
         "tool-arguments-misrendered",
         "error",
         "the template writes this form of tool arguments wrongly",
-        "The call in training is not the call that serving parses; only tool use suffers.",
+        "The call in training is not the call that serving parses. Only tool use gets worse.",
         "The template expects objects and gets text, or the other way round.",
-        "Give the arguments in the other form, or use a renderer of the family (both are the same to it).",
+        "Pass the arguments in the other form, or use the renderer of the family, which accepts both.",
         ("xorbitsai/inference#4921", "oumi-ai/oumi#2603"),
         ("chats",),
         needs=("renderer",),
@@ -89,56 +96,59 @@ RULES: Final = (
 )
 
 
-def check(chats: list[ChatRow], tally: Tally, bad_forms: Mapping[str, str]) -> None:
+def check(chats: list[ChatRow], counters: Counters, bad_forms: Mapping[str, str]) -> None:
     """Judge the arguments of all calls.
 
     Args:
-        bad_forms: of `forms`, those that the template writes wrongly, and how.
+        bad_forms: the forms that the template writes wrongly, and how; see `bad_forms`.
     """
     for chat in chats:
-        for path in _schema_nulls(chat.tools, "tools"):
-            tally.add("tool-schema-null", [Evidence(row=chat.number, where=chat.where, note=f"null at {path}")])
-            break  # one a row: the others are of the same kind
-        for index, form, arguments, tools in _arguments(chat):
-            tally.sums[f"arguments as {form}"] += 1
-            here = Evidence(row=chat.number, where=chat.where, note="", message=index)
-            tally.add("tool-arguments-mixed", [replace(here, note="arguments as text")] * (form == "text"))
+        for index, form, arguments, parameters in _arguments(chat):
+            counters.sums[f"arguments as {form}"] += 1
+            if form == "text":  # counted for now; `finish` drops these hits if no arguments are objects
+                counters.add("tool-arguments-mixed", [chat.evidence(index, "arguments as text")])
             if form in bad_forms:
-                tally.add("tool-arguments-misrendered", [replace(here, note=bad_forms[form])])
+                counters.add("tool-arguments-misrendered", [chat.evidence(index, bad_forms[form])])
             if isinstance(arguments, str):
                 rule, note = _text_fault(arguments)
             else:
-                rule, note = _null_fault(arguments, tools)
+                rule, note = _null_fault(arguments, parameters)
             if rule:
-                tally.add(rule, [replace(here, note=note)])
-            elif chat.arrow and isinstance(arguments, Mapping):  # others were dropped when the row was read
-                kept = next(_nulls(arguments, ""), "")
-                tally.add("tool-arguments-null-unclear", [replace(here, note=f"null under {kept!r}")] * bool(kept))
+                counters.add(rule, [chat.evidence(index, note)])
+            elif chat.arrow and isinstance(arguments, Mapping):  # elsewhere a null is in the data, not Arrow's
+                null = next(_nulls(arguments, ""), "")
+                if null:
+                    counters.add("tool-arguments-null-unclear", [chat.evidence(index, f"null under {null!r}")])
 
 
-def _nulls(held: Any, path: str) -> Iterator[str]:
-    """Where nulls are inside objects, as `key.inner`; items of lists are never Arrow's."""
-    inner = held.items() if isinstance(held, Mapping) else enumerate(held) if isinstance(held, list) else ()
-    for key, value in inner:
+def _nulls(value: Any, path: str) -> Iterator[str]:
+    """Paths of nulls inside objects, as `key.inner`. Nulls that are items of lists do not come from Arrow."""
+    for key, inner in _items(value):
         here = f"{path}.{key}" if path else str(key)
-        if value is None and isinstance(held, Mapping):
+        if inner is None and isinstance(value, Mapping):
             yield here
-        yield from _nulls(value, here)
+        yield from _nulls(inner, here)
 
 
-def _schema_nulls(held: Any, path: str) -> Iterator[str]:
-    """Where a declaration holds null and says nothing by it: a default, a constant and a list of values may be null."""
-    inner = held.items() if isinstance(held, Mapping) else enumerate(held) if isinstance(held, list) else ()
-    for key, value in inner:
+def _schema_nulls(value: Any, path: str) -> Iterator[str]:
+    """Paths of meaningless nulls in declarations; a default, a constant and a list of values may well be null."""
+    for key, inner in _items(value):
         if key in ("default", "const", "enum", "examples"):
             continue
-        if value is None:
+        if inner is None:
             yield f"{path}.{key}"
-        yield from _schema_nulls(value, f"{path}.{key}")
+        yield from _schema_nulls(inner, f"{path}.{key}")
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Keys and values of an object, indexes and items of a list; nothing of anything else."""
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
 
 
 def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any] | None]]:
-    """Message, form, arguments and parameters (if the tool is declared) of each call."""
+    """Message index, form, arguments and parameters (`None` if the tool is not declared) of each call."""
     for index, message in enumerate(chat.messages):
         for made in message.get("tool_calls") or ():
             function = made["function"]
@@ -150,22 +160,25 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
 
 
 def _text_fault(text: str) -> tuple[str, str]:
+    """The rule that fires on arguments that are text, and its note; both empty if none does."""
     try:
-        held = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         return "tool-arguments-not-json", f"{text[:60]!r}: {error}"
-    if isinstance(held, str):
+    if isinstance(value, str):
         return "tool-arguments-double-encoded", f"arguments are {text[:60]!r}"
-    if not isinstance(held, dict):
-        return "tool-arguments-not-json", f"{text[:60]!r} is a JSON {type(held).__name__}; expected an object"
+    if not isinstance(value, dict):
+        return "tool-arguments-not-json", f"{text[:60]!r} is a JSON {type(value).__name__}; expected an object"
     return "", ""
 
 
 def _null_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> tuple[str, str]:
+    """The rule that fires on arguments that are an object, and its note; both empty if none does."""
     nulls = [key for key, value in arguments.items() if value is None and key not in (parameters or {})]
     whole = [key for key, value in arguments.items() if isinstance(value, str) and _is_object(value)]
     if nulls:
         return "tool-arguments-null", f"null under {', '.join(map(repr, nulls[:4]))}"
+    # Some tools wrap all arguments as one text: {"arguments": "{...}"}.
     if len(arguments) == 1 and whole and whole[0] in ("arguments", "input") and whole[0] not in (parameters or {}):
         return "tool-arguments-double-encoded", f"arguments are text under {whole[0]!r}"
     return "", ""
@@ -178,14 +191,14 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def finish(tally: Tally) -> None:
-    """Two forms are a finding only if both are there."""
-    if not tally.sums["arguments as object"]:
-        tally.drop("tool-arguments-mixed")
+def finish(counters: Counters) -> None:
+    """Text arguments are a finding only where others are objects."""
+    if not counters.sums["arguments as object"]:
+        counters.drop("tool-arguments-mixed")
 
 
 def bad_forms(renderer: Any) -> dict[str, str]:
-    """Which forms of arguments a renderer writes wrongly, "text" or "object", and how; learned from a probe."""
+    """The forms of arguments, "text" or "object", that a renderer writes wrongly, and how; found with a probe."""
     shown: dict[str, str] = {}
     failed: dict[str, str] = {}
     for form, arguments in (("object", {"city": "Oslo"}), ("text", '{"city": "Oslo"}')):
@@ -198,13 +211,13 @@ def bad_forms(renderer: Any) -> dict[str, str]:
         return failed if shown else {}
     if shown["text"] == shown["object"]:
         return {}
-    return {form: _excerpt(form, text) for form, text in shown.items() if _looks_wrong(form, shown)}
+    return {form: _excerpt(form, text) for form, text in shown.items() if _is_wrong(form, shown)}
 
 
-def _looks_wrong(form: str, shown: Mapping[str, str]) -> bool:
-    """Escaped quotes are JSON in JSON; single quotes are Python's; where neither is seen, objects are right."""
-    odd = {name: '\\"city' in text or "'city'" in text for name, text in shown.items()}
-    return odd[form] if any(odd.values()) else form == "text"
+def _is_wrong(form: str, shown: Mapping[str, str]) -> bool:
+    """Escaped quotes are JSON in JSON, single quotes are Python's repr; without either, text is the wrong form."""
+    marked = {name: '\\"city' in text or "'city'" in text for name, text in shown.items()}
+    return marked[form] if any(marked.values()) else form == "text"
 
 
 def _excerpt(form: str, text: str) -> str:

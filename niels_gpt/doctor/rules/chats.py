@@ -5,57 +5,74 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.chats import ChatRow, texts_of
-from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
-from niels_gpt.renderers.rendered import RenderedBatch
-from niels_gpt.renderers.training import build_training_samples
+from niels_gpt.renderers.masks import build_training_samples
+from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.renderers.unsupported import UnsupportedFields
 
+
+class _RoleOrder(Rule):
+    """The first message that is out of order; what follows is often a consequence of it."""
+
+    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
+        fault = next(_order_faults(chat.messages), None)
+        return () if fault is None else [fault]
+
+
+class _EmptyAnswer(Rule):
+    """Assistant messages without text, reasoning and calls."""
+
+    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
+        for index, message in enumerate(chat.messages):
+            if message["role"] == "assistant" and _is_empty(message):
+                yield index, "the assistant message has no text, no reasoning and no call"
+
+
 RULES: Final = (
-    Rule(
+    _RoleOrder(
         "role-order",
         "warning",
-        "roles come in an order that formats are not made for",
-        "Templates fold, drop or refuse such turns, each in its own way.",
+        "messages come in an order that chat formats do not have",
+        "Templates merge, drop or refuse such messages, each in its own way.",
         "Conversations were cut at the wrong place, or merged.",
-        "Begin with a user (or a system message), end with an assistant, let tool results follow calls.",
+        "Begin with a user or a system message, end with an assistant message, put tool results after calls.",
         applies=("chats",),
     ),
-    Rule(
+    _EmptyAnswer(
         "empty-answer",
         "warning",
         "an assistant message is empty",
         "The model learns to answer with nothing.",
-        "A filter or a failed generation.",
+        "A filter removed the text, or a generation failed.",
         "Drop the message or the row.",
         applies=("chats",),
     ),
     Rule(
         "template-raises",
         "error",
-        "the format refuses some conversations",
-        "Pipelines drop such rows or stop; either way the data is not what it seems.",
-        "A role or an order that the template has no place for.",
-        "Repair the rows, or use a template that takes them.",
+        "the template refuses some conversations",
+        "Training pipelines drop such rows or stop, so less is trained than the data holds.",
+        "A role or an order of roles that the template does not have.",
+        "Repair the rows, or use a template that accepts them.",
         applies=("chats",),
         needs=("renderer",),
     ),
     Rule(
         "system-dropped",
         "error",
-        "the system message does not reach the model",
-        "Training teaches to behave so without being told. Serving may write it all the same: some templates write it "
-        "in the last user turn alone, which is the last message there and not here.",
-        "The template has no system role and says nothing.",
+        "the system message is missing from the rendering",
+        "The model is trained to follow instructions that it does not see. Serving may show them all the same: some "
+        "templates write the system message only if the last message is the user's, as in a prompt.",
+        "The template has no system role and drops the message without an error.",
         "Put the text into the first user message, or use another template.",
         applies=("chats", "tokenizer"),
         needs=("renderer",),
@@ -64,8 +81,8 @@ RULES: Final = (
         "system-folded",
         "info",
         "the system message is written into the user's turn",
-        "The format has no system role. It works if serving folds it in the same way.",
-        "The template does so by design (Gemma, Mistral).",
+        "The format has no system role. This works if serving renders it in the same way.",
+        "The template does this by design (Gemma, Mistral).",
         "Nothing to do if training and serving use this template.",
         applies=("chats", "tokenizer"),
         needs=("renderer",),
@@ -73,10 +90,9 @@ RULES: Final = (
     Rule(
         "reasoning-dropped",
         "warning",
-        "the format has no place for the reasoning of an answer",
-        "The ids are right and the reasoning is not in them: the model is trained to answer without it, and no error "
-        "says so.",
-        "reasoning_content (or thinking) in the data, and a format without reasoning (Llama 3, Qwen2.5, Gemma).",
+        "the format does not write the reasoning of an answer",
+        "The reasoning is missing from the ids, without any error: the model is trained to answer without it.",
+        "The data has reasoning_content (or thinking), and the format has none (Llama 3, Qwen2.5, Gemma).",
         "Use a format with reasoning, drop the field, or write it into content; builds refuse such rows with "
         "--on-unsupported error.",
         ("OpenPipe/ART#726",),
@@ -87,9 +103,9 @@ RULES: Final = (
         "history-thinking-stripped",
         "warning",
         "reasoning is dropped from history, so one sequence cannot train every turn as it was produced",
-        "Earlier turns are trained without the reasoning that serving would have had them produce.",
-        "The template keeps reasoning in the last turn only.",
-        "One sample for each such turn (build_training_samples), or keep all reasoning (preserve_all_thinking).",
+        "Earlier turns are trained without the reasoning with which the model produces them when it is served.",
+        "The template writes reasoning in the last turn only.",
+        "Make one sample for each such turn (build_training_samples), or retain all reasoning (preserve_all_thinking).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
         ("chats",),
         needs=("renderer",),
@@ -97,122 +113,121 @@ RULES: Final = (
 )
 
 
-def check(chats: Sequence[ChatRow], tally: Tally, controls: re.Pattern[str] | None) -> None:
-    """Judge the messages.
+def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str] | None) -> None:
+    """Judge the contents of messages.
 
     Args:
-        controls: finds the tokenizer's control tokens, and only in bodies does that matter.
+        controls: matches the text of any control token of the tokenizer; `None` without a tokenizer.
     """
+    if controls is None:
+        return
     for chat in chats:
-        for index, note in _order_faults(chat.messages):
-            tally.add("role-order", [_evidence(chat, index, note)])
-            break  # one a row: what follows is often its consequence
         for index, message in enumerate(chat.messages):
-            if message["role"] == "assistant" and _says_nothing(message):
-                tally.add("empty-answer", [_evidence(chat, index, "the assistant says nothing")])
-            found = controls and next(filter(None, map(controls.search, texts_of(message))), None)
+            found = next(filter(None, map(controls.search, texts_of(message))), None)
             if found:
-                note = f"the {message['role']} message spells {found.group()!r}"
-                tally.add("special-tokens-in-content", [_evidence(chat, index, note)])
+                note = f"the {message['role']} message contains {found.group()!r}"
+                counters.add("special-tokens-in-content", [chat.evidence(index, note)])
 
 
-def hash_chats(chats: Sequence[ChatRow], tally: Tally) -> None:
-    """Remember what rows hold."""
-    digests = [hashlib.blake2b(_held(chat).encode(), digest_size=8).digest() for chat in chats]
-    tally.hashes.append(np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64))
-    tally.numbers.append(np.array([chat.number for chat in chats], dtype=np.int64))
+def hash_chats(chats: Sequence[ChatRow], counters: Counters) -> None:
+    """Store a hash of every conversation, to find duplicates."""
+    digests = [hashlib.blake2b(_serialised(chat).encode(), digest_size=8).digest() for chat in chats]
+    counters.hashes.append(np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64))
+    counters.numbers.append(np.array([chat.number for chat in chats], dtype=np.int64))
 
 
-def _held(chat: ChatRow) -> str:
-    """A conversation as one text; JSON only where it is more than roles and contents, for it takes long."""
+def _serialised(chat: ChatRow) -> str:
+    """A conversation as one text; as JSON, which is slower, only where it has more than roles and contents."""
     if chat.tools is None and all(len(m) == 2 and isinstance(m["content"], str) for m in chat.messages):
         return "\0".join(f"{message['role']}\1{message['content']}" for message in chat.messages)
     return json.dumps([chat.messages, chat.tools], sort_keys=True, default=str)
 
 
-def _evidence(chat: ChatRow, index: int | None, note: str) -> Evidence:
-    return Evidence(row=chat.number, where=chat.where, note=note, message=index)
-
-
-def _says_nothing(message: Message) -> bool:
+def _is_empty(message: Message) -> bool:
     return not (message.get("tool_calls") or reasoning_of(message) or any(text.strip() for text in texts_of(message)))
 
 
 def _order_faults(messages: Sequence[Message]) -> Iterator[tuple[int | None, str]]:
+    """Message index (`None`: the conversation) and fault of everything out of order."""
     roles = [message["role"] for message in messages]
     spoken = [role for role in roles if role not in ("system", "developer")]
     if "assistant" not in roles:
         yield None, "no assistant message"
     elif spoken[0] != "user":
-        yield roles.index(spoken[0]), f"the first to speak is the {spoken[0]}"
+        yield roles.index(spoken[0]), f"the conversation begins with the {spoken[0]}, expected the user"
     for index, (before, role) in enumerate(zip([None, *roles], roles, strict=False)):
         if role in ("system", "developer") and before not in (None, "system", "developer"):
-            yield index, "a system message behind others"
+            yield index, "a system message after other messages"
         elif role == before and role in ("user", "assistant"):
             yield index, f"two {role} messages one after the other"
         elif role == "tool" and before not in ("tool", "assistant"):
-            yield index, "a tool result that no call came before"
+            yield index, "a tool result that follows no assistant message"
         elif role == "tool" and before == "assistant" and not messages[index - 1].get("tool_calls"):
             yield index, "a tool result, but the assistant message before it makes no call"
     if roles[-1] != "assistant" and "assistant" in roles:
-        yield len(roles) - 1, f"the last message is the {roles[-1]}'s: nothing behind it is trained"
+        yield len(roles) - 1, f"the last message is of the {roles[-1]}: no answer to it is trained"
 
 
-def check_rendered(chats: Sequence[ChatRow], batch: RenderedBatch, tally: Tally) -> None:
-    """Judge what became of system messages."""
+def check_rendered(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> None:
+    """Judge whether the system messages are in the rendering, and in a turn of their own."""
     stop = 0
     for chat, length, attribution in zip(chats, batch.lengths.tolist(), batch.attribution, strict=True):
         start, stop = stop, stop + length
-        if attribution != "full":  # where a text went is not known
+        if attribution != "full":  # where the text of a message is in the rendering is not known
             continue
         if chat.messages[0]["role"] != "system" or not "".join(texts_of(chat.messages[0])).strip():
             continue
         rule, note = system_fault(batch.message_indices[start:stop], batch.is_content[start:stop])
         if rule:
-            tally.add(rule, [_evidence(chat, 0, note)])
+            counters.add(rule, [chat.evidence(0, note)])
 
 
 def system_fault(owners: np.ndarray[Any, Any], body: np.ndarray[Any, Any]) -> tuple[str, str]:
-    """What became of a system message at index 0: written, dropped, or folded into the next turn."""
+    """The rule that fires on a system message at index 0, and its note; both empty if it has a turn of its own.
+
+    Args:
+        owners: message index of each token. body: True on tokens of contents.
+    """
     own = np.flatnonzero((owners == 0) & body)
     if not own.size:
         return "system-dropped", "no token of the system message is in the rendering"
     others = np.flatnonzero(owners > 0)
     if others.size and others[0] < own[0]:
-        return "system-folded", "the system message stands inside the next turn"
+        return "system-folded", "the system message is written inside the next turn"
     return "", ""
 
 
-def check_thinking(renderer: Any, chats: Sequence[ChatRow], tally: Tally) -> None:
-    """Judge conversations with reasoning in a turn that a user's follows: is the turn the same as history?"""
+def check_thinking(renderer: Any, chats: Sequence[ChatRow], counters: Counters) -> None:
+    """Judge conversations with reasoning before a user message: is such a turn rendered differently as history?"""
     for chat in chats:
         if not _reasons_before_a_user(chat.messages):
             continue
         try:
             samples = build_training_samples(renderer, chat.messages, tools=chat.tools, allow_partial=True)
-        except MessageError:  # a part of the conversation is refused although the whole is not: nothing to compare
+        except MessageError:  # the template refuses a part of the conversation although it accepts the whole
             continue
         if len(samples) < 2:
             continue
         tokens = sum(len(ids) for ids, _ in samples)
-        tally.sums["thinking: samples needed"] += len(samples)
-        tally.sums["thinking: tokens of these samples"] += tokens
-        tally.sums["thinking: tokens of one sequence each"] += len(samples[-1][0])
+        counters.sums["thinking: samples needed"] += len(samples)
+        counters.sums["thinking: tokens of these samples"] += tokens
+        counters.sums["thinking: tokens of one sequence each"] += len(samples[-1][0])
         note = f"{len(samples)} samples ({tokens:,} tokens) are needed to train every turn as it was produced"
-        tally.add("history-thinking-stripped", [_evidence(chat, None, note)])
+        counters.add("history-thinking-stripped", [chat.evidence(None, note)])
 
 
-def check_unsupported(unsupported: UnsupportedFields, chats: Sequence[ChatRow], tally: Tally) -> None:
+def check_unsupported(unsupported: UnsupportedFields, chats: Sequence[ChatRow], counters: Counters) -> None:
     """Judge reasoning that the renderer does not write anywhere."""
     for chat in chats:
         for field in unsupported.of(chat.messages, chat.tools):
             if field.name == "reasoning_content":
                 size = len(reasoning_of(chat.messages[field.message]) or "")
                 note = f"{size:,} characters of reasoning that the format does not write"
-                tally.add("reasoning-dropped", [_evidence(chat, field.message, note)])
+                counters.add("reasoning-dropped", [chat.evidence(field.message, note)])
 
 
 def _reasons_before_a_user(messages: Sequence[Message]) -> bool:
+    """An assistant message with reasoning comes before a user message; `</think>` counts as reasoning."""
     reasoned = False
     for message in messages:
         if message["role"] == "user" and reasoned:

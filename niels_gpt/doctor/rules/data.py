@@ -1,4 +1,4 @@
-"""Rules on rows as such: whole, different, of ids that exist, of labels that are the ids."""
+"""Rules on rows as such: readable, not empty, not repeated, ids in the vocabulary, labels equal to ids, length."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.doctor.view import View
 from niels_gpt.format.fitting import drop_oldest_turns
 from niels_gpt.format.masks import IGNORE_INDEX
@@ -21,7 +21,7 @@ RULES: Final = (
         "unusable-row",
         "error",
         "rows cannot be read",
-        "Loaders drop them in silence, or crash hours into a run.",
+        "Loaders skip them without an error, or crash hours into a run.",
         "Broken JSON, missing fields, columns of different lengths.",
         "Repair or drop them.",
     ),
@@ -29,25 +29,25 @@ RULES: Final = (
         "empty-row",
         "warning",
         "rows are empty",
-        "They count in averages over rows and hold nothing.",
-        "A filter that emptied contents and kept the rows.",
+        "They count in averages over rows and train nothing.",
+        "A filter emptied the contents and left the rows.",
         "Drop them.",
         applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "duplicate-row",
         "warning",
-        "rows are there more than once",
-        "They weigh more than others; where copies lie in train and validation, validation is too good.",
-        "Sources that overlap, or a file that was appended to itself.",
-        "Drop the copies, or say that they are wanted.",
+        "rows occur more than once",
+        "They weigh more than others. With copies in train and validation, validation loss is too low.",
+        "Sources overlap, or a file was appended to itself.",
+        "Drop the copies, or silence this rule with the reason.",
         applies=("chats", "tokens", "documents"),
     ),
     Rule(
         "id-out-of-range",
         "error",
         "ids are not in the vocabulary",
-        "The embedding lookup reads past its table: a crash on the GPU, or another model's token.",
+        "The embedding lookup reads past its table: a crash on the GPU, or a token with another meaning.",
         "Rows were tokenised with another tokenizer, or ids wrapped around in a small integer type.",
         "Tokenise again with this tokenizer.",
         applies=("tokens", "documents"),
@@ -56,9 +56,9 @@ RULES: Final = (
     Rule(
         "labels-preshifted",
         "error",
-        "labels are shifted already",
-        "The Hugging Face trainers shift labels themselves: the model learns to predict the token after the next.",
-        "Labels made for a trainer that wants them shifted (Megatron, torchtitan, nanochat).",
+        "labels are already shifted",
+        "The Hugging Face trainers shift labels themselves, so the model learns to predict the token after the next.",
+        "Labels were made for a trainer that expects them shifted (Megatron, torchtitan, nanochat).",
         "Store labels aligned with input_ids.",
         ("areal-project/AReaL#1427",),
         ("tokens",),
@@ -67,7 +67,7 @@ RULES: Final = (
         "labels-foreign",
         "error",
         "labels are neither -100 nor the row's ids",
-        "The model is taught other tokens than it reads.",
+        "The model is trained to predict other tokens than those in the text.",
         "Labels and ids come from different rows or tokenizers.",
         "Build both from one record.",
         applies=("tokens",),
@@ -75,10 +75,10 @@ RULES: Final = (
     Rule(
         "over-long",
         "warning",
-        "rows are longer than training takes",
-        "What a trainer does with them decides what is lost: a tail without its end-of-turn teaches not to stop.",
-        "Long conversations and a smaller --max-length.",
-        "Choose a policy by its price (see the table), never a cut inside an assistant's turn.",
+        "rows are longer than the maximum length",
+        "What is lost depends on the trainer. A cut that removes the end-of-turn teaches the model not to stop.",
+        "Long conversations and a smaller --sequence-length.",
+        "Choose a policy by its losses (see the table). Never cut inside an assistant turn.",
         ("allenai/open-instruct#1876", "huggingface/trl#3927"),
         needs=("ids",),
     ),
@@ -86,10 +86,14 @@ RULES: Final = (
 
 
 def check(view: View) -> View:
-    """Judge the rows, and return them with their mask where the ids are, should labels be shifted."""
+    """Judge ids, labels and lengths.
+
+    Returns:
+        The view for all further rules: where labels are shifted, with the mask moved to the tokens that it means.
+    """
     check_ids(view)
-    view = _labels(view)
-    _lengths(view)
+    view = _check_labels(view)
+    _check_lengths(view)
     return view
 
 
@@ -100,140 +104,157 @@ def check_ids(view: View) -> None:
     size = layout.vocab_size if layout is not None else None
     if size is not None:
         wrong |= rows.ids >= size
-    told = "the vocabulary is not known" if size is None else f"the vocabulary has {size:,} ids"
-    view.hit_tokens("id-out-of-range", wrong, lambda _, place: f"id {int(rows.ids[place])}; {told}")
+    expected = "the vocabulary is not known" if size is None else f"the vocabulary has {size:,} ids"
+    view.hit_tokens("id-out-of-range", wrong, lambda _, place: f"id {int(rows.ids[place])}; {expected}")
 
 
-def _labels(view: View) -> View:
-    """Labels beside ids.
+def _check_labels(view: View) -> View:
+    """Compare labels with ids, and with the ids shifted by one (. is -100).
 
     ::
 
-        ids      5 6 7 8        labels  . 6 7 8   aligned        6 7 8 .   shifted (all supervised ones fit ids[1:])
+        ids      5 6 7 8        labels  . 6 7 8   aligned        6 7 8 .   shifted
     """
     rows = view.rows
     if rows.labels is None or rows.trained is None:
         return view
-    taught = rows.labels != IGNORE_INDEX
-    other = taught & (rows.labels != rows.ids)
-    odd = rows.per_row(other) > 0
-    if not odd.any():
+    supervised = rows.labels != IGNORE_INDEX
+    other = supervised & (rows.labels != rows.ids)
+    differs = rows.per_row(other) > 0
+    if not differs.any():
         return view
     following = np.append(rows.ids[1:], IGNORE_INDEX)
     following[rows.starts[1:] - 1] = IGNORE_INDEX
-    shifted = odd & (rows.per_row(taught & (rows.labels != following)) == 0)
+    shifted = differs & (rows.per_row(supervised & (rows.labels != following)) == 0)
     view.hit_rows("labels-preshifted", shifted, "labels[i] is input_ids[i + 1] wherever it is not -100")
-    wrong = other & (odd & ~shifted)[rows.row_of]
+    wrong = other & (differs & ~shifted)[rows.row_of]
     view.hit_tokens("labels-foreign", wrong, lambda _, place: f"label {int(rows.labels[place])}")  # type: ignore[index]
-    moved = np.concatenate(([False], taught[:-1]))
+    # The label at i supervises the token at i + 1.
+    moved = np.concatenate(([False], supervised[:-1]))
     moved[rows.starts[:-1]] = False
     return replace(view, rows=replace(rows, trained=np.where(shifted[rows.row_of], moved, rows.trained)))
 
 
-def _lengths(view: View) -> None:
+def _check_lengths(view: View) -> None:
+    """Find rows over `max_length`, and what each way of shortening them would lose."""
     limit, rows = view.scope.max_length, view.rows
     if limit is None:
         return
+    # Padding is not lost by truncation.
     real = rows.lengths - rows.per_row(view.padding)
     long = np.flatnonzero(real > limit)
-    view.hit("over-long", long, np.full(len(long), -1), lambda row, _: f"{int(real[row]):,} tokens, room for {limit:,}")
+    view.hit(
+        "over-long", long, np.full(len(long), -1), lambda row, _: f"{int(real[row]):,} tokens, more than {limit:,}"
+    )
     if len(long):
-        _prices(view, long, limit)
+        _count_losses(view, long, limit)
 
 
 POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip", "drop_oldest_turns")
 
 
-def _prices(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: int) -> None:
-    """What each policy would lose of the rows that are too long.
+def _count_losses(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: int) -> None:
+    """Add up what each truncation policy would lose of the rows that are too long.
 
     ::
 
-        trained   . # # . # | # .      room 5: head loses 1 and cuts a turn; drop_partial_turn loses 2; tail loses 1
+        trained   . # # . # | # .      limit 5: head loses 1 trained token and cuts a turn,
+                                       drop_partial_turn loses 2, tail (which keeps the last 5) loses 1
     """
-    rows, trained, tally = view.rows, view.trained, view.tally
+    rows, trained, counters = view.rows, view.trained, view.counters
     sums = np.concatenate(([0], np.cumsum(trained)))
     start, stop = rows.starts[long], rows.starts[long + 1]
-    cut, taught = start + limit, sums[stop] - sums[start]
+    cut, total = start + limit, sums[stop] - sums[start]
+    # A cut goes through a turn if the tokens on both of its sides are trained.
     through = trained[cut] & trained[cut - 1]
     run = _run_start(trained, cut)
-    kept = {
+    remaining = {
         "head": sums[cut] - sums[start],
         "tail": sums[stop] - sums[stop - limit],
         "drop_partial_turn": np.where(through, sums[np.maximum(run, start)], sums[cut]) - sums[start],
         "skip": np.zeros(len(long), dtype=np.int64),
     }
+    # This policy is implemented for the sentinel format only.
     special = view.scope.sentinels
     if special:
-        kept["drop_oldest_turns"] = np.array([_kept(view, row, limit) for row in long.tolist()], dtype=np.int64)
-    for policy, left in kept.items():
-        tally.sums[f"{policy}: trained tokens lost"] += int((taught - left).sum())
-        tally.sums[f"{policy}: rows without a trained token"] += int(((left == 0) & (taught > 0)).sum())
-    tally.sums["head: turns cut"] += int(through.sum())
-    tally.sums["over-long tokens"] += int((stop - start - limit).sum())
+        remaining["drop_oldest_turns"] = np.array(
+            [_without_oldest_turns(view, row, limit) for row in long.tolist()], dtype=np.int64
+        )
+    for policy, left in remaining.items():
+        counters.sums[f"{policy}: trained tokens lost"] += int((total - left).sum())
+        counters.sums[f"{policy}: rows without a trained token"] += int(((left == 0) & (total > 0)).sum())
+    counters.sums["head: turns cut"] += int(through.sum())
+    counters.sums["over-long tokens"] += int((stop - start - limit).sum())
 
 
 def _run_start(trained: np.ndarray[Any, Any], cut: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where the run of trained tokens that reaches `cut` begins."""
+    """Where the run of trained tokens that reaches `cut` begins.
+
+    ::
+
+        trained  . # # . # # .      untrained -1 0 3 6      cut 5: the last untrained before it is 3, so 4
+    """
     untrained = np.concatenate(([-1], np.flatnonzero(~trained)))
     begin: np.ndarray[Any, np.dtype[np.int64]] = untrained[np.searchsorted(untrained, cut) - 1] + 1
     return begin
 
 
-def _kept(view: View, row: int, limit: int) -> int:
+def _without_oldest_turns(view: View, row: int, limit: int) -> int:
+    """Trained tokens of a row after `drop_oldest_turns`, which needs the sentinels and goes row by row."""
     start, stop = (int(view.rows.starts[at]) for at in (row, row + 1))
     special = {f"{name}_id": token for name, token in view.scope.sentinels.items()}
     slices = drop_oldest_turns(view.rows.ids[start:stop], limit, **special)
     return sum(int(view.trained[start:stop][part].sum()) for part in slices)
 
 
-def prices(tally: Tally) -> dict[str, dict[str, int]]:
-    """What each policy would lose, by name."""
+def policy_losses(counters: Counters) -> dict[str, dict[str, int]]:
+    """What each policy would lose, by its name: numbers by what they count."""
     found: dict[str, dict[str, int]] = {}
-    for name, number in sorted(tally.sums.items()):
+    for name, number in sorted(counters.sums.items()):
         policy, _, what = name.partition(": ")
         if policy in POLICIES:
             found.setdefault(policy, {})[what] = number
     return found
 
 
-def duplicates(tally: Tally, source: str) -> None:
-    """Rows whose hash came before; the evidence names both.
+def duplicates(counters: Counters, source: str) -> None:
+    """Find rows whose hash occurred before; the evidence names both rows.
 
     ::
 
-        hashes  7 3 7 7     sorted, stable  3 7 7 7 of rows 1 0 2 3     copies  2 3, of row 0
+        hashes  7 3 7 7     stable sort: 3 7 7 7 of rows 1 0 2 3     copies  2 3, of row 0
     """
-    if not tally.hashes:
+    if not counters.hashes:
         return
-    hashes, numbers = np.concatenate(tally.hashes), np.concatenate(tally.numbers)
+    hashes, numbers = np.concatenate(counters.hashes), np.concatenate(counters.numbers)
     order = np.argsort(hashes, kind="stable")
     copies = np.sort(order[1:][hashes[order][1:] == hashes[order][:-1]])
+    # Only the first few copies are looked up: a search through all hashes for each.
     evidence = [
         Evidence(
             row=int(numbers[at]),
             where=f"{source} row {int(numbers[at])}",
             note=f"the same as row {int(numbers[np.argmax(hashes == hashes[at])])} (rows are counted from 0)",
         )
-        for at in copies[: tally.keep].tolist()
+        for at in copies[: counters.max_evidence].tolist()
     ]
-    tally.add("duplicate-row", evidence, count=len(copies), rows=len(copies))
+    counters.add("duplicate-row", evidence, count=len(copies), rows=len(copies))
 
 
 def hash_rows(view: View, chosen: Bools | None = None) -> None:
-    """Remember what rows hold, by the hash of their ids and mask.
+    """Store a hash of the ids and mask of every row, to find duplicates.
 
     Args:
-        chosen: only these, bool of shape (rows,).
+        chosen: only rows where it is True, bool of shape (rows,).
     """
     rows = view.rows
-    held = [rows.ids] if rows.trained is None else [rows.ids, rows.trained]
+    arrays = [rows.ids] if rows.trained is None else [rows.ids, rows.trained]
     hashes = np.zeros(len(rows), dtype=np.uint64)
     for row, (start, stop) in enumerate(zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), strict=True)):
         digest = hashlib.blake2b(digest_size=8)
-        for values in held:
+        for values in arrays:
             digest.update(values[start:stop].data)
         hashes[row] = int.from_bytes(digest.digest())
-    kept = slice(None) if chosen is None else chosen
-    view.tally.hashes.append(hashes[kept])
-    view.tally.numbers.append(rows.numbers[kept])
+    wanted = slice(None) if chosen is None else chosen
+    view.counters.hashes.append(hashes[wanted])
+    view.counters.numbers.append(rows.numbers[wanted])

@@ -1,4 +1,4 @@
-"""Rules on caches of plain text: documents one after the other, without turns or masks."""
+"""Rules on caches of plain text: documents in shards, without turns or masks."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.documents import Documents, Run
+from niels_gpt.datasets import Dataset, DocumentPieces
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules import data
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.stored import StoredFiles
-from niels_gpt.doctor.tally import Tally
+from niels_gpt.doctor.stored import rows_of_pieces, stream_of, where
 from niels_gpt.doctor.view import Scope, View
 
 RULES: Final = (
     Rule(
         "documents-not-separated",
         "warning",
-        "nothing says where documents end",
-        "Training windows run from one text into the next, and the model learns that texts change their subject in the "
-        "middle of a line. It is not taught to end one either.",
+        "documents are not separated by an end-of-text token",
+        "Training windows run from one text into the next: the model learns that texts change their subject without a "
+        "border, and does not learn to end one.",
         "The cache was built with separate_documents=False.",
-        "Build it with an end-of-text behind each document, which is the default.",
+        "Build it with an end-of-text token after each document, which is the default.",
         applies=("documents",),
         needs=("everything",),
     ),
     Rule(
         "counts-differ",
         "error",
-        "meta.json counts other documents or tokens than the files hold",
-        "Epochs, budgets and mixtures are planned by these numbers. Files that were exchanged or edited hold other "
-        "data than the recipe says.",
-        "Shards of another build, or tokens that were edited in place.",
+        "the counts in meta.json differ from those of the files",
+        "Epochs, token budgets and mixtures are planned by these numbers, and files that were exchanged or edited hold "
+        "other data than the recipe says.",
+        "Shards of another build, or files that were edited in place.",
         "Build the cache again; `niels-gpt cache verify` compares checksums.",
         applies=("documents",),
         needs=("everything",),
@@ -43,60 +43,61 @@ RULES: Final = (
 )
 
 
-def check(numbers: Int64s, documents: Documents, run: Run, scope: Scope, tally: Tally) -> None:
-    """Judge some documents, or pieces of them.
-
-    Args:
-        run: the ids of their split.
-    """
-    rows, filled = documents.read(run, numbers)
-    tally.sums["rows"] += int(documents.begins.sum())
-    tally.sums[f"{documents.split}: documents"] += int(documents.begins.sum())
-    tally.sums[f"{documents.split}: ends"] += int(documents.ends.sum())
-    tally.sums["tokens"] += len(rows.ids)
+def check(numbers: Int64s, documents: DocumentPieces, dataset: Dataset, scope: Scope, counters: Counters) -> None:
+    """Judge some documents of a cache, or pieces of long ones."""
+    rows, filled = rows_of_pieces(dataset, documents, numbers)
+    counters.sums["rows"] += int(documents.begins.sum())
+    counters.sums[f"{documents.split}: documents"] += int(documents.begins.sum())
+    counters.sums[f"{documents.split}: ends"] += int(documents.ends.sum())
+    counters.sums["tokens"] += len(rows.ids)
     for at in np.flatnonzero(documents.whole & (documents.starts == documents.stops)).tolist():
-        tally.add(
-            "empty-row", [Evidence(int(numbers[at]), documents.where(at), "an end-of-text and nothing before it")]
+        counters.add(
+            "empty-row",
+            [Evidence(int(numbers[at]), where(dataset, documents, at), "an end-of-text token and no text before it")],
         )
     if not len(rows):
         return
-    view = View(rows, scope, tally)
+    view = View(rows, scope, counters)
+    # A document that comes in pieces has no hash of its own, so its copies are not found.
     data.hash_rows(view, documents.whole[filled])
     data.check_ids(view)
-    _sentinels(view)
+    _check_sentinels(view)
 
 
-def _sentinels(view: View) -> None:
-    """Control tokens of conversations inside plain text."""
+def _check_sentinels(view: View) -> None:
+    """Find control tokens of conversations inside plain text."""
     ids = view.rows.ids
     found = np.isin(ids, [token for name, token in view.scope.sentinels.items() if name != "eot"])
     view.hit_tokens(
-        "special-tokens-in-content", found, lambda _, place: f"the control token {view.scope.spell(int(ids[place]))}"
+        "special-tokens-in-content",
+        found,
+        lambda _, place: f"the control token {view.scope.decode_id(int(ids[place]))}",
     )
 
 
-def finish(tally: Tally, files: StoredFiles, splits: Mapping[str, int], *, sampled: bool) -> None:
-    """What only the whole cache shows.
+def finish(counters: Counters, dataset: Dataset, splits: Mapping[str, int], *, sampled: bool) -> None:
+    """Compare the counts of the whole cache with those in its meta.json.
 
     Args:
-        splits: those that were looked at, and how many documents the meta counts. sampled: not all were.
+        splits: the splits that were read, and how many documents meta.json counts in each.
+        sampled: not all documents were read.
     """
-    folder, meta = files.folder, files.manifest
-    for split, told in splits.items():
-        tokens = len(files.run(split))
+    folder, meta = dataset.path, dataset.manifest
+    for split, recorded in splits.items():
+        tokens = len(stream_of(dataset, split))
         counted = int(meta["splits"][split].get("tokens", 0))
         if tokens != counted:
-            _differ(tally, folder, split, "tokens", counted, tokens)
-        if sampled or not told:
+            _differ(counters, folder, split, "tokens", counted, tokens)
+        if sampled or not recorded:
             continue
-        held = tally.sums[f"{split}: documents"]
-        if not meta.get("separate_documents", True) or (told > 1 and held == 1):
-            note = f"{told:,} documents in {tokens:,} tokens, and no end-of-text between them"
-            tally.add("documents-not-separated", [Evidence(-1, f"{folder} {split}", note)], count=1, rows=0)
-        elif held != told:
-            _differ(tally, folder, split, "documents", told, held)
+        counted_documents = counters.sums[f"{split}: documents"]
+        if not meta.get("separate_documents", True) or (recorded > 1 and counted_documents == 1):
+            note = f"{recorded:,} documents in {tokens:,} tokens, and no end-of-text token between them"
+            counters.add("documents-not-separated", [Evidence(-1, f"{folder} {split}", note)], count=1, rows=0)
+        elif counted_documents != recorded:
+            _differ(counters, folder, split, "documents", recorded, counted_documents)
 
 
-def _differ(tally: Tally, folder: Path, split: str, what: str, told: int, held: int) -> None:
-    note = f"meta.json counts {told:,} {what}; the files hold {held:,}"
-    tally.add("counts-differ", [Evidence(-1, f"{folder} {split}", note)], count=1, rows=0)
+def _differ(counters: Counters, folder: Path, split: str, what: str, recorded: int, found: int) -> None:
+    note = f"meta.json counts {recorded:,} {what}; the files hold {found:,}"
+    counters.add("counts-differ", [Evidence(-1, f"{folder} {split}", note)], count=1, rows=0)

@@ -1,64 +1,69 @@
-"""Rules on two tokenizers or templates: do they make the same ids of the same conversations?"""
+"""Rules on two tokenizers or templates: do they render the same conversations as the same ids?"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from niels_gpt.doctor.chats import ChatRow
-from niels_gpt.doctor.learning import AnyRenderer
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.layout_inference import AnyRenderer
 from niels_gpt.doctor.report import Evidence, WindowToken
+from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.rendered import RenderedTokens
+from niels_gpt.renderers.types import RenderedTokens
 
 RULES: Final = (
     Rule(
         "template-drift",
         "error",
-        "the two write the same conversation differently",
-        "The model is served prompts of a shape that it was not trained on. Evaluations that use the training code do "
-        "not show it.",
-        "Two versions of a template, or a serving stack with its own.",
-        "Serve with the template that was trained on.",
+        "the two templates render the same conversation differently",
+        "When served, the model gets prompts in a format that it was not trained on. Evaluations with the training "
+        "code do not show it.",
+        "Two versions of a template, or a serving stack with a template of its own.",
+        "Serve with the template that training used.",
         ("ollama/ollama#6823", "InternLM/lmdeploy#1945", "lm-sys/FastChat#2992"),
         ("drift",),
     ),
     Rule(
         "tokenizer-drift",
         "error",
-        "the two encode the same text differently",
-        "Ids mean other things to the two; the model reads noise.",
+        "the two tokenizers encode the same text differently",
+        "The same id has two meanings, so the served model reads noise.",
         "Another version of the tokenizer, other added tokens, or a conversion.",
-        "Ship the tokenizer that was trained with.",
+        "Ship the tokenizer that training used.",
         ("hiyouga/LlamaFactory#3426", "OpenBMB/MiniCPM-V#141"),
         ("drift",),
     ),
     Rule(
         "generation-prompt-drift",
         "error",
-        "the two write different generation prompts",
-        "The model begins its answer from a prompt that it was not trained on.",
-        "A prefilled think tag or a new line, in one of the two.",
-        "Serve with the template that was trained on.",
+        "the two templates write different generation prompts",
+        "The model begins its answer after a prompt that it was not trained on.",
+        "A prefilled think tag or a newline in only one of the two.",
+        "Serve with the template that training used.",
         ("InternLM/lmdeploy#1945",),
         ("drift",),
     ),
 )
-AROUND: Final = 6
+WINDOW: Final = 6  # tokens shown on either side of the first difference
 
 
-def check(one: AnyRenderer, other: AnyRenderer, chats: Sequence[ChatRow], tally: Tally) -> int:
-    """Render every conversation with both; returns how many tokens the first made."""
+def check(one: AnyRenderer, other: AnyRenderer, chats: Sequence[ChatRow], counters: Counters) -> int:
+    """Render every conversation with both.
+
+    Returns:
+        The number of tokens that the first renderer wrote.
+    """
     tokens = 0
     for chat in chats:
-        tokens += _whole(one, other, chat, tally)
-        _prompt(one, other, chat, tally)
+        tokens += _compare_whole(one, other, chat, counters)
+        _compare_prompts(one, other, chat, counters)
     return tokens
 
 
-def _made(renderer: AnyRenderer, chat: ChatRow, *, prompt: bool = False) -> RenderedTokens | str:
+def _rendered(renderer: AnyRenderer, chat: ChatRow, *, prompt: bool = False) -> RenderedTokens | str:
+    """The conversation, or the prompt before its last message; the error text where the template refuses it."""
     messages = chat.messages[:-1] if prompt else chat.messages
     try:
         return renderer.render(messages, tools=chat.tools, add_generation_prompt=prompt)
@@ -66,19 +71,20 @@ def _made(renderer: AnyRenderer, chat: ChatRow, *, prompt: bool = False) -> Rend
         return str(error)
 
 
-def _whole(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, tally: Tally) -> int:
-    first, second = _made(one, chat), _made(other, chat)
+def _compare_whole(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counters: Counters) -> int:
+    first, second = _rendered(one, chat), _rendered(other, chat)
     if isinstance(first, str) or isinstance(second, str):
         if isinstance(first, str) != isinstance(second, str):
             refuses = first if isinstance(first, str) else second
             which = "first" if isinstance(first, str) else "second"
             note = f"only the {which} refuses it: {refuses}"
-            tally.add("template-drift", [Evidence(row=chat.number, where=chat.where, note=note)])
+            counters.add("template-drift", [Evidence(row=chat.number, where=chat.where, note=note)])
         return 0
     if first.token_ids != second.token_ids:
+        # Equal texts and different ids: the tokenizers differ. Different texts: the templates do.
         same_text = _text(one, chat) == _text(other, chat)
         rule = "tokenizer-drift" if same_text else "template-drift"
-        tally.add(rule, [_difference(one, other, first, second, chat)])
+        counters.add(rule, [_difference(one, other, first, second, chat)])
     return len(first.token_ids)
 
 
@@ -86,17 +92,17 @@ def _text(renderer: AnyRenderer, chat: ChatRow) -> str:
     return renderer.text(chat.messages, tools=chat.tools)
 
 
-def _prompt(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, tally: Tally) -> None:
-    """The generation prompts before the last message, where what is before them is the same."""
+def _compare_prompts(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counters: Counters) -> None:
+    """Compare the generation prompts before the last message, where all before them is the same."""
     if len(chat.messages) < 2 or chat.messages[-1]["role"] != "assistant":
         return
-    first, second = _made(one, chat, prompt=True), _made(other, chat, prompt=True)
+    first, second = _rendered(one, chat, prompt=True), _rendered(other, chat, prompt=True)
     if isinstance(first, str) or isinstance(second, str) or first.token_ids == second.token_ids:
         return
     at = _first_difference(first.token_ids, second.token_ids)
-    behind = all(owner < 0 for owner in [*first.message_indices[at:], *second.message_indices[at:]])
-    if behind:  # else the messages differ already, which is told above
-        tally.add("generation-prompt-drift", [_difference(one, other, first, second, chat)])
+    in_prompt = all(owner < 0 for owner in [*first.message_indices[at:], *second.message_indices[at:]])
+    if in_prompt:  # a difference in the messages is reported by _compare_whole
+        counters.add("generation-prompt-drift", [_difference(one, other, first, second, chat)])
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
@@ -108,14 +114,14 @@ def _difference(
     one: AnyRenderer, other: AnyRenderer, first: RenderedTokens, second: RenderedTokens, chat: ChatRow
 ) -> Evidence:
     at = _first_difference(first.token_ids, second.token_ids)
-    low = max(0, at - AROUND)
-    told = [_spelt(renderer, made, at) for renderer, made in ((one, first), (other, second))]
+    low = max(0, at - WINDOW)
+    texts = [_text_from(renderer, made, at) for renderer, made in ((one, first), (other, second))]
     owner = first.message_indices[at] if at < len(first.message_indices) else -1
-    shown = first.token_ids[low : at + AROUND + 1]
+    shown = first.token_ids[low : at + WINDOW + 1]
     return Evidence(
         row=chat.number,
         where=chat.where,
-        note=f"{len(first.token_ids)} and {len(second.token_ids)} tokens; from token {at} on {told[0]} and {told[1]}",
+        note=f"{len(first.token_ids)} and {len(second.token_ids)} tokens; from token {at} on {texts[0]} and {texts[1]}",
         message=owner if owner >= 0 else None,
         token=at,
         window=tuple(WindowToken(token, one.encoder.decode([token])) for token in shown),
@@ -123,6 +129,6 @@ def _difference(
     )
 
 
-def _spelt(renderer: AnyRenderer, made: RenderedTokens, at: int) -> str:
+def _text_from(renderer: AnyRenderer, made: RenderedTokens, at: int) -> str:
     rest = made.token_ids[at : at + 4]
     return repr(renderer.encoder.decode(rest)) + f" {rest}" if rest else "nothing"

@@ -1,4 +1,4 @@
-"""Rules on rows that hold several texts."""
+"""Rules on packed rows, which hold several texts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ RULES: Final = (
         "seam-trained",
         "error",
         "the first token of a packed text is in the loss",
-        "It is predicted from the end of an unrelated text, which is noise.",
-        "Texts were joined with their masks, and the first token of the next was trained.",
+        "The model learns to predict it from the end of an unrelated text, which is noise.",
+        "Texts were joined together with masks that train the first token of each.",
         "Set the label of each text's first token to -100 (position_ids == 0).",
         ("huggingface/trl#3067",),
         ("tokens",),
@@ -26,10 +26,10 @@ RULES: Final = (
     Rule(
         "attention-crosses",
         "warning",
-        "rows hold several texts and nothing says where they begin",
-        "Attention runs from one conversation into the next, and positions go on counting.",
+        "rows hold several texts, and no column records where they begin",
+        "Tokens attend to the conversation before theirs, and positions are not reset.",
         "Texts were concatenated without position_ids or seq_lengths.",
-        "Keep position_ids that restart, or seq_lengths; and an attention kernel that uses them.",
+        "Store position_ids that restart at 0, or seq_lengths, and use an attention kernel that reads them.",
         ("huggingface/trl#805", "huggingface/alignment-handbook#204"),
         ("tokens",),
         needs=("beginnings",),
@@ -37,10 +37,10 @@ RULES: Final = (
     Rule(
         "packing-lengths",
         "error",
-        "seq_lengths or position_ids do not fit the row",
-        "Trainers derive attention from them; wrong ones join or cut texts, or crash a kernel.",
+        "seq_lengths or position_ids do not match the row",
+        "Trainers compute attention from them; wrong ones join or cut texts, or crash a kernel.",
         "Rows were cut or padded after packing.",
-        "Pack last; the lengths of a row must add up to its tokens, and positions count up from 0.",
+        "Pack last. The lengths of a row must add up to its tokens, and positions must count up from 0.",
         ("huggingface/trl#4554",),
         ("tokens",),
     ),
@@ -48,37 +48,38 @@ RULES: Final = (
 
 
 def check(view: View) -> None:
-    """Judge the seams."""
+    """Judge where texts begin inside rows: at the places that a column records, and at others that the ids show."""
     rows = view.rows
-    seams = rows.first_of_document.copy()
-    seams[rows.starts[:-1]] = False
-    if rows.trained is not None:
-        places = np.flatnonzero(seams & view.trained & ~view.padding)
+    recorded = rows.first_of_document.copy()
+    recorded[rows.starts[:-1]] = False
+    beginnings = _visible_beginnings(view)
+    unrecorded = beginnings[~rows.first_of_document[beginnings]]
+    note = "another text begins here, and no column records it"
+    view.hit("attention-crosses", rows.row_of[unrecorded], unrecorded, note)
+    if rows.trained is None:
+        return
+    for places in (np.flatnonzero(recorded & view.trained & ~view.padding), unrecorded[view.trained[unrecorded]]):
         view.hit("seam-trained", rows.row_of[places], places, "a text begins here, and its first token is trained")
-    beginnings = _beginnings(view)
-    inside = beginnings[~rows.first_of_document[beginnings]]
-    view.hit("attention-crosses", rows.row_of[inside], inside, "another text begins here, and no column says so")
-    if rows.trained is not None:
-        trained = inside[view.trained[inside]]
-        view.hit("seam-trained", rows.row_of[trained], trained, "a text begins here, and its first token is trained")
 
 
-def _beginnings(view: View) -> Int64s:
-    """Where texts visibly begin inside rows: a preamble, or a system turn behind an assistant's."""
+def _visible_beginnings(view: View) -> Int64s:
+    """Where the ids show that a text begins inside a row: a preamble, or a system turn after an assistant turn."""
     layout, rows = view.scope.layout, view.rows
     if layout is None:
         return np.zeros(0, dtype=np.int64)
     found = [np.zeros(0, dtype=np.int64)]
+    # Formats with a preamble or bos begin every text with it, so a system turn inside a row begins none.
     run = layout.preamble or (() if layout.bos is None else (layout.bos,))
     if run:
         places = occurrences(rows.ids, run)
+        # Two in a row are a double bos, not two texts.
         doubled = np.isin(places, places + len(run)) | np.isin(places - 1, np.flatnonzero(rows.ids == run[0]))
         found.append(places[~doubled])
     turns = view.turns
     if turns is not None and len(turns) > 1 and not run:
-        behind = (turns.role[1:] == SYSTEM) & (turns.role[:-1] == ASSISTANT) & (turns.row[1:] == turns.row[:-1])
-        found.append(turns.start[1:][behind])
+        after = (turns.role[1:] == SYSTEM) & (turns.role[:-1] == ASSISTANT) & (turns.row[1:] == turns.row[:-1])
+        found.append(turns.start[1:][after])
     places = np.unique(np.concatenate(found))
-    # Behind padding on the left a text begins too.
+    # The first text of a row is not inside it, also where it follows padding on the left.
     inside: Int64s = places[(places != rows.starts[rows.row_of[places]]) & ~view.padding[np.maximum(places - 1, 0)]]
     return inside

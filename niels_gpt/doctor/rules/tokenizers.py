@@ -1,4 +1,4 @@
-"""Rules on a tokenizer and its template alone."""
+"""Rules on a tokenizer and its template, which need no data."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
-from niels_gpt.doctor.learning import AnyRenderer, renderings
-from niels_gpt.doctor.probes import PROBES
+from niels_gpt.doctor.layout_inference import PROBES, AnyRenderer, render_probes
 from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rules.chats import system_fault
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.tally import Tally
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.rendered import RenderedTokens
-from niels_gpt.renderers.template import TemplateRenderer
-from niels_gpt.tokenizer.encoder import Encoder
-from niels_gpt.tokenizer.protocol import PieceEncoder
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.pieces import PieceEncoder
 
 _ALL: Final = ("chats", "tokens", "tokenizer")
 RULES: Final = (
@@ -29,9 +28,9 @@ RULES: Final = (
         "eot-not-in-stop-set",
         "error",
         "serving does not stop at the end-of-turn",
-        "The model learns its end-of-turn well, and transformers' generate() goes on behind it: it stops at the ids of "
+        "The model writes its end-of-turn, and transformers' generate() continues after it: it stops at the ids of "
         "generation_config.json (of config.json, where there is none) and does not read the tokenizer's eos_token.",
-        "generation_config.json names other ids than the template writes, often the base model's.",
+        "generation_config.json lists other ids than the template writes, often those of the base model.",
         "Add the id to eos_token_id in generation_config.json.",
         ("huggingface/open-r1#603", "unslothai/unsloth#416"),
         _ALL,
@@ -40,9 +39,9 @@ RULES: Final = (
     Rule(
         "stop-set-unknown",
         "warning",
-        "the end-of-turn is not eos, and no generation_config.json names it",
-        "Serving stops at eos_token alone unless it is told otherwise.",
-        "The tokenizer came without generation_config.json, or eos_token is the base model's.",
+        "the end-of-turn is not eos_token, and no generation_config.json lists it",
+        "Without other settings serving stops at eos_token only, so it does not stop at the end of a turn.",
+        "The tokenizer came without generation_config.json, or eos_token is that of the base model.",
         "Add a generation_config.json whose eos_token_id lists the end-of-turn.",
         ("huggingface/open-r1#603", "hiyouga/LlamaFactory#2352"),
         _ALL,
@@ -51,8 +50,8 @@ RULES: Final = (
     Rule(
         "pad-is-eos",
         "warning",
-        "padding and end-of-text are one token",
-        "Every tool that masks padding by value masks real ends too.",
+        "padding and end-of-text are the same token",
+        "Every tool that masks padding by id masks the real ends too.",
         "tokenizer.pad_token = tokenizer.eos_token",
         "Give padding a token of its own.",
         ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163"),
@@ -62,9 +61,9 @@ RULES: Final = (
     Rule(
         "bos-added-twice",
         "warning",
-        "the template writes bos, and the tokenizer adds one too",
-        "Rendered text that is encoded with the tokenizer's defaults begins twice.",
-        "A post-processor that adds bos, beside a template that writes it.",
+        "the template writes bos, and the tokenizer adds another",
+        "Rendered text that is encoded with the tokenizer's defaults begins with two bos tokens.",
+        "The template writes bos, and a post-processor of the tokenizer adds it again.",
         "Encode rendered text with add_special_tokens=False (apply_chat_template with tokenize=True does).",
         ("huggingface/trl#3328", "huggingface/open-r1#462"),
         ("tokenizer",),
@@ -74,7 +73,7 @@ RULES: Final = (
         "no-generation-markers",
         "info",
         "the template has no {% generation %} markers",
-        "transformers' return_assistant_tokens_mask returns zeros for it, and trainers train nothing.",
+        "transformers' return_assistant_tokens_mask returns only zeros for it, and trainers then train nothing.",
         "Most published templates have none.",
         "Use niels_gpt's TemplateRenderer, which needs no markers.",
         ("huggingface/transformers#34172", "huggingface/transformers#30650"),
@@ -84,9 +83,9 @@ RULES: Final = (
     Rule(
         "prefix-not-preserved",
         "info",
-        "a turn renders differently once others follow it",
-        "What is trained in history is not what was sampled; a conversation cannot be continued without rendering "
-        "again.",
+        "a turn is rendered differently once others follow it",
+        "What is trained as history differs from what the model samples, and a conversation must be rendered again to "
+        "be continued.",
         "The template drops reasoning, or empty think blocks, from history.",
         "Train one sample for each turn (build_training_samples).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
@@ -98,17 +97,17 @@ RULES: Final = (
         "info",
         "the template refuses some kinds of conversation",
         "Rows of these kinds cannot be rendered.",
-        "The format has no place for them.",
-        "Check that your data holds none: niels-gpt doctor DATA --tokenizer DIR.",
+        "The format does not have these roles, orders or fields.",
+        "Check that your data has none of them: niels-gpt doctor DATA --tokenizer DIR.",
         applies=("tokenizer",),
         needs=("renderer",),
     ),
     Rule(
         "attribution-partial",
         "warning",
-        "some of the text in a rendering could not be traced to its message",
-        "Masks of this template may be wrong where the trace was lost.",
-        "The template rebuilds contents character by character, or compares them away.",
+        "some text of a rendering could not be attributed to its message",
+        "Masks made with this template may be wrong there.",
+        "The template rebuilds contents character by character, or replaces them.",
         "Use a family (--renderer) if there is one.",
         ("huggingface/tokenizers#1517",),
         ("chats", "tokenizer"),
@@ -118,63 +117,69 @@ RULES: Final = (
 SHOWN: Final = 12
 
 
-def check(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: Layout, tally: Tally, *, alone: bool) -> None:
+def check(
+    encoder: PieceEncoder, renderer: AnyRenderer | None, layout: Layout, counters: Counters, *, without_data: bool
+) -> None:
     """Judge a tokenizer and its template.
 
     Args:
-        alone: there is no data: also judge what data could meet.
+        renderer: `None` if the tokenizer has no template.
+        without_data: the input is the tokenizer, without data: also judge what only some data would meet.
     """
-    _stops(encoder, renderer, layout, tally)
+    _check_stops(encoder, renderer, layout, counters)
     eos = encoder.added_ids.get(encoder.special_tokens.get("eos_token", ""))
     if layout.pad is not None and layout.pad == eos:
-        tally.add("pad-is-eos", [_told(encoder, f"both are {encoder.special_tokens['pad_token']!r}")])
+        counters.add("pad-is-eos", [_evidence(encoder, f"both are {encoder.special_tokens['pad_token']!r}")])
     if renderer is None:
         return
     if isinstance(renderer, TemplateRenderer):
-        partial = [made.attribution for made in _shown(renderer) if made.attribution != "full"]
-        tally.add("attribution-partial", [_told(encoder, note) for note in partial[:1]])
-    if alone:
-        _template(encoder, renderer, layout, tally)
+        partial = [made.attribution for made in _rendered_probes(renderer) if made.attribution != "full"]
+        counters.add("attribution-partial", [_evidence(encoder, note) for note in partial[:1]])
+    if without_data:
+        _check_template(encoder, renderer, layout, counters)
 
 
-def _told(encoder: PieceEncoder, note: str, ids: list[int] | None = None) -> Evidence:
-    """Evidence that stands in no row."""
+def _evidence(encoder: PieceEncoder, note: str, ids: list[int] | None = None) -> Evidence:
+    """Evidence that is the tokenizer itself, with some ids."""
     window = tuple(WindowToken(token, encoder.decode([token])) for token in (ids or [])[:SHOWN])
     return Evidence(row=-1, where=encoder.name, note=note, window=window)
 
 
-def _shown(renderer: AnyRenderer) -> Iterator[RenderedTokens]:
-    return (made for made in renderings(renderer).values() if isinstance(made, RenderedTokens))
+def _rendered_probes(renderer: AnyRenderer) -> Iterator[RenderedTokens]:
+    return (made for made in render_probes(renderer).values() if isinstance(made, RenderedTokens))
 
 
-def _stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: Layout, tally: Tally) -> None:
-    """Is what ends the assistant's turn what serving waits for?"""
+def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: Layout, counters: Counters) -> None:
+    """Does serving stop at the token that ends an assistant turn?"""
     if renderer is None:
         return
-    if not layout.closes:
+    if not layout.has_own_stop:
+        # Where an opener ends turns, serving must stop at it; a template that writes no such token has no end at all.
         openers = {ids[0] for _, ids in layout.openers}
         if (
             isinstance(renderer, TemplateRenderer)
-            and not openers & layout.known
-            and any(True for _ in _shown(renderer))
+            and not openers & layout.serving_stops
+            and any(True for _ in _rendered_probes(renderer))
         ):
-            note = "the template writes no control token behind what the assistant says"
-            tally.add("eot-missing", [_told(encoder, note, next(_shown(renderer)).token_ids)])
+            note = "the template writes no control token after the assistant message"
+            counters.add("eot-missing", [_evidence(encoder, note, next(_rendered_probes(renderer)).token_ids)])
         return
-    stops = encoder.parts.generate_stops if isinstance(encoder, Encoder) else None
-    waited = encoder.stop_ids if stops is None else stops
-    missing = sorted(_final_stops(renderer, layout) - set(waited))
+    # `None` without generation_config.json and config.json.
+    stops = encoder.parts.generate_stops if isinstance(encoder, TokenizerAdapter) else None
+    served = encoder.stop_ids if stops is None else stops
+    missing = sorted(_final_stops(renderer, layout) - set(served))
     if not missing:
         return
     note = f"turns end in {_spelt(encoder, missing)}; "
     if stops is None:
-        note += f"the tokenizer's eos is {_spelt(encoder, waited)}"
-        tally.add("stop-set-unknown", [_told(encoder, note, missing)])
+        note += f"the tokenizer's eos is {_spelt(encoder, served)}"
+        counters.add("stop-set-unknown", [_evidence(encoder, note, missing)])
         return
-    note += f"generate() stops at {_spelt(encoder, waited)}"
+    note += f"generate() stops at {_spelt(encoder, served)}"
+    # eos_token would stop there, but generate() does not read it.
     if set(missing) & set(encoder.stop_ids):
         note += " (it does not use the tokenizer's eos_token)"
-    tally.add("eot-not-in-stop-set", [_told(encoder, note, missing)])
+    counters.add("eot-not-in-stop-set", [_evidence(encoder, note, missing)])
 
 
 def _spelt(encoder: PieceEncoder, ids: Iterable[int]) -> str:
@@ -182,56 +187,59 @@ def _spelt(encoder: PieceEncoder, ids: Iterable[int]) -> str:
 
 
 def _final_stops(renderer: AnyRenderer, layout: Layout) -> set[int]:
-    """What ends an answer while it is sampled: what ends a conversation, and a family's own stops.
+    """The stops that the model samples at the end of an answer: those at the end of a probe, and a family's own.
 
-    A turn of history may end otherwise: gpt-oss writes <|end|> there, and <|return|> where the model stops.
+    A turn of history may end in another token: gpt-oss writes <|end|> there, and <|return|> where the model stops.
     """
     final = set(renderer.get_stop_token_ids()) if isinstance(renderer, Family) else set[int]()
-    for made in _shown(renderer):
-        said = [token for token, sampled in zip(made.token_ids, made.sampled_mask, strict=True) if sampled]
-        final |= set(said[-1:])
+    for made in _rendered_probes(renderer):
+        sampled = [token for token, is_sampled in zip(made.token_ids, made.sampled_mask, strict=True) if is_sampled]
+        final |= set(sampled[-1:])
     return final & set(layout.stops)
 
 
-def _template(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout, tally: Tally) -> None:
-    _beginning(encoder, layout, tally)
+def _check_template(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout, counters: Counters) -> None:
+    """Judge what the template does with the probes."""
+    _check_bos(encoder, layout, counters)
     if isinstance(renderer, TemplateRenderer) and not re.search(r"{%[-+]?\s*generation\b", renderer.source):
-        tally.add("no-generation-markers", [_told(encoder, "no {% generation %} in the template's text")])
-    made = renderings(renderer)
+        counters.add("no-generation-markers", [_evidence(encoder, "no {% generation %} in the template's text")])
+    made = render_probes(renderer)
     refused = {name: one for name, one in made.items() if isinstance(one, MessageError)}
-    tally.add("template-refuses", [_told(encoder, f"{name}: {error}") for name, error in refused.items()])
-    _prefixes(encoder, renderer, made, tally)
+    counters.add("template-refuses", [_evidence(encoder, f"{name}: {error}") for name, error in refused.items()])
+    _check_prefixes(encoder, renderer, made, counters)
     system = made.get("a system message")
     if isinstance(system, RenderedTokens) and system.attribution == "full":
         rule, note = system_fault(np.asarray(system.message_indices), np.asarray(system.is_content))
         if rule:
-            tally.add(rule, [_told(encoder, note, system.token_ids)])
+            counters.add(rule, [_evidence(encoder, note, system.token_ids)])
 
 
-def _beginning(encoder: PieceEncoder, layout: Layout, tally: Tally) -> None:
-    """What the tokenizer itself puts in front of a text that already begins with bos."""
-    if not isinstance(encoder, Encoder) or not layout.preamble:
+def _check_bos(encoder: PieceEncoder, layout: Layout, counters: Counters) -> None:
+    """Does the tokenizer add bos to a text that already begins with it?"""
+    if not isinstance(encoder, TokenizerAdapter) or not layout.preamble:
         return
     from tokenizers import Tokenizer
 
+    # Not our own encoder, which never adds special tokens.
     official = Tokenizer.from_str(encoder.parts.json_bytes.decode())
     added = official.encode(encoder.decode(layout.preamble) + "a").ids
     first = layout.preamble[0]
     if added[:2] == [first, first]:
-        tally.add("bos-added-twice", [_told(encoder, "encoding rendered text again", added)])
+        counters.add("bos-added-twice", [_evidence(encoder, "encoding rendered text again", added)])
 
 
-def _prefixes(encoder: PieceEncoder, renderer: AnyRenderer, made: Mapping[str, Any], tally: Tally) -> None:
-    """Is a turn the same when others follow it?"""
+def _check_prefixes(encoder: PieceEncoder, renderer: AnyRenderer, made: Mapping[str, Any], counters: Counters) -> None:
+    """Is the first turn of a probe rendered the same when others follow it?"""
     for name, messages, tools in PROBES:
         whole = made[name]
+        # Probes with at least two turns of each role, so that the first answer is history in the whole.
         if not isinstance(whole, RenderedTokens) or len(messages) < 4 or tools:
             continue
         produced = renderer.render(normalise(messages[:2]), tools=tools)
-        end = max((at + 1 for at, said in enumerate(produced.sampled_mask) if said), default=0)
+        end = max((at + 1 for at, sampled in enumerate(produced.sampled_mask) if sampled), default=0)
         if whole.token_ids[:end] != produced.token_ids[:end]:
             pairs = zip(whole.token_ids, produced.token_ids, strict=False)
             at = next(at for at, (one, other) in enumerate(pairs) if one != other)
             note = f"{name}: as history the first turn differs from token {at} on"
-            tally.add("prefix-not-preserved", [_told(encoder, note, produced.token_ids[max(0, at - 4) :])])
+            counters.add("prefix-not-preserved", [_evidence(encoder, note, produced.token_ids[max(0, at - 4) :])])
             return

@@ -1,6 +1,6 @@
 import { h, number } from "./dom.js";
 
-// Histograms as SVG; the numbers stand beside them as text.
+// Histograms as SVG; the numbers are beside them as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -22,9 +22,9 @@ export function histogram(title, held, shown) {
   const [low, middle, top] = held.quantiles;
   const at = (value) => Math.min(wide, Math.max(0, ((value - held.edges[0]) / (held.edges.at(-1) - held.edges[0])) * wide));
   const mark = s("path", { class: "median", d: `M${at(middle)} 0V${high}` });
-  const told = `median ${shown(middle)}, 5 % below ${shown(low)}, 5 % above ${shown(top)}`;
+  const summary = `median ${shown(middle)}, 5 % below ${shown(low)}, 5 % above ${shown(top)}`;
   return h("figure", { class: "chart" }, h("figcaption", {}, title),
-    s("svg", { viewBox: `0 0 ${wide} ${high + 14}`, role: "img", "aria-label": `${title}: ${told}` }, ...bars, mark,
+    s("svg", { viewBox: `0 0 ${wide} ${high + 14}`, role: "img", "aria-label": `${title}: ${summary}` }, ...bars, mark,
       s("text", { x: 0, y: high + 12 }, shown(held.edges[0])), s("text", { x: wide, y: high + 12, "text-anchor": "end" }, shown(held.edges.at(-1)))),
-    h("p", { class: "note" }, told));
+    h("p", { class: "note" }, summary));
 }

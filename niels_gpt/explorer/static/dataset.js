@@ -1,11 +1,12 @@
 import { ask, choices, h, later, latest, number, percent, saved } from "./dom.js";
-import { oneLine, unpacked } from "./strip.js";
+import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
-import { exhibitPicker } from "./pick.js";
+import { rendererPicker } from "./picker.js";
 import { histogram } from "./charts.js";
 import { TrainingView } from "./training.js";
 
-// A file, cache or episodes: pages of rows, search that goes on until it has enough, one row token by token.
+// A file, cache or episodes dataset: pages of rows, a search that asks again until its page is full, and one row token
+// by token.
 
 const LIMIT = 50, POLL = 600;
 
@@ -26,7 +27,7 @@ export class DatasetView {
 
   build() {
     const { about, session } = this, chats = about.kind === "chats";
-    this.picker = exhibitPicker(session, "Format of the rows", session.first, () => { this.survey(); if (this.row !== null) this.open(this.row); this.training.refresh(); }, { raw: false });
+    this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row); this.training.refresh(); }, { raw: false });
     this.facts = h("p", { class: "facts", role: "status" });
     this.charts = h("div", { class: "charts" });
     this.list = h("div", { class: "rows" });
@@ -46,7 +47,7 @@ export class DatasetView {
       this.split = name;
       this.start = 0;
       this.load();
-      this.survey();
+      this.stats();
       this.training.refresh();
     });
   }
@@ -73,7 +74,7 @@ export class DatasetView {
     if (!this.about || this.entered) return;
     this.entered = true;
     this.load();
-    this.survey();
+    this.stats();
   }
 
   filter() {
@@ -93,12 +94,12 @@ export class DatasetView {
     let next = this.start;
     try {
       while (next !== null && found.length < LIMIT) {
-        const told = await ask("/api/rows", { split: this.split, start: next, limit: LIMIT - found.length, ...this.filter() });
+        const answer = await ask("/api/rows", { split: this.split, start: next, limit: LIMIT - found.length, ...this.filter() });
         if (!mine()) return;
-        found.push(...told.page.rows);
-        next = told.page.next;
-        this.tellAbout(told.about);
-        this.show(found, next, told.page.scanned);
+        found.push(...answer.page.rows);
+        next = answer.page.next;
+        this.tellAbout(answer.about);
+        this.show(found, next, answer.page.scanned);
       }
       this.settled("list");
     } catch (error) {
@@ -115,7 +116,7 @@ export class DatasetView {
     this.problem.hidden = false;
   }
 
-  // A list that comes late says nothing about the row that was asked for meanwhile.
+  // A list that arrives late must not hide an error about a row that was requested in the meantime.
   settled(part) {
     if (this.complaining === part) this.problem.hidden = true;
   }
@@ -140,12 +141,12 @@ export class DatasetView {
     table.addEventListener("keydown", (event) => this.between(event, table));
     table.addEventListener("click", (event) => { if (!event.target.closest("button")) event.target.closest("tr[data-row]")?.querySelector("button").click(); });
     const done = next === null;
-    const said = this.filtered()
+    const status = this.filtered()
       ? `${number(found.length)} found${done ? "" : ` in rows ${number(this.start)} to ${number(scanned)}`} of ${number(this.about.rows)}`
       : `rows ${number(this.start)} to ${number(Math.max(this.start, this.start + found.length - 1))} of ${number(this.about.rows)}`;
     const pager = h("div", { class: "pager" },
       h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = this.filtered() ? 0 : Math.max(0, this.start - LIMIT); this.load(); } }, this.filtered() ? "First" : "Earlier"),
-      h("span", { role: "status" }, said),
+      h("span", { role: "status" }, status),
       h("button", { type: "button", disabled: done, onclick: () => { this.start = next; this.load(); } }, "Later"), this.jump);
     const typing = this.jump.contains(document.activeElement) ? document.activeElement : null;
     this.list.replaceChildren(pager, table);
@@ -171,12 +172,12 @@ export class DatasetView {
     const mine = this.opened();
     this.detail.setAttribute("aria-busy", "true");
     try {
-      const told = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
+      const answer = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
       if (!mine()) return false;
       this.row = row;
       this.settled("row");
       for (const line of this.list.querySelectorAll("tr[data-row]")) line.toggleAttribute("aria-current", Number(line.dataset.row) === row);
-      this.showRow(told, evidence);
+      this.showRow(answer, evidence);
     } catch (error) {
       if (!mine()) return false;
       this.complain("row", error);
@@ -185,50 +186,50 @@ export class DatasetView {
     return this.problem.hidden || this.complaining !== "row";
   }
 
-  showRow(told, evidence) {
-    const edit = told.conversation ? h("button", { type: "button", onclick: () => { this.editor.load(structuredClone(told.conversation)); this.goto("mask"); } }, "Open in the mask view") : null;
-    const save = told.strip ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${told.row}.html`, await ask("/api/export", { kind: "row", title: `row ${told.row}`, mode: this.state.mode, strips: [told.strip] })) }, "Export as HTML") : null;
-    const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(told.row)}`, h("small", { title: told.where }, told.where.split("/").at(-1))), edit, save);
+  showRow(answer, evidence) {
+    const edit = answer.conversation ? h("button", { type: "button", onclick: () => { this.editor.load(structuredClone(answer.conversation)); this.goto("mask"); } }, "Open in the mask view") : null;
+    const save = answer.table ? h("button", { type: "button", class: "action", onclick: async () => saved(`row-${answer.row}.html`, await ask("/api/export", { kind: "row", title: `row ${answer.row}`, mode: this.state.mode, tables: [answer.table] })) }, "Export as HTML") : null;
+    const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(answer.row)}`, h("small", { title: answer.where }, answer.where.split("/").at(-1))), edit, save);
     const parts = [head];
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
-    if (told.problem) parts.push(h("p", { class: "problem" }, told.problem));
-    if (told.strip) {
-      const view = unpacked(told.strip);
+    if (answer.problem) parts.push(h("p", { class: "problem" }, answer.problem));
+    if (answer.table) {
+      const view = unpacked(answer.table);
       const at = placeOf(view, evidence);
       if (at >= 0) view.marked.add(at);
       this.panel?.tokens.drop();
-      this.panel = tokenPanel(view, this.state.mode, { inspect: this.inspect, label: `row ${told.row}, token by token`, picked: (name) => { this.state.mode = name; } });
+      this.panel = tokenPanel(view, this.state.mode, { inspect: this.inspect, label: `row ${answer.row}, token by token`, picked: (name) => { this.state.mode = name; } });
       parts.push(this.panel.element);
       this.detail.replaceChildren(...parts);
       if (at >= 0) this.panel.tokens.moveTo(at, true, "center");
-    } else this.detail.replaceChildren(...parts, told.conversation ? h("pre", { class: "json" }, JSON.stringify(told.conversation, null, 2)) : "");
+    } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, null, 2)) : "");
   }
 
-  async survey() {
+  async stats() {
     const split = this.split, choice = this.picker.value();
-    const own = this.surveyed = {};
-    let told;
+    const own = this.sampled = {};
+    let answer;
     do {
       try {
-        told = await ask("/api/survey", { split, choice });
+        answer = await ask("/api/stats", { split, choice });
       } catch (error) {
         this.charts.replaceChildren(h("p", { class: "problem" }, error.message));
         return;
       }
-      if (own !== this.surveyed) return;
-      this.showSurvey(told);
+      if (own !== this.sampled) return;
+      this.showStats(answer);
       await new Promise((wake) => setTimeout(wake, POLL));
-    } while (own === this.surveyed && (told.of === 0 ? this.about.share < 1 || !told.problem && told.total === 0 && this.about.rows > 0 : told.rows < told.of));
+    } while (own === this.sampled && (answer.of === 0 ? this.about.share < 1 || !answer.problem && answer.total === 0 && this.about.rows > 0 : answer.rows < answer.of));
   }
 
-  showSurvey(told) {
+  showStats(answer) {
     const share = (value) => `${Math.round(value * 100)} %`;
-    const said = told.problem ? `Ended early: ${told.problem}` : told.rows < told.of || !told.of ? `${number(told.rows)} of ${number(told.of)} sampled rows looked at …` : `From ${told.of === told.total ? "all" : "a sample of"} ${number(told.of)} rows${told.of === told.total ? "" : ` of ${number(told.total)}`}.${told.outside ? ` ${number(told.outside)} of them cannot be rendered.` : ""}`;
-    this.charts.replaceChildren(histogram(`Length, ${told.unit}`, told.lengths, number), histogram("Loss share", told.shares, share), h("p", { class: "note progress", role: "status" }, said));
+    const status = answer.problem ? `Ended early: ${answer.problem}` : answer.rows < answer.of || !answer.of ? `${number(answer.rows)} of ${number(answer.of)} sampled rows looked at …` : `From ${answer.of === answer.total ? "all" : "a sample of"} ${number(answer.of)} rows${answer.of === answer.total ? "" : ` of ${number(answer.total)}`}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`;
+    this.charts.replaceChildren(histogram(`Length, ${answer.unit}`, answer.lengths, number), histogram("Loss share", answer.shares, share), h("p", { class: "note progress", role: "status" }, status));
   }
 }
 
-// Where the doctor points: at a token, or at the first of a message.
+// The place of a piece of evidence: a token, or the first token of a message.
 function placeOf(view, evidence) {
   if (evidence.token != null && evidence.token >= 0 && evidence.token < view.n) return evidence.token;
   if (evidence.message != null) return view.group.indexOf(evidence.message);

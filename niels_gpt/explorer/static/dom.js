@@ -1,4 +1,4 @@
-// Elements, requests and numbers. Text enters the page here alone, and only as text.
+// Elements, requests and numbers. All text enters the page through `h`, as text nodes and never as HTML.
 
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -13,9 +13,9 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 export class Refused extends Error {
-  constructor(told) {
-    super(told.error);
-    this.told = told;
+  constructor(answer) {
+    super(answer.error);
+    this.answer = answer;
   }
 }
 
@@ -38,7 +38,7 @@ export async function ask(path, body) {
 export const number = (value) => Math.round(value).toLocaleString("en-US");
 export const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
 
-// Only the answer to the latest question counts: an edit may overtake the one before it.
+// Only the response to the latest request is used: responses may arrive out of order.
 export function latest() {
   let asked = 0;
   return () => {
@@ -55,7 +55,7 @@ export function later(wait, action) {
   };
 }
 
-// A row of buttons of which one is chosen: arrows move, as in any radio group.
+// A row of buttons of which one is chosen; arrow keys move the choice, as in a radio group.
 export function choices(label, options, chosen, pick, role = "radio") {
   const group = h("div", { role: role === "tab" ? "tablist" : "radiogroup", "aria-label": label, class: "choices" });
   const checked = role === "tab" ? "aria-selected" : "aria-checked";

@@ -1,18 +1,18 @@
 import { ask, h, latest, number, saved } from "./dom.js";
-import { oneLine, unpacked } from "./strip.js";
+import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
-import { exhibitPicker } from "./pick.js";
+import { rendererPicker } from "./picker.js";
 
-// Two formats on one conversation: the first difference, and all that lies between it and the last.
+// One conversation in two formats: every difference is marked, and the first is described.
 
 export class DriftView {
   constructor({ session, editor, inspect, state }) {
     Object.assign(this, { session, editor, inspect, state, current: latest() });
     const { first } = session;
-    const other = session.exhibits.find((exhibit) => exhibit.renderer === (first.renderer === "template" ? "file" : "template") && exhibit.tokenizer === first.tokenizer)
-      ?? session.exhibits.find((exhibit) => exhibit.renderer === (first.renderer === "qwen3" ? "chatml" : "qwen3"));
-    this.left = exhibitPicker(session, "Left", first, () => this.refresh(), { source: true });
-    this.right = exhibitPicker(session, "Right", other, () => this.refresh(), { source: true });
+    const other = session.renderers.find((entry) => entry.renderer === (first.renderer === "template" ? "file" : "template") && entry.tokenizer === first.tokenizer)
+      ?? session.renderers.find((entry) => entry.renderer === (first.renderer === "qwen3" ? "chatml" : "qwen3"));
+    this.left = rendererPicker(session, "Left", first, () => this.refresh(), { source: true });
+    this.right = rendererPicker(session, "Right", other, () => this.refresh(), { source: true });
     this.verdict = h("p", { class: "verdict", role: "status" });
     this.place = h("div", { class: "pair" });
     this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Next difference");
@@ -33,14 +33,14 @@ export class DriftView {
     const mine = this.current();
     const slow = setTimeout(() => { this.verdict.className = "verdict"; this.verdict.textContent = "Loading tokenizers …"; }, 400);
     try {
-      const told = await ask("/api/drift", { ...this.editor.asked(), left: this.left.value(), right: this.right.value() });
+      const answer = await ask("/api/drift", { ...this.editor.asked(), left: this.left.value(), right: this.right.value() });
       if (!mine()) return;
       this.editor.tell(null);
-      this.told = told;
-      this.show(told);
+      this.answer = answer;
+      this.show(answer);
     } catch (error) {
       if (!mine()) return;
-      this.told = null;
+      this.answer = null;
       this.editor.tell(error);
       this.verdict.textContent = "";
       this.jump.disabled = true;
@@ -64,7 +64,7 @@ export class DriftView {
   }
 
   toDifference() {
-    const { drift } = this.told;
+    const { drift } = this.answer;
     if (drift.mask_at >= 0) this.panels.forEach((panel) => panel.tokens.moveTo(drift.mask_at, true, "center"));
     else {
       this.shown = ((this.shown ?? -1) + 1) % drift.left.length;
@@ -74,9 +74,9 @@ export class DriftView {
   }
 
   async save() {
-    if (!this.told) return;
-    const { left, right, drift } = this.told;
-    saved("drift.html", await ask("/api/export", { kind: "drift", title: "two formats", mode: this.state.mode, strips: [left, right], drift: { ...drift, verdict: this.verdict.textContent } }));
+    if (!this.answer) return;
+    const { left, right, drift } = this.answer;
+    saved("drift.html", await ask("/api/export", { kind: "drift", title: "two formats", mode: this.state.mode, tables: [left, right], drift: { ...drift, verdict: this.verdict.textContent } }));
   }
 }
 

@@ -1,7 +1,7 @@
 import { h, later } from "./dom.js";
 import { SAMPLES } from "./samples.js";
 
-// The conversation that zoo, mask and drift look at: as fields, or as JSON.
+// The conversation of the formats, mask and drift views, edited as fields or as JSON.
 
 const ROLES = ["system", "user", "assistant", "tool"];
 const WAIT = 220;
@@ -122,12 +122,12 @@ export class Editor {
         this.jsonField("tools", this.chat.tools, (value) => { this.chat.tools = value; }, 4, "JSON, as the OpenAI chat format has them")));
   }
 
-  // An error beside the message that it is about, else on top. `null` clears them.
+  // Show an error beside the message that it names, else on top. `null` clears all errors.
   tell(error) {
     for (const shown of this.element.querySelectorAll("fieldset > .problem")) shown.hidden = true;
     this.problem.hidden = true;
     if (!error) return;
-    const own = error.told?.message == null ? null : this.list.querySelector(`[data-message="${error.told.message}"] > .problem`);
+    const own = error.answer?.message == null ? null : this.list.querySelector(`[data-message="${error.answer.message}"] > .problem`);
     const place = own ?? this.problem;
     place.textContent = error.message;
     place.hidden = false;

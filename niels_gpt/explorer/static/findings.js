@@ -1,6 +1,6 @@
 import { h, number } from "./dom.js";
 
-// What the doctor found. Evidence opens its row.
+// The findings of the doctor. A piece of evidence opens its row.
 
 export class FindingsView {
   constructor({ session, open }) {

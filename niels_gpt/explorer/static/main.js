@@ -5,11 +5,11 @@ import { Editor } from "./editor.js";
 import { FindingsView } from "./findings.js";
 import { Mask } from "./mask.js";
 import { inspectInto } from "./tokens.js";
-import { Zoo } from "./zoo.js";
+import { FormatsView } from "./formats.js";
 
-// One page, five views. Which one is shown stands in the address, so that it can be gone back to.
+// One page, five views. The address names the one that is shown, so the browser's Back button works.
 
-const TABS = [["zoo", "Template zoo"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["findings", "Findings"]];
+const TABS = [["formats", "Formats"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["findings", "Findings"]];
 
 async function begin() {
   const place = document.getElementById("view");
@@ -27,12 +27,12 @@ async function begin() {
   let shown = null;
   const editor = new Editor(() => shown?.refresh?.());
   const context = { session, editor, state, inspect: inspectInto(bar), goto };
-  const views = { zoo: new Zoo(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context) };
+  const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context) };
   views.findings = new FindingsView({ session, open: (evidence) => { goto("dataset"); if (session.dataset) views.dataset.goTo(evidence.row, evidence); } });
   document.getElementById("opened").textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
 
   const usable = TABS.map(([name, title]) => ({ name, title: name === "findings" && session.findings ? `${title} (${session.findings.findings.length})` : title }));
-  const tabs = choices("Views", usable, "zoo", (name) => goto(name), "tab");
+  const tabs = choices("Views", usable, "formats", (name) => goto(name), "tab");
   tabs.id = "tabs";
   for (const tab of tabs.children) { tab.id = `tab-${tab.dataset.name}`; tab.setAttribute("aria-controls", "view"); }
   document.getElementById("tabs").replaceWith(tabs);
@@ -43,7 +43,7 @@ async function begin() {
     else enter();
   }
   function enter() {
-    const name = views[location.hash.slice(1)] ? location.hash.slice(1) : session.findings ? "findings" : session.dataset ? "dataset" : "zoo";
+    const name = views[location.hash.slice(1)] ? location.hash.slice(1) : session.findings ? "findings" : session.dataset ? "dataset" : "formats";
     if (shown === views[name]) return;
     shown = views[name];
     tabs.choose(name);

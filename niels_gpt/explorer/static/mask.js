@@ -1,14 +1,14 @@
 import { ask, h, latest, saved } from "./dom.js";
-import { unpacked } from "./strip.js";
+import { unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
-import { exhibitPicker } from "./pick.js";
+import { rendererPicker } from "./picker.js";
 
-// One conversation in one format, token by token, in every way of masking it.
+// One conversation in one format, token by token, under every loss mask.
 
 export class Mask {
   constructor({ session, editor, inspect, state }) {
     Object.assign(this, { session, editor, inspect, state, current: latest() });
-    this.picker = exhibitPicker(session, "Format", session.first, () => this.refresh());
+    this.picker = rendererPicker(session, "Format", session.first, () => this.refresh());
     this.custom = this.customFields();
     this.place = h("div", { class: "place" });
     this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
@@ -48,18 +48,18 @@ export class Mask {
     this.place.setAttribute("aria-busy", "true");
     if (!this.panel) this.place.replaceChildren(h("p", { class: "note" }, "Loading …"));
     try {
-      const strip = await ask("/api/render", { ...this.editor.asked(), choice: this.picker.value(), custom });
+      const table = await ask("/api/render", { ...this.editor.asked(), choice: this.picker.value(), custom });
       if (!mine()) return;
       this.editor.tell(null);
-      this.strip = strip;
+      this.table = table;
       this.panel?.tokens.drop();
-      this.panel = tokenPanel(unpacked(strip), this.state.mode, {
-        inspect: this.inspect, label: `${strip.title}, token by token`, picked: (name) => { this.state.mode = name; },
+      this.panel = tokenPanel(unpacked(table), this.state.mode, {
+        inspect: this.inspect, label: `${table.title}, token by token`, picked: (name) => { this.state.mode = name; },
       });
       this.place.replaceChildren(this.panel.element);
     } catch (error) {
       if (!mine()) return;
-      this.strip = null;
+      this.table = null;
       this.editor.tell(error);
       this.place.replaceChildren(h("p", { class: "problem" }, error.message));
     }
@@ -67,6 +67,6 @@ export class Mask {
   }
 
   async save() {
-    if (this.strip) saved("mask.html", await ask("/api/export", { kind: "mask", title: `mask: ${this.strip.title}`, mode: this.state.mode, strips: [this.strip] }));
+    if (this.table) saved("mask.html", await ask("/api/export", { kind: "mask", title: `mask: ${this.table.title}`, mode: this.state.mode, tables: [this.table] }));
   }
 }

@@ -2,16 +2,16 @@ import { h } from "./dom.js";
 import { TokenView } from "./tokens.js";
 import { counts, legend, meter, modeBar, ribbon } from "./summary.js";
 
-// Tokens with all that stands over them; the mode is switched without asking anyone.
+// Tokens under their legend, counts and modes. Switching the mode asks nothing of the server.
 
 export function tokenPanel(view, mode, { inspect, label, picked = () => {}, compact = false, heading = "" } = {}) {
   const known = view.modes.some((each) => each.name === mode) ? mode : view.modes[0]?.name;
   const tokens = new TokenView(view, known, { inspect, label });
-  const told = h("div", { class: "told" });
-  const strip = compact ? null : ribbon(tokens);
+  const summary = h("div", { class: "summary" });
+  const band = compact ? null : ribbon(tokens);
   const refresh = () => {
-    told.replaceChildren(meter(view, tokens.mode), counts(view, tokens.mode));
-    strip?.draw?.();
+    summary.replaceChildren(meter(view, tokens.mode), counts(view, tokens.mode));
+    band?.draw?.();
   };
   const set = (name) => {
     tokens.setMode(name);
@@ -22,7 +22,7 @@ export function tokenPanel(view, mode, { inspect, label, picked = () => {}, comp
   const bar = view.modes.length > 1 && !compact ? modeBar(view, known, set) : null;
   const element = h("section", { class: compact ? "panel compact" : "panel", "aria-label": label },
     heading ? h("h2", {}, heading) : null,
-    bar, told, strip,
+    bar, summary, band,
     view.note && !(compact && view.unit === "character") ? h("p", { class: "note" }, view.note) : null,
     compact ? null : legend(view),
     tokens.element);

@@ -1,4 +1,4 @@
-// Conversations to begin with.
+// Sample conversations for the editor.
 
 const WEATHER = {
   type: "function",

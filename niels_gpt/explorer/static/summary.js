@@ -1,7 +1,7 @@
 import { choices, h, number, percent } from "./dom.js";
-import { CONTROL, PADDING, roleOf } from "./strip.js";
+import { CONTROL, PADDING, roleOf } from "./token_table.js";
 
-// What stands over tokens: the ways to mask them, the counts, the legend, the whole sequence as a ribbon.
+// The parts above the tokens: loss modes, counts, legend, and the whole sequence as a ribbon.
 
 export function modeBar(view, mode, pick) {
   const real = view.counts.total;
@@ -44,7 +44,7 @@ export function legend(view) {
 
 const RIBBON = 1200;
 
-// One pixel column for some tokens: whose they are above, whether they are trained below.
+// The whole sequence in 1200 pixels: the role of the tokens above, and below how many of them are trained.
 export function ribbon(tokens) {
   const { view } = tokens;
   const canvas = h("canvas", { class: "ribbon", width: RIBBON, height: 22, "aria-hidden": "true", title: "The whole sequence: roles above, trained below. Click to go there." });

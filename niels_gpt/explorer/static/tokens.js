@@ -1,8 +1,8 @@
 import { h } from "./dom.js";
-import { BODY, CONTROL, HALF, PADDING, SAMPLED, oneLine, roleOf, trainedIn, visible } from "./strip.js";
+import { BODY, CONTROL, HALF, PADDING, SAMPLED, oneLine, roleOf, trainedIn, visible } from "./token_table.js";
 
-// The tokens of a strip as running text. Only what is near the screen is in the page: a chunk is some hundred tokens,
-// empty until it comes near, and as high when it leaves as it was. Arrow keys move a cursor over all tokens.
+// The tokens of a table as running text. Only tokens near the visible part are in the page: a chunk of some hundred
+// tokens is empty until it comes near, and retains its height when it is emptied. Arrow keys move a cursor over all tokens.
 
 const CHUNK = 240, MOST_IN_CHUNK = 640, ALL_AT_ONCE = 1500, PAGE = 200;
 let made = 0;
@@ -178,7 +178,7 @@ export class TokenView {
     return this.cursor;
   }
 
-  // The token above or below: of the nearest line that way, the one whose middle is nearest.
+  // The token above or below: in the nearest line in that direction, the one whose middle is closest.
   line(step) {
     const here = this.at(this.cursor)?.getClientRects()[0];
     if (!here) return this.cursor + step;
@@ -203,7 +203,7 @@ export class TokenView {
   }
 }
 
-// Spans are in order: the last that begins at or before a token is the only one that may hold it.
+// Binary search: spans are in order, so only the last one that begins at or before a token may contain it.
 function differsAt(spans, at) {
   let low = 0, high = spans.length;
   while (low < high) {
@@ -219,7 +219,7 @@ function whoIs(chunk) {
   return chunk.role === "episode" ? [label] : [label, h("span", { class: "role" }, chunk.role === "none" ? chunk.name : chunk.role)];
 }
 
-function nobody(view, at) {
+function unowned(view, at) {
   return view.facts[at] & PADDING ? "padding" : "format";
 }
 
@@ -242,7 +242,7 @@ function cutIntoChunks(view) {
     }
     chunks.push({
       number: chunks.length, start, stop: at + 1, role, first, odd: turn % 2 === 1,
-      label: owner ? owner.label : "", name: owner ? `${owner.role} ${owner.label}` : nobody(view, start),
+      label: owner ? owner.label : "", name: owner ? `${owner.role} ${owner.label}` : unowned(view, start),
       lines: Math.max(1, Math.ceil(characters / 88) + breaks), full: false,
     });
     start = at + 1;
@@ -283,10 +283,10 @@ function shortened(text, most) {
 
 export function inspectInto(bar) {
   return (tokens, at) => {
-    const told = describe(tokens, at);
+    const facts = describe(tokens, at);
     bar.replaceChildren(
-      h("code", { class: `what role-${told.role}` }, told.text),
-      h("dl", {}, told.pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+      h("code", { class: `what role-${facts.role}` }, facts.text),
+      h("dl", {}, facts.pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     );
   };
 }

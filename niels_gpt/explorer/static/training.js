@@ -1,8 +1,8 @@
 import { ask, h, latest, number, percent } from "./dom.js";
-import { unpacked } from "./strip.js";
+import { unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 
-// Rows as they will be trained: every bar is a row, every part of it an episode, every seam where attention must not cross.
+// Rows as they will be trained. A bar is a row, its parts are episodes; attention must not cross the lines between them.
 
 const LIMIT = 30;
 const POLICIES = [["head", "keep the first tokens"], ["tail", "keep the last tokens"], ["drop_partial_turn", "no loss on a cut turn"], ["skip", "leave the episode out"], ["error", "refuse"]];
@@ -14,13 +14,13 @@ export class TrainingView {
     this.size = h("input", { type: "number", min: 1, value: 1024, "aria-label": "Block size, tokens", onchange: again });
     this.policy = h("select", { "aria-label": "Episodes that are too long", onchange: again }, POLICIES.map(([name, title]) => h("option", { value: name }, `${name}: ${title}`)));
     this.packed = h("input", { type: "checkbox", checked: true, onchange: again });
-    this.said = h("p", { class: "lead", role: "status" });
+    this.status = h("p", { class: "lead", role: "status" });
     this.bars = h("div", { class: "bars" });
     this.detail = h("div", { class: "detail" });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
     this.element = h("div", { class: "training" },
       h("div", { class: "bar controls" }, h("label", {}, "block size ", this.size), h("label", {}, "too long ", this.policy), h("label", {}, this.packed, " packed")),
-      this.problem, this.said, h("div", { class: "browse" }, this.bars, this.detail));
+      this.problem, this.status, h("div", { class: "browse" }, this.bars, this.detail));
   }
 
   asked() {
@@ -32,7 +32,7 @@ export class TrainingView {
     if (this.element.hidden) return;
     const mine = this.current();
     this.bars.setAttribute("aria-busy", "true");
-    if (!this.bars.firstChild) this.said.textContent = "Making the rows …";
+    if (!this.bars.firstChild) this.status.textContent = "Making the rows …";
     try {
       const { fitted } = await ask("/api/training", this.asked());
       if (!mine()) return;
@@ -42,7 +42,7 @@ export class TrainingView {
       if (!mine()) return;
       this.problem.textContent = error.message;
       this.problem.hidden = false;
-      this.said.textContent = "";
+      this.status.textContent = "";
       this.bars.replaceChildren();
       this.detail.replaceChildren();
     }
@@ -52,7 +52,7 @@ export class TrainingView {
   show(fitted) {
     const lost = fitted.cut ? `${number(fitted.cut)} of them are cut and lose ${number(fitted.lost)} tokens` : "none is cut";
     const out = fitted.left_out ? `, ${number(fitted.left_out)} more are left out` : "";
-    this.said.textContent = `${fitted.source}: ${number(fitted.rows)} rows of ${number(fitted.width)} tokens, ${percent(fitted.utilisation, 1)} filled, ${number(fitted.episodes)} episodes; ${lost}${out}.`;
+    this.status.textContent = `${fitted.source}: ${number(fitted.rows)} rows of ${number(fitted.width)} tokens, ${percent(fitted.utilisation, 1)} filled, ${number(fitted.episodes)} episodes; ${lost}${out}.`;
     const bar = (row) => {
       const parts = row.parts.map((part, at) => {
         const piece = h("span", { class: `part${at % 2 ? " odd" : ""}${part.cut ? " cut" : ""}`, title: `${part.episode}: ${number(part.length)} tokens${part.cut ? `, ${number(part.cut)} cut off` : ""}` }, String(part.episode), part.cut ? h("b", {}, `✂ ${number(part.cut)}`) : null);
@@ -73,10 +73,10 @@ export class TrainingView {
   }
 
   async open(row) {
-    const { strip } = await ask("/api/training", { ...this.asked(), row });
+    const { table } = await ask("/api/training", { ...this.asked(), row });
     for (const bar of this.bars.querySelectorAll(".bar-row")) bar.toggleAttribute("aria-current", Number(bar.dataset.row) === row);
     this.panel?.tokens.drop();
-    this.panel = tokenPanel(unpacked(strip), "stored", { inspect: this.owner.inspect, label: `training row ${row}` });
+    this.panel = tokenPanel(unpacked(table), "stored", { inspect: this.owner.inspect, label: `training row ${row}` });
     this.detail.replaceChildren(h("h2", {}, `Row ${number(row)} as trained`), this.panel.element);
   }
 }

@@ -1,0 +1,284 @@
+"""The functions of `import niels_gpt as ng`: the ten commonest jobs, each in one call.
+
+Every function here is a short composition of public parts; its docstring names them, so that a program that needs
+more control knows where to go next. Imports are made inside the functions, because `ng.render` must not pay for
+torch, nor `ng.loader` for tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from niels_gpt.errors import UsageError
+from niels_gpt.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from niels_gpt.datasets import Dataset
+    from niels_gpt.doctor.report import Report
+    from niels_gpt.episodes.iterate import EpisodeWorkers
+    from niels_gpt.messages import Message
+    from niels_gpt.renderers.engine import Family
+    from niels_gpt.renderers.loss import LossOn
+    from niels_gpt.renderers.template.default import DefaultRenderer
+    from niels_gpt.renderers.types import RenderedTokens
+
+    AnyRenderer = Family | DefaultRenderer
+
+
+def renderer(tokenizer: Any, name: str = "auto", **options: Any) -> AnyRenderer:
+    """A renderer for a model: its family's grammar if the family is known, else its own chat template.
+
+    Args:
+        tokenizer: a hub name such as "Qwen/Qwen3-8B", a local directory, or a loaded tokenizer.
+        name: "auto", "template", or a family; `niels-gpt renderers` lists them.
+        options: of the renderer, such as `enable_thinking=False`; `niels-gpt renderers NAME` lists them.
+
+    Raises:
+        UsageError: no such renderer or option. TokenizerError: the tokenizer cannot be used.
+
+    More: `niels_gpt.renderers.create_renderer`.
+    """
+    from niels_gpt.renderers.options import with_options
+    from niels_gpt.renderers.registry import create_renderer
+
+    found = create_renderer(tokenizer, name)
+    if not options:
+        return found
+    # The options belong to the renderer that "auto" chose, so it is asked first.
+    return create_renderer(found.encoder, with_options(found.config, options))
+
+
+def render(
+    messages: Sequence[Message],
+    tokenizer: Any,
+    *,
+    tools: Any = None,
+    add_generation_prompt: bool = False,
+    **options: Any,
+) -> RenderedTokens:
+    """One conversation as token ids with attribution; see `RenderedTokens.labels` and `show`.
+
+    The tokenizer is loaded by each call, which takes seconds. For more than one conversation make a renderer once:
+    `r = ng.renderer(tokenizer)`, then `r.render(messages)`, or `r.render_many(conversations)` for thousands.
+
+    Args:
+        messages: in the OpenAI chat format.
+        tokenizer, options: as for `renderer`; a renderer itself is taken too.
+        tools: in the OpenAI chat format.
+        add_generation_prompt: end with what serving puts before a completion.
+
+    Raises:
+        MessageError: naming message and field. UsageError: options beside a renderer. Else as `renderer`.
+    """
+    is_renderer = hasattr(tokenizer, "render")
+    if is_renderer and options:
+        raise UsageError(
+            f"found a renderer and the options {', '.join(options)}; options are set where a renderer is made: "
+            "ng.renderer(tokenizer, ...)"
+        )
+    chosen = tokenizer if is_renderer else renderer(tokenizer, **options)
+    rendered: RenderedTokens = chosen.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+    return rendered
+
+
+def open(path: str | Path, *, tokenizer: Any = None) -> Dataset:
+    """A dataset that this package wrote: a cache or episodes, memory-mapped.
+
+    Raises:
+        CacheError: no dataset there, an unfinished or a damaged one.
+
+    More: `niels_gpt.datasets`.
+    """
+    from niels_gpt.datasets import open_dataset
+
+    return open_dataset(path, tokenizer=tokenizer)
+
+
+def loader(
+    path: str | Path | Sequence[str | Path] | Mapping[str | Path, float],
+    *,
+    batch_size: int,
+    sequence_length: int,
+    packing: bool = False,
+    split: str = "train",
+    epochs: int | None = 1,
+    seed: int = 0,
+    shuffle: bool = True,
+    pad_token_id: int = 0,
+    num_workers: int = 0,
+    device: str = "cpu",
+    **options: Any,
+) -> EpisodeWorkers:
+    """Batches of fixed shape from episodes; iterate over it once per pass.
+
+    Args:
+        path: an episodes dataset, several, or a mapping from directories to their share of the mixture.
+        batch_size: rows per batch and rank. sequence_length: inputs per row.
+        packing: several whole conversations per row.
+        epochs: per pass; `None` goes on for ever.
+        seed, shuffle: of the order, the same on every rank and for any number of workers.
+        pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
+        num_workers: processes that make batches; 0 makes them in this one.
+        options: of `GPTEpisodeDataLoader`.
+
+    Returns:
+        An iterable of `EpisodeBatch` with `state_dict` and `load_state_dict`.
+
+    Raises:
+        CacheError: no such dataset. UsageError: a number out of range, or a batch larger than an epoch.
+
+    More: `niels_gpt.episodes.GPTEpisodeDataLoader`.
+    """
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+    config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
+    return GPTEpisodeDataLoader(
+        config,
+        dataset_dir=path,
+        packing=packing,
+        epoch_shuffle=shuffle,
+        epoch_seed=seed,
+        pad_token_id=pad_token_id,
+        **options,
+    ).as_dataloader(split, epochs=epochs, num_workers=num_workers)
+
+
+def build(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    tokenizer: Any,
+    *,
+    renderer_name: str = "auto",
+    renderer_options: Mapping[str, Any] | None = None,
+    loss_on: LossOn | None = None,
+    format: str | None = None,
+    workers: int = 1,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> Dataset:
+    """Conversations in files -> an episodes dataset. A killed build continues; a finished one is not built twice.
+
+    Args:
+        inputs: JSON lines, JSON, parquet, arrow; files, URLs or patterns.
+        out: the directory to create.
+        tokenizer, renderer_name, renderer_options: as for `renderer`.
+        loss_on: which tokens are trained; default everything that the model itself emits.
+        format: the shape of the rows; default as they look (`niels-gpt formats`).
+        workers: processes; the bytes do not depend on it.
+        options: of `build_episodes`: val_frac, seed, max_bad_rows, overwrite, ...
+
+    Raises:
+        DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. Else as `renderer`.
+
+    More: `niels_gpt.episodes.build_episodes`.
+    """
+    from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.episodes import build_episodes
+    from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+    from niels_gpt.sources.chat_files import chat_files
+
+    source = chat_files([inputs] if isinstance(inputs, str | Path) else list(inputs), format)
+    config = source.config()
+    encoder = as_encoder(renderer(tokenizer, renderer_name, **(renderer_options or {})), on=loss_on)
+    build_episodes(
+        source,
+        out,
+        encoder=encoder,
+        source_name=source.name,
+        source_config=config,
+        executor=UnitExecutor(LocalRunner(workers)),
+        progress=progress,
+        **options,
+    )
+    return open(out)
+
+
+def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
+    """What is wrong with data, a tokenizer or a template, before GPU hours are spent on it.
+
+    Args:
+        source: rows in memory, a file, a dataset directory, a hub dataset, a tokenizer directory, a batch's rows.
+        other: a second tokenizer or template: then the two are compared.
+        options: of `niels_gpt.doctor.diagnose`: tokenizer, renderer, loss_on, sample, max_length, ...
+
+    Raises:
+        UsageError: arguments that do not go together. DataError: what cannot be read at all.
+    """
+    from niels_gpt.doctor.run import diagnose as run
+
+    return run(source, other, **options)
+
+
+def convert(
+    source: str | Path, out: str | Path, *, to: str | None = None, source_format: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """A dataset of ours in another trainer's format (`to`), or another program's as episodes (`source_format`).
+
+    Args:
+        to, source_format: one of both; `niels-gpt formats` lists the names.
+        options: of `niels_gpt.export.export` or `niels_gpt.imports.import_episodes`.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        UsageError: neither or both of `to` and `source_format`, no such format, or an option that it does not have.
+    """
+    if (to is None) == (source_format is None):
+        raise UsageError(
+            f"to is {to!r} and source_format is {source_format!r}; expected one of both: to= writes another trainer's "
+            "format, source_format= reads another program's"
+        )
+    if to is not None:
+        from niels_gpt.export.run import export
+
+        return export(source, to, out, **options)
+    from niels_gpt.imports.run import import_episodes
+
+    return import_episodes(source, str(source_format), out, **options)
+
+
+def explore(
+    path: str | Path | None = None,
+    *,
+    tokenizers: Sequence[str] = (),
+    renderer_name: str | None = None,
+    renderer_options: Mapping[str, Any] | None = None,
+    template: Path | None = None,
+    date: str | None = None,
+    findings: Path | None = None,
+    port: int = 0,
+    browser: bool = True,
+) -> None:
+    """Serve a local web page that shows data token by token, until interrupted.
+
+    Args:
+        path: a chat file, a cache or episodes; default renderers side by side, without data.
+        tokenizers: directories or hub names.
+        renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.
+        findings: a report of the doctor as JSON.
+        port: 0 takes any that is free.
+        browser: open the page.
+
+    Raises:
+        MissingExtra: starlette or uvicorn is not installed.
+    """
+    from niels_gpt.explorer.api import Explorer, open_dataset
+    from niels_gpt.explorer.findings import read_findings
+    from niels_gpt.explorer.renderer_list import RendererList
+
+    listed = RendererList(
+        tuple(tokenizers), renderer=renderer_name, template=template, date=date, options=renderer_options or {}
+    )
+    report = None if findings is None else read_findings(findings)
+    from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
+
+    explorer = Explorer(listed, open_dataset(None if path is None else Path(path), listed), report)
+    serve(
+        explorer,
+        port=port,
+        browser=browser,
+        announce=lambda address: print(f"explorer at {address}  (Ctrl-C ends it)", flush=True),
+    )

@@ -1,0 +1,299 @@
+"""One build of a cache or dataset: its options, its staging directory, its rejected rows, and its manifest.
+
+::
+
+    with new_build(out, recipe, ...) as build:   None where out already holds a build of this recipe
+        build.path                               the staging directory
+        build.add(writer)                        its files are deleted after an error
+        build.rejections                         receives unusable rows
+        build.close_writers()
+        build.finish(totals, splits)             manifest last, then the directory gets its name
+
+A *recipe* is the part of the manifest that is known before the build: all that decides the bytes except the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt import ranges
+from niels_gpt.builds.tasks import SERIAL, Executor, reporting_outcome
+from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
+from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
+from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
+
+MOST_SHOWN: Final = 5  # differences between two recipes in one message
+NOT_WRITTEN: Final = "_not_written"  # suffix of a change's code: `reasoning_content_not_written`
+
+
+def unknown_fraction() -> float | None:
+    """The default of `fraction_read`: how much of the input has been read is not known."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions:
+    """How a build runs and what its manifest records of the source: what all build functions share.
+
+    Example: `build_episodes(rows, "out", encoder=renderer, options=BuildOptions(max_bad_rows=10, overwrite=True))`
+
+    None of these changes the ids of a row. The seed does decide the bytes, so it stays an argument of each function.
+
+    Attributes:
+        source_name, source_config: recorded. A dataset of the same `source_config` is not built twice.
+        max_bad_rows: how many unusable rows to leave out (they go to `rejected.jsonl`) before giving up.
+        overwrite: replace an earlier build at the output directory.
+        executor: where the build's tasks run, see `niels_gpt.scale`; the bytes do not depend on it.
+        fraction_read: returns how much of the input has been read, 0 to 1, to estimate the time left.
+        progress: receives progress and notes.
+    """
+
+    source_name: str | None = None
+    source_config: dict[str, Any] | None = None
+    max_bad_rows: int = 0
+    overwrite: bool = False
+    executor: Executor = SERIAL
+    fraction_read: Callable[[], float | None] = unknown_fraction
+    progress: Progress = SILENT
+
+    @classmethod
+    def merged(cls, options: BuildOptions | None, **keywords: Any) -> BuildOptions:
+        """The options of a function that takes each of them as a keyword, too.
+
+        Raises:
+            UsageError: one is set by keyword and in `options`.
+        """
+        passed = {name: value for name, value in keywords.items() if value != getattr(_DEFAULTS, name)}
+        if options is None:
+            return cls(**passed)
+        for name in passed:
+            if getattr(options, name) != getattr(_DEFAULTS, name):
+                raise UsageError(f"{name} is passed as a keyword and in options; pass it in one place")
+        return replace(options, **passed)
+
+    def check(self) -> None:
+        """Raise `UsageError` for a number out of range."""
+        ranges.MAX_BAD_ROWS.check(self.max_bad_rows)
+
+    def expect_tokens(self, tokens: int) -> None:
+        """Estimate the final number of tokens: a quarter read and a million written means four million."""
+        if fraction := self.fraction_read() or self.executor.fraction_read():
+            self.progress.expect(int(tokens / fraction))
+
+
+_DEFAULTS: Final = BuildOptions()
+
+
+@runtime_checkable
+class CacheTokenizer(ChatTokenizer, Protocol):
+    """A tokenizer that caches can be built with; if it has a `model_path`, its hash is that of the file."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+class Writer(Protocol):
+    """Writes some of a cache's files."""
+
+    files: dict[str, FileRecord]
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+AnyWriter = TypeVar("AnyWriter", bound=Writer)
+
+
+def check_cache_tokenizer(tokenizer: CacheTokenizer) -> dict[str, int]:
+    """Check that a tokenizer can be used for a cache, and return the ids of its four sentinels by name.
+
+    Raises:
+        UsageError: it lacks a method.
+        TokenizerError: special ids are missing, shared by two sentinels, or outside the vocabulary.
+    """
+    if not isinstance(tokenizer, CacheTokenizer):
+        raise UsageError("the tokenizer lacks one of encode(), special_token_ids() and vocab_size; a cache needs all")
+    special = sentinel_ids(tokenizer)
+    outside = {name: token for name, token in special.items() if not 0 <= token < tokenizer.vocab_size}
+    if outside:
+        raise TokenizerError(f"special ids {outside} are outside the vocabulary of {tokenizer.vocab_size} ids")
+    return special
+
+
+def check_ids(ids: npt.NDArray[np.integer[Any]], vocab_size: int | None) -> None:
+    """Raise `TokenizerError` for an id outside the vocabulary.
+
+    Written as uint16 it would wrap around silently, and as uint32 it would crash the model's embedding later.
+    """
+    most = ids.max(initial=0) + 1 if vocab_size is None else vocab_size
+    if len(ids) and (ids.min() < 0 or ids.max() >= most):
+        bad = int(ids[(ids < 0) | (ids >= most)][0])
+        raise TokenizerError(f"the tokenizer returned id {bad}; expected 0 to {most - 1} (vocab_size - 1)")
+
+
+def already_built(
+    out: Path,
+    wanted: Manifest,
+    progress: Progress,
+    *,
+    manifest: str,
+    check: Callable[[Path], object],
+) -> bool:
+    """Whether `out` already holds the finished build of this recipe, with a note if it does.
+
+    Args:
+        wanted: the recipe.
+        manifest: file name of the manifest.
+        check: opens the finished build and raises an error if a file is missing.
+
+    Raises:
+        Mismatch: it holds a build of another recipe; the message names what differs.
+        OutputExists: the recipes agree, but no `source_config` tells whether the rows are the same.
+    """
+    recover_interrupted(out)
+    if not (out / manifest).is_file():
+        return False
+    found = read_manifest(out / manifest)
+    replace = "Choose another directory, or pass --overwrite (overwrite=True) to replace it"
+    if differing := differences({key: found.get(key) for key in wanted}, wanted):
+        raise Mismatch(f"{out}: holds a cache built from other inputs: {differing}. {replace}")
+    if wanted["dataset_config"] is None:  # the rows may be others, so "already built" cannot be claimed
+        raise OutputExists(f"{out}: holds a finished cache. {replace}")
+    check(out)  # a file may have been deleted since
+    progress.note(f"{out}: already built from the same inputs, nothing to do")
+    return True
+
+
+def differences(old: Any, new: Any) -> str:
+    """What differs between two recipes, for a message: `seed 42, now 43; val_frac 0.1, now 0.2`. Empty if nothing."""
+    differing = list(_differences(old, new))
+    parts = "; ".join(f"{path} {shown(before)}, now {shown(after)}" for path, before, after in differing[:MOST_SHOWN])
+    return parts + (f"; and {len(differing) - MOST_SHOWN} more" if len(differing) > MOST_SHOWN else "")
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The innermost values that differ: `inputs.0.sha256`, not the whole list of inputs."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        pairs = [(key, old.get(key), new.get(key)) for key in old | new]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(str(number), *both) for number, both in enumerate(zip(old, new, strict=True))]
+    else:
+        if old != new:
+            yield path, old, new
+        return
+    for key, before, after in pairs:
+        yield from _differences(before, after, f"{path}.{key}" if path else key)
+
+
+CHANGE_MESSAGES: Final = {
+    "arrow_nulls_dropped": "nulls that Arrow invented were dropped from tool calls or tools",
+    "partial_attribution": "the attribution of tokens is only partial (allow_partial): masks may train scaffold",
+}
+
+
+def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) -> None:
+    """Note how many rows of a finished build were used with something changed or left out, by code."""
+    for code, rows in sorted(changed.items()):
+        field = code.removesuffix(NOT_WRITTEN)
+        message = CHANGE_MESSAGES.get(code) or (
+            f"{field} is not written, because the format has no place for it; refuse such rows with "
+            "--on-unsupported error (on_unsupported='error')"
+        )
+        progress.note(f"{out}: {rows:,} rows: {message}")
+
+
+@contextmanager
+def new_build(
+    out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str, check: Callable[[Path], object]
+) -> Iterator[Build | None]:
+    """A `Build` of this recipe, or `None` where `out` already holds it; the executor learns the outcome.
+
+    Args:
+        manifest, check: see `already_built`.
+
+    Raises:
+        Mismatch, OutputExists: see `already_built`. StorageError: see `StagedDirectory`.
+    """
+    if not options.overwrite and already_built(out, recipe, options.progress, manifest=manifest, check=check):
+        options.executor.build_finished(out)
+        yield None
+        return
+    build = Build(out, recipe, max_bad_rows=options.max_bad_rows, overwrite=options.overwrite, manifest=manifest)
+    with reporting_outcome(options.executor, out, options.progress), build:
+        yield build
+
+
+class Build:
+    """One build, from an empty staging directory to the finished output; without `finish` nothing remains.
+
+    Args:
+        out: the output directory.
+        meta: the recipe, the first part of the manifest.
+        manifest: file name of the manifest.
+
+    Attributes:
+        path: the staging directory, to write into.
+        rejections: receives rows that cannot be used.
+
+    Raises:
+        OutputExists, StorageError: see `StagedDirectory`.
+    """
+
+    def __init__(self, out: Path, meta: Manifest, *, max_bad_rows: int, overwrite: bool, manifest: str) -> None:
+        ranges.MAX_BAD_ROWS.check(max_bad_rows)
+        self._meta, self._manifest = meta, manifest
+        self._staged = StagedDirectory(out, manifest=manifest, overwrite=overwrite)
+        self.path = self._staged.path
+        self.rejections = Rejections(self.path, max_bad_rows)
+        self._writers: list[Writer] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Build:
+        self._stack.enter_context(self._staged)
+        self.add(self.rejections)
+        return self
+
+    def add(self, writer: AnyWriter) -> AnyWriter:
+        """Register a writer: its files are listed in the manifest, and deleted if the build fails."""
+        self._writers.append(writer)
+        self._stack.callback(writer.abandon)
+        return writer
+
+    def close_writers(self) -> None:
+        """Finish all files except the manifest."""
+        for writer in self._writers:
+            writer.close()
+
+    def finish(self, totals: dict[str, int], splits: dict[str, dict[str, int]]) -> None:
+        """Write the manifest and rename the staging directory to the output. Call `close_writers` before.
+
+        Args:
+            totals: counts of the whole build; they are recorded under `totals` and at the top level.
+            splits: counts by split.
+        """
+        files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
+        # Two readings of the cache format exist: totals as an object, or as top-level keys. Both find them.
+        counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
+        if self.rejections.changed:
+            counts["changed"] = dict(sorted(self.rejections.changed.items()))
+        write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(self._meta | counts | {"files": files})))
+        self._staged.commit()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)

@@ -1,0 +1,133 @@
+"""The tasks that encode conversations: one for SFT caches, one for episodes datasets (see `tasks.Task`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.conversation_encoders import ConversationEncoder, EncodedBatch, Rows
+from niels_gpt.builds.rows import as_conversation
+from niels_gpt.builds.tasks import Chunk, RowMetadata
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Conversation, weight_of
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.rejections import Rejections
+
+
+@dataclass(frozen=True)
+class SFTCacheTask:
+    """Encodes conversations for an SFT cache, whose mask holds 0 and 1."""
+
+    encoder: ConversationEncoder
+    binary_mask: ClassVar[bool] = True
+    with_metadata: ClassVar[bool] = False
+
+    def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
+        """See `Task`.
+
+        Raises:
+            MessageError: a weight other than 0 and 1.
+        """
+        for batch in self.encoder.encode(rows, rejections):
+            _check_binary(batch.weights)
+            yield _chunk(batch)
+
+
+@dataclass(frozen=True)
+class EpisodeTask:
+    """Encodes conversations for an episodes dataset.
+
+    Args:
+        mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
+        with_metadata: store type, source and weight of each row.
+        source_name: the `source` of rows that name none.
+    """
+
+    encoder: ConversationEncoder
+    mask_dtype: str | None
+    with_metadata: bool = False
+    source_name: str | None = None
+
+    @property
+    def binary_mask(self) -> bool:
+        """See `Task`."""
+        return self.mask_dtype == "uint8"
+
+    def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
+        """See `Task`."""
+        for batch in self.encoder.encode(self._checked(rows), rejections):
+            metadata = [self._row_metadata(chat) for chat in batch.conversations] if self.with_metadata else ()
+            yield _chunk(batch, metadata)
+
+    def _checked(self, rows: Rows) -> Iterator[Conversation | Rejected]:
+        """The rows as conversations; `Rejected` in place of one whose weights or metadata the files cannot hold."""
+        for number, row in enumerate(rows):
+            if isinstance(row, Rejected):
+                yield row
+                continue
+            where = row.where if isinstance(row, Conversation) else f"example {number}"
+            try:
+                chat = as_conversation(number, row)
+                _check_message_weights(chat, binary=self.binary_mask)
+                if self.with_metadata:
+                    _check_metadata(chat)
+            except MessageError as error:
+                yield Rejected(where, error.reason, f"{where}: {error}")
+            else:
+                yield chat
+
+    def _row_metadata(self, chat: Conversation) -> RowMetadata:
+        """The conversation's row of `episodes.parquet`."""
+        weight = chat.metadata.get("weight")
+        return {
+            "type": chat.metadata.get("type"),
+            "source": chat.metadata.get("source") or self.source_name,
+            "weight": 1.0 if weight is None else float(weight),
+        }
+
+
+def _chunk(batch: EncodedBatch, metadata: Sequence[RowMetadata] = ()) -> Chunk:
+    return Chunk(batch.ids, batch.lengths, batch.weights, [chat.group for chat in batch.conversations], metadata)
+
+
+def _check_binary(weights: npt.NDArray[np.float32]) -> None:
+    other = (weights != 0) & (weights != 1)
+    if other.any():
+        raise MessageError(
+            "unsupported_field",
+            f"a token's weight is {weights[other][0]:g}; this cache holds 0 or 1. Build episodes with "
+            "mask_dtype='float32' (niels-gpt episodes build --mask float32), or round the weights",
+        )
+
+
+def _check_message_weights(chat: Conversation, *, binary: bool) -> None:
+    for index, message in enumerate(chat.messages):
+        if len(message) == 2:  # role and content only: nearly all messages, and no weight to look up
+            continue
+        try:
+            weight = weight_of(message)
+        except MessageError as error:
+            raise MessageError(error.reason, f"message {index}: {error}") from error
+        if binary and weight not in (0.0, 1.0):
+            raise MessageError(
+                "weight_needs_float32",
+                f"message {index}: weight {weight}, but the mask holds 0 and 1; build with --mask float32 "
+                '(mask_dtype="float32")',
+            )
+
+
+def _check_metadata(chat: Conversation) -> None:
+    weight = chat.metadata.get("weight")
+    # bool is an int in Python, and NaN and infinity fail both comparisons with the largest float.
+    if weight is not None and (
+        isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max
+    ):
+        raise MessageError("wrong_weight", f"weight is {weight!r}; expected a number of 0 or more that a float holds")
+    for name in ("type", "source"):
+        if not isinstance(chat.metadata.get(name, ""), str | None):
+            raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")

@@ -1,0 +1,401 @@
+"""Units: the finished pieces of a build, stored beside its output until that is complete.
+
+A unit is one slice of the input as ids, lengths and weights, in a directory of its own::
+
+    out/chats/                              the output, once it is complete
+    out/.chats.units/3f2a9c.../             the units of one build, named by the hash of its recipe
+        recipe.json
+        unit_0000000/                       ids.bin lengths.bin weights.bin [facts.jsonl groups.jsonl rejected.jsonl]
+        unit_0000001/                       unit.json
+        attempts/unit_0000002.0/<uuid>/     written here, then renamed
+
+The first rename wins. A later attempt at the same unit finds the name taken and withdraws, so attempts never mix, even
+if a worker that was given up is still writing. Because the recipe's hash names the folder, a worker left over from
+another build cannot add to this one.
+
+In the order of use: the folder (`prepare`, `retain_or_delete`, `delete_all`), building (`UnitTask`, `build_unit`),
+reading (`Unit`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.build import differences
+from niels_gpt.builds.tasks import Chunk, Task
+from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
+from niels_gpt.progress import Progress
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.rejections import REJECTED_NAME, Rejections
+from niels_gpt.sources.slices import Slice, Sliceable
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.files import HashedWriter, json_bytes, sync_directory, write_atomic
+from niels_gpt.storage.manifests import (
+    Manifest,
+    check_file_records,
+    check_keys,
+    check_manifest_hash,
+    read_manifest,
+    with_manifest_hash,
+)
+from niels_gpt.storage.staging import rename_and_delete, staging_path
+
+RECIPE_NAME: Final = "recipe.json"
+UNITS_VERSION: Final = 3  # units of another version are built again
+MANIFEST_NAME: Final = "unit.json"
+METADATA_NAME: Final = "facts.jsonl"
+GROUPS_NAME: Final = "groups.jsonl"
+ATTEMPTS: Final = "attempts"
+REQUIRED_KEYS: Final = ("rows", "tokens", "stopped", "whole", "files")
+ROWS_AT_ONCE: Final = 4096
+TOKENS_AT_ONCE: Final = 1 << 20
+
+
+def units_path(out: Path) -> Path:
+    """Where the units of a build are stored: those of `out/chats` in `out/.chats.units`."""
+    out = out.resolve()
+    return out.with_name(f".{out.name}.units")
+
+
+def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Progress) -> Path:
+    """The folder for this build's units. Units of other builds are deleted, with a note that says why.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    wanted = {"units_version": UNITS_VERSION, "slice_bytes": slice_bytes, **recipe}
+    # Without a source configuration the rows may be others next time, so the folder gets a name that never recurs.
+    identified = recipe.get("dataset_config") is not None
+    digest = hashlib.sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
+    folder = units_path(out) / digest[:16]
+    with storage_errors("preparing the folder of units", folder):
+        for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
+            if other != folder:
+                _delete_other(other, wanted, progress)
+        shutil.rmtree(folder / ATTEMPTS, ignore_errors=True)
+        (folder / ATTEMPTS).mkdir(parents=True, exist_ok=True)  # a worker of a killed run may still be writing there
+    if finished := _count(folder):
+        progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
+    write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
+    return folder
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in folder.glob("unit_*"))
+
+
+def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) -> None:
+    try:
+        recipe = read_manifest(other / RECIPE_NAME)
+    except CacheError:  # killed before the recipe was written, or half deleted
+        recipe = {}
+    if recipe:
+        why = differences({key: recipe.get(key) for key in wanted}, dict(wanted)) or "its rows are not known"
+        progress.note(f"{other}: units of another build ({why}) cannot be used and are removed")
+    rename_and_delete(other)
+
+
+def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
+    """After a failed build: retain the folder if it has finished units, else delete it."""
+    if finished := _count(folder):
+        progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
+    else:
+        rename_and_delete(units_path(out))
+
+
+def delete_all(out: Path) -> None:
+    """Delete all units of `out`, which is complete, unless another process is building it again at this moment."""
+    if not staging_path(out.resolve()).exists():
+        rename_and_delete(units_path(out))
+
+
+@dataclass(frozen=True)
+class UnitTask:
+    """One unit to build. It is sent to workers, so it is small.
+
+    Attributes:
+        number: of the unit, in the order of the input.
+        part: the slice that it is made from.
+        folder: where the units of the build are, see `prepare`.
+        max_bad_rows: a unit with more stops, because the build will stop there.
+        attempt: how often the executor has started it before.
+    """
+
+    number: int
+    part: Slice
+    folder: Path
+    max_bad_rows: int
+    attempt: int = 0
+
+    @property
+    def path(self) -> Path:
+        """Where the finished unit is."""
+        return self.folder / f"unit_{self.number:07d}"
+
+    @property
+    def attempts_path(self) -> Path:
+        """Where this attempt is written; it exists once the attempt has begun."""
+        return self.folder / ATTEMPTS / f"{self.path.name}.{self.attempt}"
+
+    def again(self) -> UnitTask:
+        """The next attempt at the same unit."""
+        return replace(self, attempt=self.attempt + 1)
+
+
+def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
+    """Build a unit unless it exists.
+
+    Raises:
+        NielsError: from the source or the task. StorageError: the disk refused.
+    """
+    if is_finished(unit_task):
+        return
+    aside = unit_task.attempts_path / uuid.uuid4().hex
+    with storage_errors("creating the directory", aside):
+        aside.mkdir(parents=True)
+    try:
+        _write(task, source, unit_task, aside)
+        _commit(aside, unit_task)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def is_finished(unit_task: UnitTask) -> bool:
+    """Whether the unit exists and is made from this slice. Its bytes are checked when it is read."""
+    try:
+        manifest = json.loads((unit_task.path / MANIFEST_NAME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(manifest, dict):
+        return False
+    return manifest.get("slice") == _recorded(unit_task.part) and manifest.get("stopped") is False
+
+
+def _commit(aside: Path, unit_task: UnitTask) -> None:
+    with storage_errors("committing the unit", unit_task.path):
+        sync_directory(aside)
+        try:
+            aside.rename(unit_task.path)
+        except OSError:
+            if is_finished(unit_task):  # another attempt was first; its bytes are the same
+                return
+            # A unit that stopped at too many bad rows, when fewer were allowed, or one that is damaged.
+            shutil.rmtree(unit_task.path, ignore_errors=True)
+            aside.rename(unit_task.path)
+        sync_directory(unit_task.folder)
+
+
+def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> None:
+    """Write all files of a unit, its manifest last."""
+    writer = _UnitWriter(folder, binary_mask=task.binary_mask, with_metadata=task.with_metadata)
+    rejections = _UnitRejections(folder, unit_task.max_bad_rows, writer)
+    stopped = False
+    try:
+        try:
+            for chunk in task.chunks(source.read(unit_task.part), rejections):
+                writer.write(chunk)
+        except _TooManyBadRows:
+            stopped = True
+        files = writer.close()
+        rejections.close()
+        files |= {name: record.to_json() for name, record in rejections.files.items()}
+    finally:
+        writer.abandon()
+        rejections.abandon()
+    manifest = {
+        "slice": _recorded(unit_task.part),
+        "rows": writer.rows,
+        "tokens": writer.tokens,
+        "whole": task.binary_mask,
+        "stopped": stopped,
+        "changed": dict(rejections.changed),
+        "files": files,
+    }
+    write_atomic(folder / MANIFEST_NAME, json_bytes(with_manifest_hash(manifest)))
+
+
+def _recorded(part: Slice) -> dict[str, Any]:
+    """The slice as recorded in the unit's manifest, without passwords."""
+    return asdict(replace(part, path=without_passwords(part.path)))
+
+
+class _UnitWriter:
+    """Writes the arrays of a unit, and the metadata and groups of its rows where there are any."""
+
+    def __init__(self, folder: Path, *, binary_mask: bool, with_metadata: bool) -> None:
+        self.tokens = self.rows = 0
+        self._dtype = np.dtype("u1" if binary_mask else "<f4")
+        self._ids, self._lengths, self._weights = (
+            HashedWriter(folder / f"{name}.bin") for name in ("ids", "lengths", "weights")
+        )
+        self._metadata = HashedWriter(folder / METADATA_NAME) if with_metadata else None
+        self._groups: HashedWriter | None = None
+        self._groups_path = folder / GROUPS_NAME
+
+    @property
+    def _writers(self) -> list[HashedWriter]:
+        every = (self._ids, self._lengths, self._weights, self._metadata, self._groups)
+        return [writer for writer in every if writer is not None]
+
+    def write(self, chunk: Chunk) -> None:
+        weights = chunk.weights.astype(self._dtype)
+        if (weights != chunk.weights).any():
+            raise UsageError('a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"')
+        self._ids.write(chunk.ids.astype("<u4"))
+        self._lengths.write(chunk.lengths.astype("<i8"))
+        self._weights.write(weights)
+        if self._metadata is not None:
+            self._metadata.write(_lines(chunk.metadata))
+        self._write_groups(chunk.groups)
+        self.tokens += len(chunk.ids)
+        self.rows += len(chunk.lengths)
+
+    def _write_groups(self, groups: Sequence[str | None]) -> None:
+        # Most sources have no groups. The file begins with the first group, with a null for each row before.
+        if self._groups is None and any(group is not None for group in groups):
+            self._groups = HashedWriter(self._groups_path)
+            self._groups.write(_lines([None] * self.rows))
+        if self._groups is not None:
+            self._groups.write(_lines(groups))
+
+    def close(self) -> dict[str, Any]:
+        return {writer.path.name: writer.close().to_json() for writer in self._writers}
+
+    def abandon(self) -> None:
+        for writer in self._writers:
+            writer.abandon()
+
+
+def _lines(values: Iterable[Any]) -> bytes:
+    return "".join(json.dumps(value) + "\n" for value in values).encode()
+
+
+class _TooManyBadRows(Exception):
+    """The unit has more bad rows than the whole build may have."""
+
+
+class _UnitRejections(Rejections):
+    """Writes every rejected row with the number of rows before it, so that the build can reject it in its place.
+
+    The limit applies to the whole build. Here it only stops a unit that exceeds it by itself.
+    """
+
+    def __init__(self, folder: Path, max_bad_rows: int, writer: _UnitWriter) -> None:
+        super().__init__(folder, max_bad_rows)
+        self._writer = writer
+
+    def _add(self, row: Rejected) -> None:
+        self._bad += not row.expected
+        if self._file is None:
+            self._file = HashedWriter(self._path)
+        self._file.write(_lines([[self._writer.rows, asdict(row)]]))
+        if self._bad > self._limit:
+            raise _TooManyBadRows
+
+
+class Unit:
+    """A finished unit. Every byte is checked when it is opened.
+
+    Attributes:
+        rows, tokens: number of usable rows and of their ids.
+        stopped: it was cut short, because it has more bad rows than the build may have.
+        changed: see `Rejections.changed`.
+
+    Raises:
+        DataError: a file is missing or differs from what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        manifest = _manifest(path)
+        for name, record in manifest["files"].items():
+            file = path / name
+            if not file.is_file() or file_record(file).sha256 != record["sha256"]:
+                raise DataError(f"{file}: differs from what was written; the unit is built again")
+        self.rows: int = manifest["rows"]
+        self.tokens: int = manifest["tokens"]
+        self.stopped: bool = manifest["stopped"]
+        self.changed: dict[str, int] = manifest["changed"]
+        self._weights_dtype = "u1" if manifest["whole"] else "<f4"
+
+    def contents(self) -> Iterator[Chunk | Rejected]:
+        """Chunks of about a million tokens, memory-mapped, with the rejected rows in their places between them."""
+        with ExitStack() as files:
+            rows, taken = _Rows(self.path, self._weights_dtype, files), 0
+            for before, rejected in _objects(self.path / REJECTED_NAME, files):
+                yield from rows.take(before - taken)
+                taken = before
+                yield Rejected(**rejected)
+            yield from rows.take(self.rows - taken)
+
+
+class _Rows:
+    """Reads the rows of a unit from the first to the last."""
+
+    def __init__(self, folder: Path, weights_dtype: str, files: ExitStack) -> None:
+        self._ids, self._weights, self._lengths = (
+            _mapped(folder / f"{name}.bin", dtype)
+            for name, dtype in (("ids", "<u4"), ("weights", weights_dtype), ("lengths", "<i8"))
+        )
+        self._metadata = _objects(folder / METADATA_NAME, files)
+        self._groups = _objects(folder / GROUPS_NAME, files)
+        self._row = self._token = 0
+
+    def take(self, n: int) -> Iterator[Chunk]:
+        """The next `n` rows."""
+        for lengths in _parts(self._lengths[self._row : self._row + n]):
+            end = self._token + int(lengths.sum())
+            metadata = list(islice(self._metadata, len(lengths)))
+            groups = list(islice(self._groups, len(lengths))) or [None] * len(lengths)
+            token, self._token = self._token, end
+            yield Chunk(self._ids[token:end], lengths, self._weights[token:end], groups, metadata)
+        self._row += n
+
+
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    if path.stat().st_size == 0:  # cannot be mapped
+        return np.zeros(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _objects(path: Path, files: ExitStack) -> Iterator[Any]:
+    """The values of a JSON-lines file; none if it does not exist."""
+    if not path.is_file():
+        return iter(())
+    return map(json.loads, files.enter_context(path.open("rb")))
+
+
+def _manifest(path: Path) -> Manifest:
+    try:
+        manifest = read_manifest(path / MANIFEST_NAME)
+        check_keys(path / MANIFEST_NAME, manifest, REQUIRED_KEYS, "unit")
+        check_file_records(path / MANIFEST_NAME, manifest)
+        check_manifest_hash(path / MANIFEST_NAME, manifest)
+    except CacheError as error:
+        raise DataError(f"{error}; the unit is built again") from error
+    return manifest
+
+
+def _parts(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Cut lengths into parts of at most `TOKENS_AT_ONCE` tokens; a longer row is a part of its own.
+
+    With 8 tokens at once, lengths 3 4 2 have the ends 3 7 9, of which two are at most 8: parts [3 4] and [2].
+    """
+    for first in range(0, len(lengths), ROWS_AT_ONCE):
+        rows = np.array(lengths[first : first + ROWS_AT_ONCE])
+        while len(rows):
+            fit = max(1, int(np.searchsorted(np.cumsum(rows), TOKENS_AT_ONCE, side="right")))
+            yield rows[:fit]
+            rows = rows[fit:]

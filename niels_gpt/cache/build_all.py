@@ -1,0 +1,464 @@
+"""`build-all`: the caches of all named sources (`sources.registry`), one after the other, each whole or absent.
+
+::
+
+    CACHE_DIR/tokenizer/{spm.model,meta.json}
+    CACHE_DIR/pretrain/{fineweb_edu,roam,wikitext}/     built
+    CACHE_DIR/pretrain/gutenberg/                       a marked stub, unless asked for
+    CACHE_DIR/sft/{dolly15k,oasst1}/                    built
+    CACHE_DIR/build_report.json                         the outcome of each
+
+If a source fails, the report says why, and the others are built. The same command later continues with what is not
+complete. The report retains the last outcome of every source, including those that a run with `--only` skips.
+
+In the order of use: `Settings` -> `plan` -> `build_all`, which copies the tokenizer beside the caches, then for each
+target `_build` and `_report`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from niels_gpt import ranges
+from niels_gpt.builds.build import BuildOptions
+from niels_gpt.builds.splits import ValidationSplit
+from niels_gpt.builds.tasks import SERIAL, Executor
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
+from niels_gpt.cache.formats import (
+    MAX_TRAIN_TOKENS,
+    MAX_VAL_TOKENS,
+    META_NAME,
+    SEED,
+    SHARD_BYTES,
+    SPLITS,
+    UNLIMITED_TOKENS,
+    VAL_FRAC,
+    dtype_for,
+)
+from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
+from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
+from niels_gpt.sources.hub import HubDataset, HubSource
+from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
+from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.sources.slices import Sliceable
+from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
+
+REPORT_NAME = "build_report.json"
+TOKENIZER_META_NAME = "tokenizer_meta.json"
+NAMES = tuple(SOURCES)
+STUB_NAME = "gutenberg"  # not built unless asked for
+
+Status = Literal["built", "already built", "pinned", "stub", "failed"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every option of the build; the defaults are those of the token cache format.
+
+    Attributes:
+        datasets: other data sets on the hub, by the name of the source.
+        only, skip: names of the sources to build, or not to build.
+    """
+
+    cache_dir: Path = Path("cache")
+    seed: int = SEED
+    tokenizer: Path = Path(DEFAULT_TOKENIZER_PATH)
+    roam_dir: Path = Path("data/roam")
+    datasets: dict[str, HubDataset] = field(default_factory=dict)
+    max_train_tokens: int = MAX_TRAIN_TOKENS
+    max_val_tokens: int = MAX_VAL_TOKENS
+    shuffle_buffer: int = SHUFFLE_BUFFER
+    shard_bytes: int = SHARD_BYTES
+    val_frac: float = VAL_FRAC
+    token_dtype: str = "uint16"
+    english_only: bool = True
+    max_messages: int | None = None
+    max_bad_rows: int = 0
+    with_gutenberg: bool = False
+    threads: int | None = None
+    overwrite: bool = False
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """One cache to build.
+
+    Attributes:
+        name: of the source.
+        place: the cache's directory, below the cache directory.
+        source: `None` for a stub.
+        limits: arguments of the build function: budgets and `val_frac`.
+    """
+
+    name: str
+    place: str
+    source: TextSource | ChatSource | None
+    limits: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a target; a failed one has a `reason`."""
+
+    name: str
+    place: str
+    status: Status
+    seconds: float = 0.0
+    reason: str = ""
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as it is in the report."""
+        return vars(self) | {"seconds": round(self.seconds, 3)}
+
+
+def plan(settings: Settings) -> list[Target]:
+    """The targets that `only` and `skip` leave, in the order of `SOURCES`.
+
+    Raises:
+        UsageError: a name that is not one of `NAMES`, or in both; nothing left to build; a number out of range.
+    """
+    _check_numbers(settings)
+    for name in (*settings.only, *settings.skip, *settings.datasets):
+        check_source_name(name)
+    if both := sorted(set(settings.only) & set(settings.skip)):
+        raise UsageError(f"{both[0]} is named by --only and by --skip; leave one of them out")
+    targets = _all_targets(settings)
+    chosen = [t for t in targets if (not settings.only or t.name in settings.only) and t.name not in settings.skip]
+    if not chosen:
+        raise UsageError("--skip names every source, so nothing is left to build; leave one out")
+    return chosen
+
+
+def _check_numbers(settings: Settings) -> None:
+    """Check, before anything is built, the options that only the build functions would check."""
+    check_budgets(settings.max_train_tokens, settings.max_val_tokens)
+    (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.SHARD_BYTES).check(
+        settings.shard_bytes
+    )
+    ranges.MAX_BAD_ROWS.check(settings.max_bad_rows)
+    ranges.THREADS.check(settings.threads, "threads")
+    ranges.VAL_FRAC.check(settings.val_frac)
+    ValidationSplit(settings.val_frac, settings.seed)
+
+
+def _all_targets(settings: Settings) -> list[Target]:
+    return [_target(name, settings) for name in SOURCES]
+
+
+def _target(name: str, settings: Settings) -> Target:
+    options = SourceOptions(
+        dataset=settings.datasets.get(name),
+        folder=settings.roam_dir,
+        seed=settings.seed,
+        shuffle_buffer=settings.shuffle_buffer,
+        english_only=settings.english_only,
+        max_messages=settings.max_messages,
+    )
+    source = open_source(name, options)
+    limits: dict[str, Any] = {"val_frac": settings.val_frac}
+    if isinstance(source, TextSource):
+        limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
+    if source.unbounded:  # the validation share follows from the budgets
+        limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
+    place = f"{'pretrain' if isinstance(source, TextSource) else 'sft'}/{name}"
+    is_stub = name == STUB_NAME and not settings.with_gutenberg
+    return Target(name, place, None if is_stub else source, limits)
+
+
+def build_all(
+    settings: Settings,
+    *,
+    executor: Executor = SERIAL,
+    progress: Progress = SILENT,
+    finished: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """Build every target of the plan and write the report.
+
+    Args:
+        executor: builds the sources that can be cut into slices, see `niels_gpt.scale`; streamed sources are built in
+            this process.
+        finished: called with each outcome as soon as it is known.
+
+    Returns:
+        One outcome a target. A failed one has a `reason`; nothing is raised for it.
+
+    Raises:
+        UsageError, TokenizerError, Mismatch, InputError: before anything is built, if names, numbers, the tokenizer or
+            the report of an earlier run are wrong.
+    """
+    targets = plan(settings)
+    _reported(settings.cache_dir / REPORT_NAME)
+    tokenizer = _copy_tokenizer(settings, targets)
+    outcomes = []
+    for target in targets:
+        outcomes.append(_build(target, tokenizer, settings, executor, progress))
+        finished(outcomes[-1])
+        _report(settings, tokenizer, outcomes[-1])
+    return outcomes
+
+
+def _copy_tokenizer(settings: Settings, targets: list[Target]) -> SentencePieceTokenizer:
+    """Copy the tokenizer beside the caches. All caches of a directory are built with the same tokenizer.
+
+    Raises:
+        Mismatch: another tokenizer is there, its model was replaced, or an existing cache was built with another.
+        UsageError: `token_dtype` cannot hold its vocabulary.
+    """
+    tokenizer = load_tokenizer(settings.tokenizer)
+    dtype_for(settings.token_dtype, tokenizer.vocab_size)
+    folder = settings.cache_dir / "tokenizer"
+    with storage_errors("creating the directory", settings.cache_dir):
+        settings.cache_dir.mkdir(parents=True, exist_ok=True)
+    with _locked(settings.cache_dir):  # a second run waits here, and then finds the copy
+        recover_interrupted(folder)
+        is_there = _is_copied(tokenizer, folder, settings)
+        _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets})
+        if not is_there:
+            _copy(tokenizer, folder)
+    return load_tokenizer(folder)
+
+
+def _is_copied(tokenizer: SentencePieceTokenizer, folder: Path, settings: Settings) -> bool:
+    """Whether this tokenizer is in `folder`, as the `meta.json` there records it.
+
+    Raises:
+        Mismatch: another one is there, and it is not to be overwritten.
+    """
+    if not (folder / META_NAME).is_file():
+        return False
+    model, recorded = folder / MODEL_NAME, read_meta(str(folder / META_NAME)).get("sha256")
+    found = sha256_file(str(model)) if model.is_file() else None
+    if settings.overwrite:
+        return found == recorded == tokenizer.sha256
+    if found != recorded:
+        problem = "is missing" if found is None else f"has sha256 {found[:12]}"
+        raise Mismatch(
+            f"{model}: {problem}, but {META_NAME} beside it records {str(recorded)[:12]}, the tokenizer of the caches "
+            "here; put that model back, choose another --cache-dir, or pass --overwrite to build all caches again"
+        )
+    if recorded != tokenizer.sha256:
+        raise Mismatch(
+            f"{folder}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
+            "or pass --overwrite to build all caches again"
+        )
+    return True
+
+
+def _refuse_caches_of_another(tokenizer: SentencePieceTokenizer, settings: Settings, built: set[str]) -> None:
+    """Raise `Mismatch` if a cache that this run does not rebuild was built with another tokenizer."""
+    for target in _all_targets(settings):
+        meta = settings.cache_dir / target.place / META_NAME
+        if not meta.is_file() or (target.name in built and settings.overwrite):
+            continue
+        try:
+            found = read_meta(str(meta)).get("tokenizer_sha256")
+        except CacheError:  # damaged: its own build will say so
+            continue
+        if found not in (None, tokenizer.sha256):
+            raise Mismatch(
+                f"{meta.parent}: a cache of tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}; pass that "
+                "tokenizer, choose another --cache-dir, or pass --overwrite without --only and --skip to build all "
+                "caches again"
+            )
+
+
+def _copy(tokenizer: SentencePieceTokenizer, folder: Path) -> None:
+    with StagedDirectory(folder, manifest=META_NAME, overwrite=True) as staged:
+        record = write_atomic(staged.path / MODEL_NAME, Path(tokenizer.model_path).read_bytes())
+        trained = Path(tokenizer.model_path).with_name(TOKENIZER_META_NAME)
+        meta = {
+            "kind": "tokenizer",
+            "sha256": record.sha256,
+            "bytes": record.bytes,
+            "vocab_size": tokenizer.vocab_size,
+            "special_token_ids": tokenizer.special_token_ids(),
+            "training": read_meta(str(trained)) if trained.is_file() else None,
+        }
+        write_meta(str(staged.path / META_NAME), meta)
+        staged.commit()
+
+
+def _build(
+    target: Target, tokenizer: SentencePieceTokenizer, settings: Settings, executor: Executor, progress: Progress
+) -> Outcome:
+    out = settings.cache_dir / target.place
+    started = time.perf_counter()
+    recover_interrupted(out)  # a replacement that was killed: the stub is put back first
+    before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
+    newer = ""
+    try:
+        if target.source is None:
+            _write_stub(out, target.name)
+            return Outcome(target.name, target.place, "stub", reason="not built: pass --with-gutenberg to build it")
+        config, newer = _pinned(target.source, out, settings)
+        _build_cache(target, out, config, tokenizer, settings, executor, progress)
+        meta = open_meta(out)
+    except NielsError as error:
+        reason = f"{error}{_advice(target, error)}"
+        return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=reason)
+    status: Status = "already built" if before == (out / META_NAME).stat().st_mtime_ns else "built"
+    counts = {"splits": meta["splits"], "dropped": meta["dropped"], "source": meta["dataset_config"]}
+    seconds = time.perf_counter() - started
+    return Outcome(target.name, target.place, "pinned" if newer else status, seconds, newer, counts)
+
+
+def _pinned(source: TextSource | ChatSource, out: Path, settings: Settings) -> tuple[dict[str, Any], str]:
+    """The source's configuration; and a note if the hub has a newer commit than the finished cache.
+
+    A finished cache is pinned to its commit: it is only rebuilt from a newer one with --overwrite or a named revision.
+    """
+    config = source.config()
+    if settings.overwrite or not isinstance(source, HubSource) or source.dataset.revision is not None:
+        return config, ""
+    if not (out / META_NAME).is_file() or _is_stub(out):
+        return config, ""
+    pinned = (read_meta(str(out / META_NAME)).get("dataset_config") or {}).get("revision")
+    if not pinned or pinned == config["revision"]:
+        return config, ""
+    newer = f"pinned to {pinned}, newer exists: {config['revision']}; --overwrite builds that one"
+    return config | {"revision": pinned}, newer
+
+
+def _advice(target: Target, error: NielsError) -> str:
+    """A hint for the most common failure: the default folder of notes does not exist for most users."""
+    if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
+        return "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
+    return ""
+
+
+def _build_cache(
+    target: Target,
+    out: Path,
+    source_config: dict[str, Any],
+    tokenizer: SentencePieceTokenizer,
+    settings: Settings,
+    executor: Executor,
+    progress: Progress,
+) -> None:
+    source = target.source
+    assert source is not None
+    options = BuildOptions(
+        source_name=source.name,
+        source_config=source_config,
+        max_bad_rows=settings.max_bad_rows,
+        overwrite=settings.overwrite or _is_stub(out),
+        executor=executor if isinstance(source, Sliceable) else SERIAL,
+        fraction_read=source.fraction_read,
+        progress=progress,
+    )
+    arguments: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "seed": settings.seed,
+        "token_dtype": settings.token_dtype,
+        "streaming": source.streaming,
+        "num_threads": settings.threads,
+        **target.limits,
+    }
+    if isinstance(source, TextSource):
+        # No shuffle buffer: FineWeb-Edu shuffles itself, and the other sources are built whole.
+        arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
+        build_pretrain_cache(source, str(out), options=options, **arguments)
+    else:
+        build_sft_cache(source, str(out), options=options, **arguments)
+
+
+def _is_stub(out: Path) -> bool:
+    return (out / META_NAME).is_file() and read_meta(str(out / META_NAME)).get("built") is False
+
+
+def _write_stub(out: Path, name: str) -> None:
+    """Write an empty cache marked as not built, as the cache format allows for Gutenberg."""
+    if (out / META_NAME).is_file():
+        return
+    with StagedDirectory(out, manifest=META_NAME) as staged:
+        for split in SPLITS:
+            (staged.path / split).mkdir()
+        write_meta(str(staged.path / META_NAME), {"kind": "pretrain", "dataset_name": name, "built": False})
+        staged.commit()
+
+
+def _report(settings: Settings, tokenizer: SentencePieceTokenizer, outcome: Outcome) -> None:
+    """Put an outcome into the report, in place of an earlier one of that source. Other runs may write it, too."""
+    path = settings.cache_dir / REPORT_NAME
+    with _locked(settings.cache_dir):
+        sources = {source["name"]: source for source in _reported(path)}
+        sources[outcome.name] = outcome.to_json() | {"seed": settings.seed, "tokenizer_sha256": tokenizer.sha256}
+        report = {
+            "seed": settings.seed,
+            "tokenizer_sha256": tokenizer.sha256,
+            "ok": not any(source["status"] == "failed" for source in sources.values()),
+            "sources": [sources[name] for name in NAMES if name in sources],
+        }
+        write_atomic(path, json_bytes(report))
+
+
+def _reported(path: Path) -> list[dict[str, Any]]:
+    """The sources of an earlier report.
+
+    Raises:
+        InputError: the file is not a report.
+    """
+    if not path.is_file():
+        return []
+    try:
+        sources = json.loads(path.read_bytes())["sources"]
+        return [{"name": str(source["name"]), "status": str(source["status"]), **source} for source in sources]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: not a report of build-all ({error}); delete it, and the next run writes a new one"
+        ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock for the block; on the directory itself, so that no lock file is left."""
+    with storage_errors("locking", folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with storage_errors("locking", folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Name, place and origin of each target, for a dry run; the hub is not asked."""
+    for target in plan(settings):
+        if target.source is None:
+            yield target.name, target.place, "a stub; --with-gutenberg builds it"
+        elif isinstance(target.source, RoamNotes):
+            yield target.name, target.place, f"markdown files of {target.source.folder}"
+        else:
+            assert isinstance(target.source, HubSource)
+            yield target.name, target.place, f"hub: {target.source.dataset}"
+
+
+def parse_dataset(text: str) -> tuple[str, HubDataset]:
+    """Parse `NAME=REPO[:CONFIG][@REVISION]`, the value of `--dataset`.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    name, equals, rest = text.partition("=")
+    rest, _, revision = rest.partition("@")
+    repo, _, config = rest.partition(":")
+    if not equals or not repo:
+        raise UsageError(f"--dataset {text}: expected NAME=REPO[:CONFIG][@REVISION], NAME one of {', '.join(NAMES)}")
+    return name, HubDataset(repo, config or None, revision or None)

@@ -1,0 +1,143 @@
+"""The options of commands that build from conversations or texts, in addition to those of `options.py`.
+
+A module of its own, because their defaults come from modules that take long to import, and commands that build nothing
+do without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from niels_gpt import ranges
+from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
+from niels_gpt.cli.options import EXECUTION, ROWS, ChatFormat, LossFlags, MaxBadRows, RendererFlags, Threads
+from niels_gpt.errors import UsageError
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.slices import SLICE_BYTES
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
+
+DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
+
+
+def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> bool:
+    """Whether a build renders: a renderer is asked for, or is all that this tokenizer can be used with.
+
+    A spm.model is else written by our own sentinels, without a renderer.
+
+    Raises:
+        UsageError: a choice of tokens for our own sentinels, which train every assistant turn.
+    """
+    hugging_face = (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json"
+    if hugging_face or renderer.named:
+        return True
+    if loss.loss_on is not None:
+        raise UsageError(
+            "--loss-on and --tool-bodies are for renderers; our own sentinels train every assistant turn. Add "
+            "--renderer ngpt to choose"
+        )
+    return False
+
+
+@dataclass(frozen=True)
+class ChatRowFlags:
+    """What becomes of conversations that do not fit as they are."""
+
+    form: ChatFormat = None
+    allow_partial: Annotated[
+        bool,
+        typer.Option(
+            "--allow-partial",
+            help="Use rows of which a template does not show who wrote every token; masks may train scaffold.",
+            rich_help_panel=ROWS,
+        ),
+    ] = False
+    on_unsupported: Annotated[
+        Literal["drop", "error"],
+        typer.Option(
+            "--on-unsupported",
+            help="Fields that the format has no place for (reasoning, tools, ...): leave them out and count the rows, "
+            "or refuse such rows.",
+            rich_help_panel=ROWS,
+        ),
+    ] = "drop"
+    default_system: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="System message of conversations without one.", rich_help_panel=ROWS),
+    ] = DEFAULT_SYSTEM_TEXT
+    max_bad_rows: MaxBadRows = 0
+    max_message_bytes: Annotated[
+        int,
+        typer.Option(
+            help="A longer message makes its row unusable.",
+            rich_help_panel=ROWS,
+            **ranges.MAX_MESSAGE_BYTES.option(),
+        ),
+    ] = MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True)
+class ExecutorFlags:
+    """Where a build runs, and in pieces of what size."""
+
+    threads: Threads = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that encode; the result does not depend on it.  \\[default: 1; all CPUs of Ray]",
+            rich_help_panel=EXECUTION,
+            **ranges.WORKERS.option(),
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            "--engine", help="Processes of this machine, or a Ray cluster (extra ray).", rich_help_panel=EXECUTION
+        ),
+    ] = "local"
+    unit_bytes: Annotated[
+        int,
+        typer.Option(
+            help="Bytes of input in a unit: what is built at once, and lost at most by a crash.",
+            rich_help_panel=EXECUTION,
+            **ranges.UNIT_BYTES.option("--unit-bytes"),
+        ),
+    ] = SLICE_BYTES
+    unit_timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Seconds after which a unit's worker counts as hung.  \\[default: never]",
+            rich_help_panel=EXECUTION,
+            **ranges.UNIT_TIMEOUT.option("--unit-timeout"),
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  "
+            "\\[default: $RAY_ADDRESS, else local]",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = None
+
+    def open(self) -> UnitExecutor:
+        """The executor that these options describe.
+
+        Raises:
+            UsageError: options of the other engine. MissingExtra: Ray is asked for and not installed.
+        """
+        if self.engine == "ray":
+            from niels_gpt.scale.ray_executor import RayRunner
+
+            ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)
+            return UnitExecutor(ray, slice_bytes=self.unit_bytes)
+        if self.ray_address is not None:
+            raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
+        local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
+        return UnitExecutor(local, slice_bytes=self.unit_bytes)

@@ -1,0 +1,454 @@
+"""`niels-gpt cache build-sft | build-pretrain | build-all | info | verify`: caches of token ids on disk.
+
+Also `python -m niels_gpt.cache.cli ...`. Building imports torch and tokenizers only when a build starts; `info` and
+`verify` need neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cache.formats import (
+    MAX_TRAIN_TOKENS,
+    MAX_VAL_TOKENS,
+    META_NAME,
+    SEED,
+    SHARD_BYTES,
+    SPLITS,
+    VAL_FRAC,
+)
+from niels_gpt.cache.meta import Meta, has_checksums, open_meta
+from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cli.app import App
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
+from niels_gpt.cli.options import (
+    ROWS,
+    AnyTokenizer,
+    CacheShardBytes,
+    ChatInputs,
+    Json,
+    LossFlags,
+    MaxBadRows,
+    OutDirectory,
+    Overwrite,
+    OwnTokenizer,
+    RendererFlags,
+    Seed,
+    ShardSize,
+    TokenDtype,
+    ValFrac,
+    grouped,
+    name_and_value,
+    shard_bytes,
+)
+from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.sources.base import SHUFFLE_BUFFER
+from niels_gpt.sources.chat_files import chat_files, describe_dialects
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
+from niels_gpt.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from niels_gpt.cache.build_all import Outcome, Settings
+
+app = App(
+    name="cache",
+    help="Build, inspect and verify token caches.",
+    no_args_is_help=True,
+)
+
+CacheDir = Annotated[
+    Path, typer.Argument(metavar="CACHE", help="A cache: the directory that holds meta.json.", show_default=False)
+]
+NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  # of build_all; a test compares them
+
+
+@dataclass(frozen=True)
+class PretrainFlags:
+    """How long the splits and the files of a cache of plain text may get."""
+
+    max_train_tokens: Annotated[
+        int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
+    ] = MAX_TRAIN_TOKENS
+    max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
+        MAX_VAL_TOKENS
+    )
+    token_dtype: TokenDtype = "uint16"
+    shard_size: ShardSize = None
+    shard_bytes: CacheShardBytes = None
+
+    @property
+    def most_bytes(self) -> int:
+        """Of one shard."""
+        limit = shard_bytes(self.shard_size, self.shard_bytes, self.token_dtype)
+        return SHARD_BYTES if limit is None else limit
+
+
+@app.command("build-sft")
+@grouped
+def build_sft(
+    files: ChatInputs,
+    directory: OutDirectory,
+    rows: ChatRowFlags,
+    renderer: RendererFlags,
+    loss: LossFlags,
+    executor: ExecutorFlags,
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
+    val_frac: ValFrac = VAL_FRAC,
+    seed: Seed = SEED,
+    token_dtype: Annotated[
+        Literal["uint16", "uint32"] | None,
+        typer.Option(help="How ids are stored.  \\[default: the smaller that holds the vocabulary]"),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Conversations -> a cache of masked examples.
+
+    Example: niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats
+
+    A model's own format: --tokenizer ~/models/Qwen3-8B (which tokens are trained is then stored in *_mask.bin).
+
+    Several files: niels-gpt cache build-sft a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out cache/sft/all
+    """
+    # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
+    source, runner, loss_on = chat_files(files, rows.form), executor.open(), loss.loss_on
+    rendered = uses_renderer(tokenizer, renderer, loss)
+    encoder = renderer.open(tokenizer, quiet=as_json) if rendered else load_tokenizer(tokenizer)
+    from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
+
+    with ShownProgress() as progress:
+        config = source.config()
+        progress.note(describe_dialects(source, config))
+        build_sft_cache(
+            source,
+            str(directory),
+            tokenizer=encoder,
+            val_frac=val_frac,
+            seed=seed,
+            loss_on=loss_on,
+            default_system_text=rows.default_system,
+            token_dtype=token_dtype or ("uint16" if encoder.vocab_size <= 1 << 16 else "uint32"),
+            source_name=source.name,
+            source_config=config,
+            max_bad_rows=rows.max_bad_rows,
+            allow_partial=rows.allow_partial,
+            on_unsupported=rows.on_unsupported,
+            max_message_bytes=rows.max_message_bytes,
+            num_threads=executor.threads,
+            overwrite=overwrite,
+            executor=runner,
+            progress=progress,
+        )
+    _report(directory, as_json, tokenizer)
+
+
+@app.command("build-pretrain")
+@grouped
+def build_pretrain(
+    inputs: Annotated[
+        list[str], typer.Argument(help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs.")
+    ],
+    directory: OutDirectory,
+    limits: PretrainFlags,
+    executor: ExecutorFlags,
+    tokenizer: OwnTokenizer = DEFAULT_TOKENIZER,
+    val_frac: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the documents for validation.  \\[default: as the budgets]", **ranges.VAL_FRAC.option()
+        ),
+    ] = None,
+    shuffle_buffer: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
+        ),
+    ] = None,
+    separators: Annotated[
+        bool,
+        typer.Option(
+            "--separators/--no-separators", help="An end-of-turn id after each document.", rich_help_panel=ROWS
+        ),
+    ] = True,
+    seed: Seed = SEED,
+    max_bad_rows: MaxBadRows = 0,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Texts -> a cache of token streams.
+
+    Example: niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes --val-frac 0.1
+    """
+    most_bytes, source, runner = limits.most_bytes, TextFiles(inputs), executor.open()
+    from niels_gpt.cache.build_cache import build_pretrain_cache
+
+    with ShownProgress() as progress:
+        build_pretrain_cache(
+            source,
+            str(directory),
+            tokenizer=load_tokenizer(tokenizer),
+            max_train_tokens=limits.max_train_tokens,
+            max_val_tokens=limits.max_val_tokens,
+            val_frac=val_frac,
+            shard_bytes=most_bytes,
+            shuffle_buffer=shuffle_buffer,
+            separate_documents=separators,
+            seed=seed,
+            token_dtype=limits.token_dtype,
+            source_name=source.name,
+            source_config=source.config(),
+            max_bad_rows=max_bad_rows,
+            num_threads=executor.threads,
+            overwrite=overwrite,
+            executor=runner,
+            progress=progress,
+        )
+    _report(directory, as_json, tokenizer)
+
+
+CORPORA = "Corpora"
+
+
+@dataclass(frozen=True)
+class CorporaFlags:
+    """Which corpora are built, and from where."""
+
+    roam_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
+    ] = Path("data/roam")
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REPO",
+            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
+            "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = None
+    shuffle_buffer: Annotated[
+        int,
+        typer.Option(
+            help="FineWeb-Edu's shuffle buffer, in documents.",
+            rich_help_panel=CORPORA,
+            **ranges.SHUFFLE_BUFFER.option(),
+        ),
+    ] = SHUFFLE_BUFFER
+    english_only: Annotated[
+        bool,
+        typer.Option(
+            "--english-only/--no-english-only", help="oasst1: leave out other languages.", rich_help_panel=CORPORA
+        ),
+    ] = True
+    max_messages: Annotated[
+        int | None,
+        typer.Option(
+            help="oasst1: cut threads to so many messages.", rich_help_panel=CORPORA, **ranges.MAX_MESSAGES.option()
+        ),
+    ] = None
+    with_gutenberg: Annotated[
+        bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.", rich_help_panel=CORPORA)
+    ] = False
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = None
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.", rich_help_panel=CORPORA),
+    ] = None
+
+
+@app.command("build-all")
+@grouped
+def build_all_command(
+    limits: PretrainFlags,
+    corpora: CorporaFlags,
+    executor: ExecutorFlags,
+    directory: Annotated[
+        Path,
+        typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
+    ] = Path("cache"),
+    seed: Seed = SEED,
+    tokenizer: OwnTokenizer = DEFAULT_TOKENIZER,
+    val_frac: Annotated[
+        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
+    ] = VAL_FRAC,
+    max_bad_rows: MaxBadRows = 0,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The public corpora as caches: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
+
+    Notes and parquet files are built in units (docs/scale.md); what only the library can stream, in this process.
+
+    Example: niels-gpt cache build-all --out cache --seed 42 --roam-dir ~/notes
+    """
+    from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all, parse_dataset
+
+    # Before the settings, so that a text without `=` is answered by the name of its option.
+    for text in corpora.dataset or ():
+        name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
+    settings = Settings(
+        cache_dir=directory,
+        seed=seed,
+        tokenizer=tokenizer,
+        roam_dir=corpora.roam_dir,
+        datasets=dict(parse_dataset(text) for text in corpora.dataset or ()),
+        max_train_tokens=limits.max_train_tokens,
+        max_val_tokens=limits.max_val_tokens,
+        shuffle_buffer=corpora.shuffle_buffer,
+        shard_bytes=limits.most_bytes,
+        val_frac=val_frac,
+        token_dtype=limits.token_dtype,
+        english_only=corpora.english_only,
+        max_messages=corpora.max_messages,
+        max_bad_rows=max_bad_rows,
+        with_gutenberg=corpora.with_gutenberg,
+        threads=executor.threads,
+        overwrite=overwrite,
+        only=tuple(corpora.only or ()),
+        skip=tuple(corpora.skip or ()),
+    )
+    if dry_run:
+        _print_plan(settings, as_json)
+        return
+    runner = executor.open()
+    with ShownProgress() as progress:
+        outcomes = build_all(
+            settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(_line(outcome))
+        )
+    if as_json:
+        print_json([outcome.to_json() for outcome in outcomes])
+    else:
+        out().print(_outcomes(outcomes))
+        out().print(Text(f"report: {directory / REPORT_NAME}", style="dim"), soft_wrap=True)
+    if any(outcome.status == "failed" for outcome in outcomes):
+        raise typer.Exit(3)
+
+
+def _print_plan(settings: Settings, as_json: bool) -> None:
+    from niels_gpt.cache.build_all import describe
+
+    rows = list(describe(settings))
+    if as_json:
+        print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
+    else:
+        out().print(key_values("plan", [(str(settings.cache_dir / place), source) for _, place, source in rows]))
+
+
+def _line(outcome: Outcome) -> str:
+    return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
+
+
+def _outcomes(outcomes: list[Outcome]) -> Table:
+    table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
+    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
+    for outcome in outcomes:
+        splits = outcome.counts.get("splits", {})
+        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
+        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
+        status = Text(outcome.status, style=colours[outcome.status])
+        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
+    return table
+
+
+@app.command()
+def info(cache: CacheDir, as_json: Json = False) -> None:
+    """What a cache was built from, and its counts. Reads no tokens.
+
+    Example: niels-gpt cache info cache/sft/chats
+    """
+    meta = open_meta(cache)
+    if as_json:
+        print_json(meta)
+        return
+    out().print(_origin(cache, meta))
+    out().print(_counts(meta))
+
+
+def _origin(cache: Path, meta: Meta) -> Table:
+    """What a cache was built from and how."""
+    special = ", ".join(f"{name} {token}" for name, token in meta["special_token_ids"].items())
+    size = sum(record["bytes"] for record in meta["files"].values())
+    rows: list[tuple[str, Any]] = [
+        ("kind", meta["kind"]),
+        ("dataset", meta["dataset_name"] or "(rows passed by a program)"),
+        ("tokenizer", f"{meta['tokenizer_sha256'][:12]}, {meta['vocab_size']:,} ids ({special})"),
+        ("tokens on disk", f"{meta['token_dtype']}, {len(meta['files'])} files, {size:,} bytes"),
+        ("split", f"{meta['split_rule']}, seed {meta['seed']}"),
+    ]
+    return key_values(str(cache), rows)
+
+
+def _counts(meta: Meta) -> Table:
+    """The counts of each split; for SFT also the share of tokens that are trained."""
+    columns = list(next(iter(meta["splits"].values()), {}))
+    share = ["loss share"] if "trained_tokens" in columns else []
+    table = table_of("split", right=[*(column.replace("_", " ") for column in columns), *share])
+    for split, row in meta["splits"].items():
+        trained = [f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"] if share else []
+        table.add_row(split, *(f"{row[column]:,}" for column in columns), *trained)
+    for reason, number in meta.get("dropped", {}).items():
+        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in meta.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    return table
+
+
+def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
+    """What a build wrote."""
+    meta = open_meta(cache)
+    if as_json:
+        left_out = {name: meta.get(name, {}) for name in ("dropped", "changed")}
+        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], **left_out})
+        return
+    console = out()
+    console.print(_counts(meta))
+    # A cache with a mask was made by a renderer, whose tokenizer lies elsewhere; our own is found beside the cache.
+    look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if "mask_dtype" in meta else "")
+    console.print(Text(f"{cache} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+
+
+@app.command()
+def verify(cache: CacheDir, as_json: Json = False) -> None:
+    """Read every byte of a cache and compare it with what was written. Exit code 3 if anything differs.
+
+    Example: niels-gpt cache verify cache/sft/chats
+    """
+    with ShownProgress() as progress:
+        findings = list(verify_cache(cache, progress))
+    meta = open_meta(cache)
+    files, not_checked = meta["files"], _not_checked(meta)
+    if as_json:
+        report = {"cache": str(cache), "ok": not findings, "files": len(files), "findings": findings}
+        print_json(report | {"not_judged": not_checked})
+    elif findings:
+        for finding in findings:
+            out().print(Text(finding, style="red"), soft_wrap=True)
+    else:
+        size = sum(record["bytes"] for record in files.values())
+        verdict = "all as they were written" if has_checksums(meta) else "whole"
+        out().print(Text(f"{cache}: {len(files)} files, {size:,} bytes, {verdict}", style="green"), soft_wrap=True)
+        for line in not_checked:
+            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
+    if findings:
+        raise typer.Exit(3)
+
+
+def _not_checked(meta: Meta) -> list[str]:
+    """What `verify` cannot judge of a cache."""
+    found = [] if has_checksums(meta) else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
+    return found if HASH_KEY in meta else [*found, f"{META_NAME} itself: {NO_HASH}"]

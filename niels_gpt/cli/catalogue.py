@@ -1,0 +1,203 @@
+"""`niels-gpt renderers | formats | rules`: lists of what there is to choose from, for people and as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.cli.options import Json
+from niels_gpt.cli.terminal import out, print_json, table_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+# Options whose config class describes them in a sentence rather than under "Attributes:".
+_HELP = {
+    "enable_thinking": "False: the generation prompt supplies an empty thinking block",
+    "add_vision_id": "number the images of the conversation (`Picture 1: `)",
+    "thinking": "False: the generation prompt closes the thinking block, and those of all turns are empty",
+    "preserve_thinking": "keep the reasoning of all turns",
+    "separator": "the text between two messages",
+    "model_identity": "what the system block says of the model where the conversation has no system message",
+    "medium_effort": "ask the last user's turn for efficient thinking",
+    "default_system_text": "the system message of a conversation without one",
+    "reasoning_effort": "how long the model reasons, as the system block says",
+    "knowledge_cutoff": "the month that the system block tells as the end of the model's knowledge",
+    "tool_parser": "how tool calls are read from completions",
+    "reasoning_parser": "how reasoning is read from completions",
+    "text_before_calls": "the channel of a content beside a tool call where there is no reasoning",
+}
+
+_TYPES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def renderers(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A renderer: list its options.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """All renderers with their models and options; with NAME the options of one: type, default and meaning.
+
+    Options are set with --renderer-option NAME=VALUE in every command that renders.
+
+    Example: niels-gpt renderers qwen3
+    """
+    from niels_gpt.renderers.registry import FAMILIES, config_from_name
+
+    if name is not None:
+        config_from_name(name)  # refuses an unknown name, with the nearest
+        entry = _renderer(name)
+        if as_json:
+            print_json(entry)
+        else:
+            _print_renderer(entry)
+        return
+    entries = [_renderer(each) for each in (*FAMILIES, "template")]
+    if as_json:
+        print_json(entries)
+        return
+    table = table_of("renderer", "models", "options of its own")
+    for entry in entries:
+        own = [option["name"] for option in entry["options"] if not option["shared"]]
+        first = [model.partition("/")[2] for model in entry["models"][:1]]
+        more = f" and {len(entry['models']) - 1} more" if len(entry["models"]) > 1 else ""
+        table.add_row(Text(entry["name"], style="bold"), Text("".join(first) + more), Text("\n".join(own)))
+    out().print(table)
+    out().print(Text("All models and options of one: niels-gpt renderers NAME", style="dim"))
+
+
+def _renderer(name: str) -> dict[str, Any]:
+    """A renderer's name, what it is for, the models that are known to use it, and its options."""
+    from niels_gpt.renderers.configs import config_from_name
+    from niels_gpt.renderers.options import FamilyConfig
+    from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RENDERER_REGISTRY
+
+    config = type(config_from_name(name))
+    described = _attributes(config)
+    options = [
+        {
+            "name": option,
+            "type": _type_name(field.annotation),
+            "default": field.default,
+            "help": described.get(option) or _HELP.get(option, ""),
+            "shared": option in FamilyConfig.model_fields,
+        }
+        for option, field in config.model_fields.items()
+        if option != "name"
+    ]
+    about = inspect.getdoc(RENDERER_REGISTRY[name]) or ""
+    if not issubclass(config, FamilyConfig):
+        about = "The tokenizer's own chat template, for every model without a family."
+    return {
+        "name": name,
+        "about": " ".join(about.split("\n\n")[0].split()),
+        "models": [model for model, family in MODEL_RENDERER_MAP.items() if family == name],
+        "options": options,
+    }
+
+
+def _print_renderer(entry: dict[str, Any]) -> None:
+    console = out()
+    console.print(Text.assemble((entry["name"], "bold"), f"  {entry['about']}"))
+    for model in entry["models"]:
+        console.print(Text(f"  {model}", style="dim"))
+    for option in entry["options"]:
+        console.print()
+        default = "none" if option["default"] is None else repr(option["default"])
+        console.print(Text.assemble((option["name"], "bold"), f"  {option['type']}, default {default}"))
+        console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
+    console.print()
+    switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
+    console.print(Text(f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}", style="dim"))
+    if entry["name"] == "template":
+        console.print(Text("Any other NAME is a variable of the chat template; VALUE is read as JSON.", style="dim"))
+
+
+def _attributes(config: type[BaseModel]) -> dict[str, str]:
+    """What the docstrings of a config class and its bases say of its options, under "Attributes:"."""
+    found: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        _, _, section = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")
+        # The section ends at the next line that is not indented: the closing text, or another section.
+        section = re.split(r"\n\S", section)[0]
+        for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, flags=re.MULTILINE):
+            found[name] = " ".join(text.split())
+    return found
+
+
+def _type_name(annotation: Any) -> str:
+    """`bool | None` -> "true or false", `Literal["low", "high"]` -> "low or high": what VALUE may be."""
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(str, get_args(annotation)))
+    parts = [part for part in get_args(annotation) or (annotation,) if part is not type(None)]
+    return " or ".join(_TYPES.get(part, str(part)) for part in parts)
+
+
+def formats(as_json: Json = False) -> None:
+    """All formats: the shapes of conversations that are read (--format), exports (--to) and imports (--from).
+
+    Example: niels-gpt formats
+    """
+    from niels_gpt.export.registry import FORMATS as EXPORTS
+    from niels_gpt.imports.run import FORMATS as IMPORTS
+    from niels_gpt.sources.chat_shapes import DIALECTS
+
+    exports = [
+        {"name": each.name, "about": each.title, "mask": each.mask, "packs": each.packs, "options": each.options}
+        for each in EXPORTS.values()
+    ]
+    imports = [{"name": each.name, "about": each.title} for each in IMPORTS.values()]
+    inputs = [{"name": name, "about": f"rows with {' and '.join(keys)}"} for name, (keys, _) in DIALECTS.items()]
+    if as_json:
+        print_json({"inputs": inputs, "exports": exports, "imports": imports})
+        return
+    _print_formats("Conversations are read from (--format)", inputs)
+    _print_formats("niels-gpt export --to", exports)
+    _print_formats("niels-gpt import --from", imports)
+
+
+def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=title, title_justify="left")
+    table.add_column(style="bold", no_wrap=True, min_width=17)
+    table.add_column(overflow="fold")
+    for entry in entries:
+        about = entry["about"]
+        if entry.get("options"):
+            about += "; --option " + ", ".join(f"{name}=" for name in entry["options"])
+        table.add_row(entry["name"], Text(about))
+    out().print(table)
+    out().print()
+
+
+def rules(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[RULE]", help="A rule: explain it.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.
+
+    Example: niels-gpt rules eot-not-trained
+    """
+    print_rules(name, as_json)
+
+
+def print_rules(name: str | None, as_json: bool) -> None:
+    """All rules, or one of them in full."""
+    from niels_gpt.doctor.rules import RULES, rule_of
+    from niels_gpt.doctor.show import explain, listing
+
+    if as_json:
+        print_json(asdict(rule_of(name)) if name is not None else [asdict(rule) for rule in RULES.values()])
+        return
+    page: RenderableType = listing() if name is None else explain(rule_of(name))
+    out().print(page)

@@ -1,0 +1,28 @@
+"""`niels-gpt demo`: the main job on the bundled samples, in one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from niels_gpt.cache.formats import SEED
+from niels_gpt.cli.options import Seed
+from niels_gpt.cli.terminal import ShownProgress, out
+
+
+def demo(
+    directory: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The directory to create; an earlier demo there is replaced.")
+    ] = Path("niels-gpt-demo"),
+    seed: Seed = SEED,
+) -> None:
+    """The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
+
+    Example: niels-gpt demo --out /tmp/demo
+    """
+    from niels_gpt.cli.demo_steps import run_demo  # here, because it needs torch
+
+    with ShownProgress() as progress:
+        run_demo(directory, seed=seed, console=out(), progress=progress)

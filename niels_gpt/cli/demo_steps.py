@@ -1,0 +1,165 @@
+"""The steps of `niels-gpt demo` on the bundled samples: tokenizer, caches, batches, one example, counts, next steps.
+
+Apart from `demo.py`, because these imports need torch.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
+from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.explorer.example_view import view_example
+from niels_gpt.explorer.terminal_view import show_view
+from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.progress import Progress
+from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
+
+VOCAB_SIZE = 2000
+T, B = 128, 8
+SHOWN_TOKENS = 80
+
+
+def run_demo(out: Path, *, seed: int, console: Console, progress: Progress) -> None:
+    """Build everything below `out` (replacing an earlier demo) and show it on `console`.
+
+    Raises:
+        OutputExists: something below `out` is not an earlier demo's.
+    """
+    started = time.perf_counter()
+    tokenizer = _tokenizer(out, seed, console, progress)
+    _caches(out, seed, tokenizer, console, progress)
+    _batches(out, seed, console)
+    _one_example(out, console)
+    _counts(out, console)
+    console.print(Text(f"\ndone in {time.perf_counter() - started:.1f} s\n", style="dim"))
+    _next_steps(out, console)
+
+
+def _tokenizer(out: Path, seed: int, console: Console, progress: Progress) -> SentencePieceTokenizer:
+    console.print(Rule("1. a tokenizer", align="left"))
+    tokenizer = train_tokenizer(
+        [chats_file(), notes_dir()],
+        out / "tokenizer",
+        vocab_size=VOCAB_SIZE,
+        seed=seed,
+        overwrite=True,
+        progress=progress,
+    )
+    special = ", ".join(f"{name} {token}" for name, token in tokenizer.special_token_ids().items())
+    console.print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces; sentinels: {special}", soft_wrap=True)
+    return tokenizer
+
+
+def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Console, progress: Progress) -> None:
+    console.print(Rule("2. caches", align="left"))
+    notes, chats = TextFiles([notes_dir()]), ChatFile(chats_file())
+    build_pretrain_cache(
+        notes.iterate(),
+        str(out / "pretrain/notes"),
+        tokenizer=tokenizer,
+        max_train_tokens=UNLIMITED_TOKENS,
+        max_val_tokens=UNLIMITED_TOKENS,
+        val_frac=VAL_FRAC,
+        shard_bytes=SHARD_BYTES,
+        seed=seed,
+        shuffle_buffer=100,
+        source_name=notes.name,
+        source_config=notes.config(),
+        overwrite=True,
+        progress=progress,
+    )
+    build_sft_cache(
+        chats.iterate(),
+        str(out / "sft/chats"),
+        tokenizer=tokenizer,
+        val_frac=VAL_FRAC,
+        seed=seed,
+        source_name=chats.name,
+        source_config=chats.config(),
+        overwrite=True,
+        progress=progress,
+    )
+    for cache in ("pretrain/notes", "sft/chats"):
+        size = sum(record["bytes"] for record in open_meta(out / cache)["files"].values())
+        console.print(f"{out / cache}: {size:,} bytes, each file with its sha256 in meta.json", soft_wrap=True)
+
+
+def _batches(out: Path, seed: int, console: Console) -> None:
+    console.print(Rule("3. batches, straight from the mapped files", align="left"))
+    generator = torch.Generator().manual_seed(seed)
+    stream = PretrainTokenStreamDataset(str(out / "pretrain/notes/train"), T=T, device="cpu")
+    x, y = stream.get_batch(B=B, generator=generator)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    console.print(f"pretrain  x {tuple(x.shape)}  y {tuple(y.shape)}  {x.dtype}; y[:, :-1] == x[:, 1:]")
+    x, y, y_masked = _sft(out).get_batch(B=B, generator=generator)
+    trained = int((y_masked != IGNORE_INDEX).sum())
+    console.print(
+        f"sft       x {tuple(x.shape)}  y {tuple(y.shape)}  y_masked {tuple(y_masked.shape)}; "
+        f"{trained:,} of {y.numel():,} targets trained",
+        soft_wrap=True,
+    )
+
+
+def _sft(out: Path) -> SFTExampleDataset:
+    folder = out / "sft/chats"
+    eot = open_meta(folder)["special_token_ids"]["eot"]
+    return SFTExampleDataset(
+        str(folder / tokens_name("train")), str(folder / index_name("train")), T=T, device="cpu", eot_id=eot
+    )
+
+
+def _one_example(out: Path, console: Console) -> None:
+    console.print(Rule("4. one example, token by token", align="left"))
+    number = _fitting_example(out, SHOWN_TOKENS - 4)
+    view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)
+    show_view(console, view, with_table=True)
+
+
+def _fitting_example(out: Path, most: int) -> int:
+    """The longest example that leaves some padding to be seen."""
+    starts = np.load(out / "sft/chats" / index_name("train"))
+    lengths = np.diff(starts)
+    return int(np.argmax(np.where(lengths <= most, lengths, 0)))
+
+
+def _counts(out: Path, console: Console) -> None:
+    console.print(Rule("5. what there is", align="left"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("cache", "split", "documents / examples", "tokens", "trained tokens", "loss share"):
+        table.add_column(name, justify="left" if name in ("cache", "split") else "right")
+    for cache, rows in (("pretrain/notes", "documents"), ("sft/chats", "examples")):
+        for split, counts in open_meta(out / cache)["splits"].items():
+            trained = counts.get("trained_tokens", counts["tokens"])
+            share = f"{trained / max(1, counts['tokens']):.1%}"
+            table.add_row(cache, split, f"{counts[rows]:,}", f"{counts['tokens']:,}", f"{trained:,}", share)
+    console.print(table)
+
+
+def _next_steps(out: Path, console: Console) -> None:
+    steps = [
+        ("look at more", f"niels-gpt show {out / 'sft/chats'} 3"),
+        ("what a cache is made of", f"niels-gpt cache info {out / 'sft/chats'}"),
+        ("check every byte", f"niels-gpt cache verify {out / 'sft/chats'}"),
+        ("your own tokenizer", "niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer"),
+        ("your own chats", "niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats"),
+        ("your own texts", "niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes"),
+    ]
+    console.print(Rule("next, on your own data", align="left"))
+    width = max(len(what) for what, _ in steps)
+    for what, command in steps:
+        console.print(Text.assemble((f"{what:<{width}}  ", "dim"), (command, "cyan")), soft_wrap=True)

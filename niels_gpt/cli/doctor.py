@@ -1,0 +1,232 @@
+"""`niels-gpt doctor`: findings about data, masks, tokenizers and templates, printed or written as a report."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from niels_gpt import ranges
+from niels_gpt.cli.catalogue import print_rules
+from niels_gpt.cli.options import (
+    ChatFormat,
+    Date,
+    LossFlags,
+    RendererName,
+    RendererOption,
+    Template,
+    grouped,
+    name_and_value,
+    note_automatic,
+    renderer_options,
+    sequence_length,
+)
+from niels_gpt.cli.terminal import ShownProgress, out
+from niels_gpt.errors import UsageError
+from niels_gpt.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    from niels_gpt.doctor.report import Report
+
+Level = Literal["not-judged", "warning", "error"]
+FINDINGS = 1  # the exit code where something was found
+NOT_JUDGED = 4  # nothing was found, but rules were not judged and that was asked for
+REPORT = "Report"
+
+
+@dataclass(frozen=True)
+class ReportFlags:
+    """In which form the report comes, and what it means for the exit code."""
+
+    evidence: Annotated[
+        int,
+        typer.Option(help="How many places of each rule it names.", rich_help_panel=REPORT, **ranges.EVIDENCE.option()),
+    ] = 5
+    silence: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RULE=REASON",
+            help="Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more.",
+            rich_help_panel=REPORT,
+        ),
+    ] = None
+    fail_on: Annotated[
+        Level,
+        typer.Option(
+            "--fail-on",
+            help="Exit with 1 from which severity on; not-judged: on errors, and with 4 where rules were not judged.",
+            rich_help_panel=REPORT,
+        ),
+    ] = "error"
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 1 on warnings and errors, with 4 where rules were not judged.",
+            rich_help_panel=REPORT,
+        ),
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.", rich_help_panel=REPORT)] = False
+    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.", rich_help_panel=REPORT)] = False
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as markdown.", rich_help_panel=REPORT)] = (
+        False
+    )
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file.", rich_help_panel=REPORT)
+    ] = None
+
+    @property
+    def form(self) -> str:
+        """text, json, sarif or markdown.
+
+        Raises:
+            UsageError: more than one is asked for.
+        """
+        forms = {"json": self.as_json, "sarif": self.as_sarif, "markdown": self.as_markdown}
+        asked = [name for name, on in forms.items() if on]
+        if len(asked) > 1:
+            raise UsageError(f"--{' and --'.join(asked)}: one form of report at a time")
+        return asked[0] if asked else "text"
+
+    @property
+    def silenced(self) -> dict[str, str]:
+        """Rule -> why its findings are accepted."""
+        expected = "RULE=REASON, with the reason why it is accepted"
+        return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
+
+
+@grouped
+def doctor(
+    report: ReportFlags,
+    loss: LossFlags,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT",
+            help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
+            "dataset, a tokenizer directory.",
+            show_default=False,
+        ),
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="[OTHER]", help="A second tokenizer or template: compare the two.", show_default=False),
+    ] = None,
+    chats: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Conversations on which the two are compared, besides the built-in probes."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
+    ] = None,
+    template: Template = None,
+    renderer: RendererName = None,
+    renderer_option: RendererOption = None,
+    date: Date = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
+    ] = None,
+    form: ChatFormat = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
+    ] = None,
+    length: Annotated[
+        int | None,
+        sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="RULE", help="Explain a rule, as `niels-gpt rules RULE`.")
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List all rules, as `niels-gpt rules`.")] = False,
+) -> None:
+    """Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.
+
+    Exit codes: 0 clean, 1 findings at or above --fail-on, 2 wrong usage, 3 data that cannot be read, 4 (with --strict
+    or --fail-on not-judged) no such finding, but rules that were not judged. Without these two options such a report
+    exits with 0, and its first lines say how many rules were not judged, and why.
+
+    Examples:
+
+    niels-gpt doctor chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer qwen3
+
+    niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct --sequence-length 4096
+
+    niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
+    """
+    if rules or explain is not None:
+        print_rules(explain, report.as_json)
+        return
+    shape, loss_on, silenced = report.form, loss.loss_on, report.silenced
+    if source is None:
+        raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
+    chosen = renderer_options(renderer, renderer_option, template, date)
+    from niels_gpt.doctor.run import diagnose
+
+    with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
+        found = diagnose(
+            source,
+            other,
+            chats=chats,
+            tokenizer=tokenizer,
+            template=template,
+            renderer=chosen if renderer is not None or chosen.options else None,
+            date=date,
+            loss_on=loss_on,
+            split=split,
+            form=form,
+            sample=sample,
+            seed=seed,
+            max_length=length,
+            workers=workers or cores(),
+            silence=silenced,
+            evidence=report.evidence,
+            progress=progress,
+        )
+    # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
+    if shape == "text" and tokenizer is not None and other is None and found.source.get("kind") == "chats":
+        note_automatic(chosen, tokenizer)
+    _write(found, shape, report.file)
+    raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    # Containers and job schedulers give a process fewer cores than the machine has; macOS has no such call.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
+    """Findings first: whoever repairs them runs the doctor again."""
+    if report.failed("warning" if strict or fail_on == "warning" else "error"):
+        return FINDINGS
+    return NOT_JUDGED if report.skipped and (strict or fail_on == "not-judged") else 0
+
+
+def _write(report: Report, shape: str, file: Path | None) -> None:
+    """Print the report, or write it whole to a file."""
+    from niels_gpt.doctor.sarif import to_sarif
+    from niels_gpt.doctor.show import markdown, not_judged, render
+
+    if shape == "text" and file is None:
+        out().print(render(report))
+        return
+    if shape in ("json", "sarif"):
+        value = report.to_json() if shape == "json" else to_sarif(report)
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    else:  # text in a file is markdown
+        text = markdown(report)
+    if file is None:
+        print(text, end="")
+        return
+    write_atomic(file, text.encode())
+    skipped = f"; {not_judged(report)}" if report.skipped else ""
+    out().print(f"{file}: {len(report.findings)} findings{skipped}")

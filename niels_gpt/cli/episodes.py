@@ -1,0 +1,319 @@
+"""`niels-gpt episodes build | pack | info | verify | config`: whole conversations as batches of fixed shape.
+
+Also `python -m niels_gpt.cli.episodes ...`. Building imports tokenizers only when a build starts; `info` and `verify`
+need neither these nor torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cache.formats import SEED, VAL_FRAC
+from niels_gpt.cli.app import App
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
+from niels_gpt.cli.options import (
+    AnyTokenizer,
+    ChatInputs,
+    Json,
+    LossFlags,
+    OutDirectory,
+    Overwrite,
+    RendererFlags,
+    Seed,
+    ShardBytes,
+    ShardSize,
+    ValFrac,
+    grouped,
+    sequence_length,
+    shard_bytes,
+)
+from niels_gpt.cli.show import show
+from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.sources.chat_files import chat_files, describe_dialects
+from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
+from niels_gpt.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from niels_gpt.builds.conversation_encoders import ConversationEncoder
+    from niels_gpt.episodes.verify import SplitSummary
+
+app = App(
+    name="episodes",
+    help="Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
+    no_args_is_help=True,
+)
+
+Dataset = Annotated[
+    Path, typer.Argument(metavar="DATASET", help="The directory that holds train/ and val/.", show_default=False)
+]
+
+
+@app.command()
+@grouped
+def build(
+    files: ChatInputs,
+    directory: OutDirectory,
+    rows: ChatRowFlags,
+    renderer: RendererFlags,
+    loss: LossFlags,
+    executor: ExecutorFlags,
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
+    val_frac: ValFrac = VAL_FRAC,
+    seed: Seed = SEED,
+    mask: Annotated[
+        Literal["uint8", "float32", "none"],
+        typer.Option(help="How the loss mask is stored: 0 and 1, weights, or no mask.bin at all."),
+    ] = "uint8",
+    shard_size: ShardSize = None,
+    shard_size_bytes: ShardBytes = None,
+    metadata: Annotated[
+        bool,
+        typer.Option("--metadata", help="Store each row's type, source and weight, to sample by (needs pyarrow)."),
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Conversations -> tokens.bin, mask.bin and episodes.idx. The mask includes `train` and `weight` of each message.
+
+    Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
+
+    Several files: niels-gpt episodes build a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out episodes/all
+    """
+    # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
+    source, runner = chat_files(files, rows.form), executor.open()
+    most_bytes = shard_bytes(shard_size, shard_size_bytes)
+    encoder = _encoder(tokenizer, renderer, loss, rows, executor.threads, quiet=as_json)
+    from niels_gpt.episodes.build import build_episodes
+
+    with ShownProgress() as progress:
+        config = source.config()
+        progress.note(describe_dialects(source, config))
+        build_episodes(
+            source,
+            directory,
+            encoder=encoder,
+            val_frac=val_frac,
+            seed=seed,
+            mask_dtype=None if mask == "none" else mask,
+            shard_bytes=most_bytes,
+            metadata=metadata,
+            source_name=source.name,
+            source_config=config,
+            max_bad_rows=rows.max_bad_rows,
+            overwrite=overwrite,
+            executor=runner,
+            progress=progress,
+        )
+    manifest = open_manifest(directory) or {}
+    if as_json:
+        left_out = {"dropped": manifest["dropped"], "changed": manifest.get("changed", {})}
+        print_json({"dataset": str(directory), "splits": manifest["splits"], **left_out})
+        return
+    out().print(_counts(manifest))
+    look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
+    out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+
+
+def _encoder(
+    tokenizer: Path, renderer: RendererFlags, loss: LossFlags, rows: ChatRowFlags, threads: int | None, *, quiet: bool
+) -> ConversationEncoder:
+    """A renderer, or our own sentinels where the tokenizer is a spm.model."""
+    from niels_gpt.builds.conversation_encoders import RenderingPolicy, SentinelEncoder, as_encoder
+
+    loss_on = loss.loss_on
+    if uses_renderer(tokenizer, renderer, loss):
+        choices = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
+        return as_encoder(renderer.open(tokenizer, quiet=quiet), loss_on, choices)
+    return SentinelEncoder(
+        load_tokenizer(tokenizer),
+        default_system_text=rows.default_system,
+        max_message_bytes=rows.max_message_bytes,
+        num_threads=threads,
+    )
+
+
+@app.command()
+def pack(
+    dataset: Dataset,
+    directory: OutDirectory,
+    length: Annotated[int, sequence_length("--block-size", "Inputs of a row; rows hold one token more.")] = 1024,
+    too_long: Annotated[
+        Literal["error", "head", "tail", "drop_partial_turn", "skip"],
+        typer.Option(help="What becomes of episodes that fit into no row."),
+    ] = "error",
+    shard_size: ShardSize = None,
+    shard_size_bytes: ShardBytes = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Episodes -> packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
+
+    Example: niels-gpt episodes pack episodes/chats --sequence-length 2048 --out episodes/chats-2048
+    """
+    from niels_gpt.episodes.build import pack_episodes
+
+    with ShownProgress() as progress:
+        pack_episodes(
+            dataset,
+            directory,
+            block_size=length,
+            too_long=too_long,
+            shard_bytes=shard_bytes(shard_size, shard_size_bytes),
+            overwrite=overwrite,
+            progress=progress,
+        )
+    manifest = open_manifest(directory) or {}
+    if as_json:
+        print_json({"dataset": str(directory), "splits": manifest["splits"]})
+        return
+    out().print(_counts(manifest))
+    line = f"{directory} is complete: read it with block_size {length}, without packing"
+    out().print(Text(line, style="green"), soft_wrap=True)
+
+
+def _counts(manifest: dict[str, Any]) -> Table:
+    """Episodes and tokens of each split, and how many rows were left out or changed."""
+    table = table_of("split", right=("episodes", "tokens", "trained tokens", "loss share"))
+    for split in SPLITS:
+        row = manifest["splits"][split]
+        share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
+        table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
+    for reason, number in manifest.get("dropped", {}).items():
+        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in manifest.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    return table
+
+
+@app.command()
+def info(
+    dataset: Dataset,
+    length: Annotated[
+        int, sequence_length("--block-size", "Rows of so many inputs, to see what fits and what is padded.")
+    ] = 1024,
+    as_json: Json = False,
+) -> None:
+    """What a dataset holds, how long its episodes are, and how full rows get with and without packing.
+
+    Example: niels-gpt episodes info episodes/chats --sequence-length 2048
+    """
+    from niels_gpt.episodes.verify import summarise
+
+    manifest = open_manifest(dataset)
+    splits = summarise(dataset, length)
+    if as_json:
+        print_json({"manifest": manifest, "block_size": length, "splits": {s.split: s.to_json() for s in splits}})
+        return
+    out().print(key_values(str(dataset), _origin(manifest)))
+    out().print(_lengths(splits, length))
+
+
+def _origin(manifest: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """What a dataset was built from, as names and values."""
+    if manifest is None:
+        return [("manifest", "none: written by another program, so its tokenizer is unknown")]
+    size = sum(record["bytes"] for record in manifest["files"].values())
+    vocabulary = "unknown" if manifest["vocab_size"] is None else f"{manifest['vocab_size']:,} ids"
+    return [
+        ("dataset", str(manifest.get("dataset_name") or "(rows passed by a program)")),
+        ("tokenizer", f"{str(manifest.get('tokenizer_sha256'))[:12]}, {vocabulary}"),
+        ("template", str(manifest.get("template_sha256") or manifest.get("encoder"))[:12]),
+        ("mask", str(manifest["mask_dtype"])),
+        ("on disk", f"{len(manifest['files'])} files, {size:,} bytes"),
+    ]
+
+
+def _lengths(splits: list[SplitSummary], length: int) -> Table:
+    """How long episodes are, and how full rows of `length` inputs get."""
+    table = table_of("", right=[split.split for split in splits])
+    for name, values in (
+        ("episodes", [f"{s.episodes:,}" for s in splits]),
+        ("tokens", [f"{s.tokens:,}" for s in splits]),
+        ("mask", [s.mask for s in splits]),
+        ("shortest", [f"{s.shortest:,}" for s in splits]),
+        ("median", [f"{s.median:,}" for s in splits]),
+        ("95 of 100 up to", [f"{s.percentile_95:,}" for s in splits]),
+        ("longest", [f"{s.longest:,}" for s in splits]),
+        (f"longer than {length + 1:,}", [f"{s.too_long:,}" for s in splits]),
+        ("one a row: rows", [f"{s.episodes:,}" for s in splits]),
+        ("one a row: filled", [f"{s.filled:.1%}" for s in splits]),
+        ("packed: rows", [f"{s.packed_rows:,}" for s in splits]),
+        ("packed: filled", [f"{s.packed_filled:.1%}" for s in splits]),
+    ):
+        table.add_row(name, *values)
+    return table
+
+
+@app.command()
+def verify(
+    dataset: Dataset,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids must be below it.  \\[default: as recorded]", **ranges.VOCAB_SIZE.option())
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 if not well.
+
+    Example: niels-gpt episodes verify episodes/chats
+    """
+    from niels_gpt.episodes.verify import verify_dataset
+
+    with ShownProgress() as progress:
+        findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
+    manifest = open_manifest(dataset)
+    not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]
+    if as_json:
+        print_json({"dataset": str(dataset), "ok": not findings, "findings": findings, "not_judged": not_checked})
+    for finding in findings if not as_json else ():
+        out().print(Text(finding, style="red"), soft_wrap=True)
+    if findings:
+        raise typer.Exit(3)
+    if not as_json:
+        recorded = "all as they were written" if manifest else "whole; no manifest to compare them with"
+        out().print(Text(f"{dataset}: {recorded}", style="green"), soft_wrap=True)
+        for line in not_checked:
+            out().print(Text(f"not judged: {line}", style="yellow"), soft_wrap=True)
+
+
+# The name before `niels-gpt show` opened every dataset; documents and scripts use it.
+app.command("show", hidden=True, context_settings={"ignore_unknown_options": True})(show)
+
+
+@app.command()
+def config(
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="An XML file with a <training> section.")] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print a commented file with every tag.")] = False,
+    foreign: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TAG", help="A tag of another part of the program; repeat for more."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse unknown tags; without it they are a warning.")] = (
+        False
+    ),
+    as_json: Json = False,
+) -> None:
+    """Check the XML configuration of a training run, or print an example of one.
+
+    Example: niels-gpt episodes config --example > training.xml && niels-gpt episodes config training.xml
+    """
+    from dataclasses import asdict
+
+    from niels_gpt.config import example_xml, read_training_config
+
+    if example:
+        print(example_xml(), end="")
+        return
+    if file is None:
+        raise typer.BadParameter("name a file to check, or pass --example")
+    values = asdict(read_training_config(file, foreign=tuple(foreign or ()), strict=strict))
+    if as_json:
+        print_json(values)
+    else:
+        out().print(key_values(str(file), [(name, str(value)) for name, value in values.items()]))

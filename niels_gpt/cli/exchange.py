@@ -1,0 +1,220 @@
+"""`niels-gpt export` and `niels-gpt import`: datasets in the formats of other programs, there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cli.options import (
+    Json,
+    OutDirectory,
+    Overwrite,
+    ShardBytes,
+    ShardSize,
+    Split,
+    grouped,
+    name_and_value,
+    one_of,
+    sequence_length,
+    shard_bytes,
+)
+from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
+from niels_gpt.export.formats import SHARD_TOKENS
+from niels_gpt.export.registry import FORMATS as EXPORTS
+from niels_gpt.imports.run import FORMATS as IMPORTS
+
+# `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
+_OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPORTS.items() if each.options)
+TOO_LONG = ("head", "tail", "drop_partial_turn", "skip", "error")
+ROWS = "Rows"
+
+
+@dataclass(frozen=True)
+class ArrangementFlags:
+    """Which rows are exported, and how they are cut, packed and ordered."""
+
+    split: Annotated[Split | None, typer.Option(help="Only this split.  \\[default: both]", rich_help_panel=ROWS)] = (
+        None
+    )
+    limit: Annotated[
+        int | None,
+        typer.Option(help="The first so many rows of each split.", rich_help_panel=ROWS, **ranges.LIMIT.option()),
+    ] = None
+    length: Annotated[int | None, sequence_length("--max-length", "The most tokens of a row.", ranges.MAX_LENGTH)] = (
+        None
+    )
+    too_long: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help=f"What becomes of longer rows: {', '.join(TOO_LONG)}.",
+            rich_help_panel=ROWS,
+            **one_of("--too-long", TOO_LONG),
+        ),
+    ] = "error"
+    packing: Annotated[
+        bool,
+        typer.Option("--packing", help="Several whole rows in one of --sequence-length.", rich_help_panel=ROWS),
+    ] = False
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            "--shuffle",
+            help="Rows in a random order, drawn with this seed. Also as --shuffle.  \\[default: in their stored order]",
+            rich_help_panel=ROWS,
+            **ranges.SEED.option(),
+        ),
+    ] = None
+
+
+@grouped
+def export_command(
+    source: Annotated[Path, typer.Argument(metavar="DATASET", help="A cache or episodes.", show_default=False)],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"{', '.join(EXPORTS)}; `niels-gpt formats` describes them.",
+            **one_of("--to", EXPORTS),
+        ),
+    ],
+    directory: OutDirectory,
+    rows: ArrangementFlags,
+    binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False,
+    pad_multiple: Annotated[
+        int | None,
+        typer.Option(
+            help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.", **ranges.PAD_MULTIPLE.option()
+        ),
+    ] = None,
+    pad_id: Annotated[
+        int | None, typer.Option(help="The id to pad with: its tokenizer's eos.", **ranges.TOKEN_ID.option("--pad-id"))
+    ] = None,
+    shard_size: Annotated[
+        int,
+        typer.Option(
+            "--shard-size",
+            "--shard-tokens",
+            metavar="TOKENS",
+            help="About so many tokens in a file. Also as --shard-tokens.",
+            **ranges.SHARD_TOKENS.option("--shard-size"),
+        ),
+    ] = SHARD_TOKENS,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help=f"An option that one format alone has ({_OPTIONS}); repeat for more.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """A cache or episodes in another trainer's format: ids, masks and what its reader must be told.
+
+    Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
+    """
+    options = {name: _value(text) for name, text in (name_and_value("--option", text) for text in option or ())}
+    # They are options of one format, with flags of their own because Megatron's users look for them.
+    padding = {"pad_multiple": pad_multiple, "pad_id": pad_id}
+    options |= {name: value for name, value in padding.items() if value is not None}
+    from niels_gpt.export.run import export
+
+    with ShownProgress() as progress:
+        manifest = export(
+            source,
+            to,
+            directory,
+            split=rows.split,
+            limit=rows.limit,
+            max_length=rows.length,
+            too_long=rows.too_long,
+            packing=rows.packing,
+            shuffle=rows.seed,
+            binary=binary,
+            shard_tokens=shard_size,
+            overwrite=overwrite,
+            progress=progress,
+            **options,
+        )
+    if as_json:
+        print_json({"out": str(directory)} | manifest)
+        return
+    out().print(_counts(manifest["splits"]))
+    for line in manifest["use"]:
+        out().print(Text(f"* {line}"), soft_wrap=True)
+    out().print(Text(f"{directory} is complete; its README.md says this and more", style="green"), soft_wrap=True)
+
+
+def _value(text: str) -> Any:
+    """`true` -> True, `8` -> 8, else the text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return int(text) if text.isdecimal() else text
+
+
+def _counts(splits: dict[str, dict[str, int]]) -> Table:
+    table = table_of("split", right=("rows", "texts", "tokens", "trained"))
+    for split, counts in splits.items():
+        table.add_row(split, *(f"{counts[name]:,}" for name in ("rows", "texts", "tokens", "trained_tokens")))
+    return table
+
+
+def import_command(
+    source: Annotated[
+        Path, typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False)
+    ],
+    form: Annotated[
+        str,
+        typer.Option("--from", metavar="FORMAT", help=f"{', '.join(IMPORTS)}.", **one_of("--from", IMPORTS)),
+    ],
+    directory: OutDirectory,
+    eos_id: Annotated[
+        int | None, typer.Option(help="The id that ends documents (nanogpt).", **ranges.TOKEN_ID.option("--eos-id"))
+    ] = None,
+    token_dtype: Annotated[
+        Literal["uint16", "uint32"] | None, typer.Option(help="How ids are stored.  \\[default: as the files say]")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
+    ] = None,
+    shard_size: ShardSize = None,
+    shard_size_bytes: ShardBytes = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """A token dataset of another program as episodes, with its mask where it has one.
+
+    Example: niels-gpt import data/openwebtext --from nanogpt --eos-id 50256 --out episodes/openwebtext
+    """
+    from niels_gpt.imports.run import import_episodes
+
+    with ShownProgress() as progress:
+        manifest = import_episodes(
+            source,
+            form,
+            directory,
+            eos_id=eos_id,
+            token_dtype=token_dtype,
+            vocab_size=vocab_size,
+            shard_bytes=shard_bytes(shard_size, shard_size_bytes),
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"dataset": str(directory), "splits": manifest["splits"]})
+        return
+    for split, counts in manifest["splits"].items():
+        numbers = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items())
+        out().print(f"{split}: {numbers}")
+    line = f"{directory} is complete. Look at it: niels-gpt episodes info {directory}"
+    out().print(Text(line, style="green"), soft_wrap=True)

@@ -1,0 +1,63 @@
+"""`niels-gpt explore`: the explorer as a web page of this machine alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cli.options import Date, RendererName, RendererOption, Template, note_automatic, renderer_options
+from niels_gpt.cli.terminal import out
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.findings import read_findings
+from niels_gpt.explorer.renderer_list import RendererList
+
+
+def explore(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="A file of conversations, a cache or episodes.  \\[default: the families alone]",
+            show_default=False,
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="A tokenizer directory or hub name, or a directory of such directories; repeat for more.",
+        ),
+    ] = None,
+    renderer: RendererName = None,
+    renderer_option: RendererOption = None,
+    template: Template = None,
+    date: Date = None,
+    findings: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A report of the doctor (doctor --json).")
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """A local web page: all families side by side, masks token by token, datasets row by row, templates compared.
+
+    Options of the renderer apply to the format that rows are shown in first. It serves until Ctrl-C.
+
+    Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
+    """
+    chosen = renderer_options(renderer, renderer_option, template, date)
+    listed = RendererList(tokenizer or (), renderer=renderer, template=template, date=date, options=chosen.options)
+    report = None if findings is None else read_findings(findings)
+    from niels_gpt.explorer.server import serve  # here, because it needs the extra
+
+    explorer = Explorer(listed, open_dataset(path, listed), report)
+    if listed.tokenizers:
+        note_automatic(chosen, next(iter(listed.tokenizers.values())))
+    serve(explorer, port=port, browser=browser, announce=_announce)
+
+
+def _announce(address: str) -> None:
+    out().print(Text.assemble("explorer at ", (address, "bold"), "  (Ctrl-C ends it)"), soft_wrap=True)

@@ -1,0 +1,202 @@
+"""The console script `niels-gpt`: the names of all commands, each imported when it is run.
+
+`niels-gpt --help` needs only names and one line of each command, so it reads the table below and imports no command;
+importing all of them would take a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from niels_gpt.cli.app import App
+from niels_gpt.interrupts import interruptible
+from niels_gpt.version import __version__
+
+
+class Command(NamedTuple):
+    """Where a command, or a group of them, is defined.
+
+    Attributes:
+        line: the first paragraph of its own help, repeated here so that listing imports nothing; a test compares them.
+        panel: the heading under which `niels-gpt --help` lists it.
+    """
+
+    module: str
+    name: str
+    line: str
+    panel: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+
+
+_NUMBERS: Final = {"ignore_unknown_options": True}  # -1 is a number here, not an option
+START, BUILD, LOOK, MOVE, LISTS = (
+    *("Start here", "Build datasets", "Check and look at data", "Move data to other programs and places"),
+    "What there is to choose from",
+)
+
+# In the order of `niels-gpt --help`.
+COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
+    {
+        "demo": Command(
+            "niels_gpt.cli.demo",
+            "demo",
+            "The main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.",
+            START,
+        ),
+        "tokenizer": Command("niels_gpt.cli.tokenizer", "tokenizer_app", "Train a tokenizer.", BUILD),
+        "cache": Command("niels_gpt.cli.cache", "app", "Build, inspect and verify token caches.", BUILD),
+        "episodes": Command(
+            "niels_gpt.cli.episodes",
+            "app",
+            "Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
+            BUILD,
+        ),
+        "show": Command(
+            "niels_gpt.cli.show",
+            "show",
+            "One example as a training step sees it: trained, context, scaffold and padding in colour.",
+            LOOK,
+            _NUMBERS,
+        ),
+        "render": Command(
+            "niels_gpt.cli.show",
+            "render",
+            "A conversation in a model's own format: trained, sampled, body and scaffold in colour.",
+            LOOK,
+            _NUMBERS,
+        ),
+        "explore": Command(
+            "niels_gpt.cli.explore",
+            "explore",
+            "A local web page: all families side by side, masks token by token, datasets row by row, "
+            "templates compared.",
+            LOOK,
+        ),
+        "doctor": Command(
+            "niels_gpt.cli.doctor",
+            "doctor",
+            "Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.",
+            LOOK,
+        ),
+        "export": Command(
+            "niels_gpt.cli.exchange",
+            "export_command",
+            "A cache or episodes in another trainer's format: ids, masks and what its reader must be told.",
+            MOVE,
+        ),
+        "import": Command(
+            "niels_gpt.cli.exchange",
+            "import_command",
+            "A token dataset of another program as episodes, with its mask where it has one.",
+            MOVE,
+        ),
+        "publish": Command(
+            "niels_gpt.cli.scale",
+            "publish",
+            "A finished dataset -> a URL; every file is read back and checked, the manifest comes last. "
+            "Run again to go on.",
+            MOVE,
+        ),
+        "fetch": Command(
+            "niels_gpt.cli.scale",
+            "fetch",
+            "A published dataset -> a local directory that every reader opens; prints its path.",
+            MOVE,
+        ),
+        "renderers": Command(
+            "niels_gpt.cli.catalogue",
+            "renderers",
+            "All renderers with their models and options; with NAME the options of one: type, default and meaning.",
+            LISTS,
+        ),
+        "formats": Command(
+            "niels_gpt.cli.catalogue",
+            "formats",
+            "All formats: the shapes of conversations that are read (--format), exports (--to) and imports (--from).",
+            LISTS,
+        ),
+        "rules": Command(
+            "niels_gpt.cli.catalogue",
+            "rules",
+            "All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.",
+            LISTS,
+        ),
+    }
+)
+
+
+class _Commands(TyperGroup):
+    """The commands by name and line; only the one that is run is imported."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {
+            name: TyperCommand(name, help=command.line, rich_help_panel=command.panel)
+            for name, command in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that a command line names, imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
+
+
+def loaded(name: str) -> Any:
+    """A command, or a group of commands, from its module."""
+    entry = COMMANDS[name]
+    defined = getattr(import_module(entry.module), entry.name)
+    holder = App()
+    if isinstance(defined, typer.Typer):
+        holder.add_typer(defined, name=name)
+    else:
+        holder.command(name, context_settings=dict(entry.settings))(defined)
+    holder.callback()(_keep_the_group)
+    return typer.main.get_group(holder).commands[name]
+
+
+def _keep_the_group() -> None:
+    """The callback of an app with one command, and that is its purpose: to be there.
+
+    Typer turns an app with a single command and no callback into that command itself, and then `niels-gpt demo` would
+    not be found by its name.
+    """
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from niels_gpt import kernel
+
+        print(f"niels-gpt {__version__}, {kernel.description()}")
+        raise typer.Exit
+
+
+app = App(
+    name="niels-gpt",
+    help="From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo",
+    epilog="Exit codes: 0 done, 1 findings of the doctor, 2 the call is wrong, 3 the data is wrong, 4 rules that were "
+    "not judged (doctor --strict), 130 interrupted.",
+    no_args_is_help=True,
+    cls=_Commands,
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """From conversations to exact token ids, exact loss masks, caches and batches. Start with: niels-gpt demo"""
+
+
+def main() -> None:
+    """Run the command line; `entry.main` also handles an interrupt while this module is imported."""
+    from niels_gpt.cli.terminal import run
+
+    interruptible(lambda: run(app))

@@ -1,0 +1,370 @@
+"""The options that several commands share, each declared once: its flag, its help, its range and its meaning.
+
+A group of options is a frozen dataclass whose fields are the options. A command takes the whole group as one parameter,
+and `grouped` declares the fields in its place::
+
+    @app.command()                             niels-gpt episodes build FILES --loss-on last_message --tool-bodies f
+    @grouped
+    def build(files, loss: LossFlags): ...     build(files=[...], loss=LossFlags("last_message", ["f"]))
+
+Nothing heavy is imported here: `--help` of a command must not wait for renderers or for torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
+
+import typer
+
+from niels_gpt import ranges
+from niels_gpt.cli.terminal import note
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.sources.chat_shapes import DIALECTS
+
+if TYPE_CHECKING:
+    from niels_gpt.renderers.choice import RendererOptions
+    from niels_gpt.renderers.engine import Family
+    from niels_gpt.renderers.loss import LossOn
+    from niels_gpt.renderers.template.default import DefaultRenderer
+
+# Parsing helpers
+
+
+def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
+    """The check of an option that takes one of some names; a wrong one is answered with the list and the nearest."""
+    known = tuple(names)
+
+    def checked(value: str | None) -> str | None:
+        if value is not None and value not in known:
+            raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
+        return value
+
+    return {"callback": checked}
+
+
+def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:
+    """`enable_thinking=false` -> ("enable_thinking", "false").
+
+    Raises:
+        UsageError: no `=`.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{flag} {text}: expected {expected}")
+    return name, value
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters that are option groups are declared as the options of the group.
+
+    Typer reads a signature, so the returned function has one in which each group is replaced by its fields; when it is
+    called with their values, it makes the groups again.
+    """
+    # The modules of commands have postponed annotations, so groups are recognised by their resolved types.
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+            continue
+        groups[name] = kind
+        types = get_type_hints(kind, include_extras=True)
+        for field in fields(kind):
+            # Keyword-only, because an option without a default may follow one with a default.
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(
+                inspect.Parameter(field.name, keyword, default=field.default, annotation=types[field.name])
+            )
+
+    @wraps(command)
+    def expanded(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    # Typer reads both: the signature for names and defaults, the annotations for types and help.
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+# Inputs and outputs
+
+CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
+ChatInputs = Annotated[
+    list[str],
+    typer.Argument(
+        help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or URLs. Several are read in this order."
+    ),
+]
+ChatFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="SHAPE",
+        help=f"How conversations are stored: {', '.join(DIALECTS)}.  \\[default: by the keys of the rows]",
+        **one_of("--format", DIALECTS),
+    ),
+]
+OutDirectory = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to create.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote to --out.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Split = Literal["train", "val"]
+OneSplit = Annotated[Split, typer.Option("--split", help="Which split.")]
+RowNumber = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="Which row, counted from 0.", **ranges.ROW.option("NUMBER"))
+]
+TokenTable = Annotated[bool, typer.Option("--table/--no-table", help="Ids and targets, token by token.")]
+
+# Tokenizers
+
+OwnTokenizer = Annotated[
+    Path, typer.Option("--tokenizer", metavar="PATH", help="A spm.model, or the directory that holds one.")
+]
+AnyTokenizer = Annotated[
+    Path,
+    typer.Option("--tokenizer", metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
+]
+DatasetTokenizer = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="PATH",
+        help="The tokenizer that the dataset was built with, or the one to render conversations with.  \\[default: "
+        "looked for beside the dataset]",
+    ),
+]
+
+# Numbers
+
+ROWS: Final = "Rows"  # headings of help pages
+EXECUTION: Final = "Where it runs"
+RENDERING: Final = "Rendering"
+
+Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", **ranges.SEED.option())]
+ValFrac = Annotated[
+    float, typer.Option("--val-frac", help="Share of the rows for validation.", **ranges.VAL_FRAC.option())
+]
+MaxBadRows = Annotated[
+    int,
+    typer.Option(
+        help="Unusable rows to leave out (into rejected.jsonl) before giving up.",
+        rich_help_panel=ROWS,
+        **ranges.MAX_BAD_ROWS.option(),
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads for encoding; the result does not depend on it.",
+        rich_help_panel=EXECUTION,
+        **ranges.THREADS.option("--threads"),
+    ),
+]
+TokenDtype = Annotated[
+    Literal["uint16", "uint32"],
+    typer.Option("--token-dtype", help="How ids are stored; uint32 for vocabularies above 65 536."),
+]
+
+
+def sequence_length(alias: str, help_text: str, limits: ranges.Range = ranges.BLOCK_SIZE) -> Any:
+    """`--sequence-length`: how many tokens a model is given in one row. Our rows hold one more, the last target.
+
+    Args:
+        alias: the name that the option had before, and that documents and scripts use.
+    """
+    text = f"{help_text} Also as {alias}."
+    return typer.Option("--sequence-length", alias, metavar="TOKENS", help=text, **limits.option("--sequence-length"))
+
+
+# The writer of episodes counts a shard's limit in tokens of four bytes, so that it is independent of the token dtype.
+_EPISODE_TOKEN_BYTES = 4
+ShardSize = Annotated[
+    int | None,
+    typer.Option(
+        "--shard-size",
+        metavar="TOKENS",
+        help="The most tokens of one file.",
+        **ranges.SHARD_TOKENS.option("--shard-size"),
+    ),
+]
+ShardBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--shard-bytes",
+        metavar="BYTES",
+        help="--shard-size in bytes of a file.",
+        **ranges.EPISODES_SHARD_BYTES.option("--shard-bytes"),
+    ),
+]
+CacheShardBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--shard-bytes",
+        metavar="BYTES",
+        help="--shard-size in bytes of a file.  \\[default: 128 MiB]",
+        **ranges.SHARD_BYTES.option(),
+    ),
+]
+
+
+def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> int | None:
+    """--shard-size and --shard-bytes as a number of bytes; `None` where neither is named.
+
+    Args:
+        token_dtype: of a cache; of episodes it is empty.
+
+    Raises:
+        UsageError: both are named.
+    """
+    if tokens is not None and size is not None:
+        raise UsageError("found --shard-size and --shard-bytes; expected one of them: they are one limit in two units")
+    if tokens is None:
+        return size
+    return tokens * {"": _EPISODE_TOKEN_BYTES, "uint16": 2, "uint32": 4}[token_dtype]
+
+
+# Renderers and masks
+
+Template = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="A chat template to use in place of the tokenizer's.", rich_help_panel=RENDERING),
+]
+Date = Annotated[
+    str | None,
+    typer.Option(metavar="DAY", help="The day, 2026-01-31, for formats that contain one.", rich_help_panel=RENDERING),
+]
+RendererName = Annotated[
+    str | None,
+    typer.Option(
+        "--renderer",
+        metavar="NAME",
+        help="auto (a family if the model's name, config.json and control tokens prove it, else its chat template), "
+        "template, or a family such as qwen3; `niels-gpt renderers` lists them.  \\[default: auto; in builds, a "
+        "spm.model is written by its sentinels]",
+        show_default=False,
+        rich_help_panel=RENDERING,
+    ),
+]
+RendererOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--renderer-option",
+        metavar="NAME=VALUE",
+        help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
+        "variable of the chat template; repeat for more.",
+        rich_help_panel=RENDERING,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RendererFlags:
+    """Which renderer, and its options."""
+
+    renderer: RendererName = None
+    renderer_option: RendererOption = None
+    template: Template = None
+    date: Date = None
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="Run the chat template in a process of its own, with 2 GiB of memory and 10 seconds a conversation: "
+            "for a template from a stranger.",
+            rich_help_panel=RENDERING,
+        ),
+    ] = False
+
+    @property
+    def named(self) -> bool:
+        """A renderer is asked for; a date alone asks for none."""
+        return bool(self.renderer or self.renderer_option or self.template or self.isolate)
+
+    def options(self) -> RendererOptions:
+        """The options as one value, checked as far as that goes without a tokenizer."""
+        return renderer_options(self.renderer, self.renderer_option, self.template, self.date, isolate=self.isolate)
+
+    def open(self, tokenizer: Path, *, quiet: bool = False) -> Family | DefaultRenderer:
+        """The renderer for a tokenizer; which one "auto" took, and why, is a line on stderr unless `quiet`."""
+        options = self.options()
+        renderer = options.open(tokenizer)
+        if not quiet:
+            note_automatic(options, tokenizer)
+        return renderer
+
+
+def renderer_options(
+    name: str | None, options: list[str] | None, template: Path | None, date: str | None, *, isolate: bool = False
+) -> RendererOptions:
+    """What a command line says of renderers, as one value, checked as far as that goes without a tokenizer.
+
+    Raises:
+        UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.
+    """
+    from niels_gpt.renderers.choice import RendererOptions
+
+    # Values remain text: their types are known to the renderer's config, which converts them.
+    values = dict(name_and_value("--renderer-option", text) for text in options or ())
+    chosen = RendererOptions(name or "auto", template, date, values, isolate)
+    chosen.check()
+    return chosen
+
+
+def note_automatic(options: RendererOptions, tokenizer: str | Path) -> None:
+    """One line on stderr: which renderer "auto" took for a tokenizer, and on what evidence."""
+    from niels_gpt.renderers.registry import automatic_renderer
+
+    if options.name == "auto" and options.template is None and not options.isolate:
+        automatic = automatic_renderer(tokenizer)
+        note(f"renderer {automatic.renderer}: {automatic.reason} (override with --renderer)")
+
+
+# Repeated from renderers.loss, which needs numpy; a test compares them.
+LOSS_PRESETS: Final = ("all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens")
+
+
+@dataclass(frozen=True)
+class LossFlags:
+    """Which tokens are trained."""
+
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-on",
+            metavar="PRESET",
+            help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
+            show_default=False,
+            rich_help_panel=RENDERING,
+        ),
+    ] = None
+    tool_bodies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tool-bodies",
+            metavar="TOOL",
+            help="Also train the results of this tool; repeat for more.",
+            rich_help_panel=RENDERING,
+        ),
+    ] = None
+
+    @property
+    def loss_on(self) -> LossOn | None:
+        """Which tokens are trained; `None` where neither option is used.
+
+        Raises:
+            UsageError: no such preset.
+        """
+        from niels_gpt.renderers.loss import LossOn
+
+        if self.preset is None and not self.tool_bodies:
+            return None
+        preset = self.preset or "all_assistant_turns"
+        return LossOn(preset, bodies_of_tools=frozenset(self.tool_bodies or ()))  # type: ignore[arg-type]

@@ -1,0 +1,172 @@
+"""`niels-gpt show` and `niels-gpt render`: one row in the terminal, token by token.
+
+`show` opens whatever a path holds::
+
+    meta.json, train/          a cache or episodes        the row as a training step sees it
+    .jsonl .json .parquet ...  conversations, with --tokenizer      rendered, as `render` shows them
+                               conversations, without               their messages as text
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cli.options import (
+    CHAT_SUFFIXES,
+    AnyTokenizer,
+    DatasetTokenizer,
+    Json,
+    LossFlags,
+    OneSplit,
+    RendererFlags,
+    RowNumber,
+    TokenTable,
+    grouped,
+)
+from niels_gpt.cli.terminal import out, print_json
+from niels_gpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from niels_gpt.explorer.example import ExampleView
+
+
+@grouped
+def show(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A cache (the directory that holds meta.json), episodes (that holds train/), or a file of "
+            "conversations.",
+            show_default=False,
+        ),
+    ],
+    renderer: RendererFlags,
+    loss: LossFlags,
+    number: RowNumber = 0,
+    split: OneSplit = "train",
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--sequence-length",
+            "--T",
+            "--block-size",
+            metavar="TOKENS",
+            help="Inputs of a row. Also as --T and --block-size.  \\[default: the whole example; 64 of a stream of "
+            "text, 1024 of packed episodes]",
+            **ranges.LENGTH.option("--sequence-length"),
+        ),
+    ] = None,
+    packed: Annotated[bool, typer.Option("--packed", help="Episodes: a row of several, as packing makes it.")] = False,
+    tokenizer: DatasetTokenizer = None,
+    table: TokenTable = True,
+    as_json: Json = False,
+) -> None:
+    """One example as a training step sees it: trained, context, scaffold and padding in colour.
+
+    PATH is a cache, episodes or a file of conversations. A row of a cache or of episodes was rendered when it was
+    built; a conversation is rendered now, with --tokenizer and the options under "Rendering".
+
+    Example: niels-gpt show cache/sft/chats 17 --sequence-length 128
+
+    Example: niels-gpt show episodes/chats 3 --packed --sequence-length 256
+
+    Example: niels-gpt show chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
+    """
+    from niels_gpt.explorer.example_view import view_episode, view_example
+
+    # A file without one of these suffixes is treated as a misspelt dataset, whose error says what was expected.
+    if path.suffix in CHAT_SUFFIXES and not path.is_dir():
+        if packed or length is not None:
+            raise UsageError(f"{path}: a file of conversations; --packed and --sequence-length are for datasets")
+        if tokenizer is None:
+            if renderer.named or loss.loss_on is not None:
+                raise UsageError(f"{path}: rendering needs a tokenizer; pass --tokenizer")
+            _print_messages(path, number, as_json)
+            return
+        view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
+    elif renderer.named or loss.loss_on is not None:
+        raise UsageError(f"{path}: its rows were rendered when it was built; rendering options are for conversations")
+    elif packed:
+        view = view_episode(path, number, split=split, T=length, packed=True, tokenizer=tokenizer)
+    else:
+        view = view_example(path, number, split=split, T=length, tokenizer=tokenizer)
+    _print(view, as_json=as_json, table=table)
+
+
+@grouped
+def render(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")
+    ],
+    tokenizer: AnyTokenizer,
+    renderer: RendererFlags,
+    loss: LossFlags,
+    number: RowNumber = 0,
+    table: TokenTable = True,
+    as_json: Json = False,
+) -> None:
+    """A conversation in a model's own format: trained, sampled, body and scaffold in colour.
+
+    Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
+    chat template; a line on stderr says which.
+
+    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B --renderer qwen3
+
+    Example: niels-gpt render chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer-option enable_thinking=false
+    """
+    _print(_rendered(file, number, tokenizer, renderer, loss, quiet=as_json), as_json=as_json, table=table)
+
+
+def _rendered(
+    file: Path, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
+) -> ExampleView:
+    """A conversation with its tokens. What needs no tokenizer is checked first, because loading one takes seconds."""
+    from niels_gpt.explorer.example import view_rendered
+    from niels_gpt.sources.chat_files import nth_conversation
+
+    loss_on = loss.loss_on
+    renderer.options()
+    return view_rendered(renderer.open(tokenizer, quiet=quiet), nth_conversation(file, number), loss_on)
+
+
+def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
+    from niels_gpt.explorer.terminal_view import print_view, show_view
+
+    if as_json:
+        print_view(view)
+    else:
+        show_view(out(), view, with_table=table)
+
+
+def _print_messages(file: Path, number: int, as_json: bool) -> None:
+    """A conversation as text, where there is no tokenizer to render it with."""
+    from niels_gpt.sources.chat_files import nth_conversation
+    from niels_gpt.token_styles import printable
+
+    found = nth_conversation(file, number)
+    if as_json:
+        print_json({"where": found.where, "messages": found.messages, "tools": found.tools})
+        return
+    console = out()
+    for index, message in enumerate(found.messages):
+        console.print(Text(f"── {index} {message['role']} ──", style="bold"))
+        for name, value in message.items():
+            if name != "role" and value not in (None, ""):
+                text = value if isinstance(value, str) else _json_line(value)
+                label = "" if name == "content" else f"{name}: "
+                safe = "".join(c if c == "\n" else printable(c) for c in text)  # data cannot steer the terminal
+                console.print(Text(label + safe), soft_wrap=True)
+    line = "Its tokens: add --tokenizer with the directory or hub name of a tokenizer"
+    console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _json_line(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,231 @@
+"""What every command shares: consoles, progress, and errors that become one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from niels_gpt.errors import EXTRA_OF_LIBRARY, STORAGE_REMEDIES, MissingExtra, NielsError
+from niels_gpt.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.table import Table
+
+
+def out() -> Console:
+    """The console for results."""
+    return _console_type()(highlight=False)
+
+
+@cache
+def _console_type() -> type[Console]:
+    from rich.console import Console  # importing rich takes long, and `--version` and JSON do without it
+
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader of our output has left, as `head` does. Rich would exit with 1, which here means findings."""
+            raise BrokenPipeError
+
+    return Results
+
+
+def err() -> Console:
+    """The console for progress, notes and errors, so that results can be piped."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def note(text: str) -> None:
+    """Print a line about how the command works to stderr, where it is not part of the result."""
+    from rich.text import Text
+
+    err().print(Text(text, style="dim"), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a result for machines."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def run(command: Callable[[], Any]) -> None:
+    """Run a command line; an expected error becomes one line on stderr and its exit code.
+
+    Interrupts are handled around this; see `interrupts.interruptible`.
+    """
+    stdout = sys.stdout
+    try:
+        try:
+            _with_extras_named(command)
+        finally:
+            if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
+                raise BrokenPipeError
+            sys.stdout.flush()
+    except NielsError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # Python flushes stdout once more at exit, which must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except MemoryError:
+        _print_error("there is not enough memory for this; ask for fewer or shorter rows (B, T)")
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = STORAGE_REMEDIES.get(error.errno or 0)
+        _print_error(f"{where}{error.strerror or error}" + (f"; {remedy}" if remedy else ""))
+        sys.exit(3)
+
+
+def _with_extras_named(command: Callable[[], Any]) -> None:
+    try:
+        command()
+    except ModuleNotFoundError as error:
+        if error.name in EXTRA_OF_LIBRARY:
+            raise MissingExtra(error.name) from error
+        raise
+
+
+def _print_error(message: str) -> None:
+    from rich.text import Text
+
+    err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+PLAIN_SECONDS = 5.0
+
+
+class ShownProgress(Progress):
+    """Progress on stderr: a live bar in a terminal, a plain line every few seconds elsewhere.
+
+    Use it as a context manager; `quiet` shows nothing but notes.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = err()
+        self._quiet = quiet
+        self._bar: Bar | None = None
+        self._what, self._unit = "", ""
+        self._done = 0
+        self._total: int | None = None
+        self._printed: int | None = None  # the count of the last plain line
+        self._started = self._last_line = time.monotonic()
+
+    def __enter__(self) -> ShownProgress:
+        return self
+
+    def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
+        """A phase starts; the one before it is finished."""
+        self._finish()
+        self._what, self._unit, self._done, self._total = what, unit, 0, total
+        self._started = self._last_line = time.monotonic()
+        if self._console.is_terminal and not self._quiet:
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(*_columns(unit), console=self._console, transient=True)
+            self._bar.add_task(what, total=total, rate="")
+            self._bar.start()
+
+    def advance(self, steps: int) -> None:
+        """`steps` more units are done."""
+        self._done += steps
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._rate(now))
+        elif not self._quiet and now - self._last_line >= PLAIN_SECONDS:
+            self._last_line, self._printed = now, self._done
+            self._line(now)
+
+    def expect(self, total: int) -> None:
+        """From now on the bar and the time left refer to this total."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], total=total)
+
+    def note(self, text: str) -> None:
+        """Print a line above the bar."""
+        from rich.text import Text
+
+        self._console.print(Text(text, style="dim"), soft_wrap=True)
+
+    def _rate(self, now: float) -> str:
+        seconds = now - self._started
+        if not self._done or seconds < 0.5:
+            return ""
+        rate = f", {self._done / seconds:,.0f} {self._unit}/s"
+        if self._bar is not None or self._total is None:  # the bar has a column for the time left
+            return rate
+        return f"{rate}, about {max(0, self._total - self._done) * seconds / self._done:,.0f} s left"
+
+    def _line(self, now: float) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
+
+    def _finish(self) -> None:
+        if self._printed not in (None, self._done):  # the last line of a phase has its whole count
+            self._total = None
+            self._line(time.monotonic())
+        self._printed = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._printed = None  # an interrupted phase has no whole count
+        self._finish()
+
+
+def _columns(unit: str) -> list[Any]:
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
+    if unit == "bytes":
+        columns += [BarColumn(), DownloadColumn()]
+    elif unit:
+        amount = TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}")
+        columns += [BarColumn(), amount, TimeRemainingColumn(), TextColumn("left,")]
+    return [*columns, TimeElapsedColumn()]
+
+
+def key_values(title: str, rows: list[tuple[str, str]]) -> Table:
+    """A two-column table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def table_of(*left: str, right: Iterable[str] = ()) -> Table:
+    """A table of results: columns of text, then columns of numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right")
+    return table

@@ -1,0 +1,167 @@
+"""A directory as a dataset: what it is, its splits, and the text of its ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.cache.formats import META_NAME, SPLITS
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.datasets.examples import EpisodeRows, ExampleSplit
+from niels_gpt.datasets.rows import Split, TokenText
+from niels_gpt.datasets.stream import DocumentSplit
+from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexed_dataset, open_manifest
+from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.forks import cached_property
+from niels_gpt.storage.manifests import tokenizer_sha256
+
+TOKENIZER_PLACES: Final = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
+
+
+class Dataset:
+    """A dataset of this package, opened by `open_dataset`. A copy in another process opens the files anew.
+
+    Attributes:
+        path: its directory.
+        kind: "pretrain", "sft" or "episodes".
+        manifest: its `meta.json` or `episodes.json`; empty for episodes that another program wrote without one.
+    """
+
+    def __init__(self, path: Path, *, tokenizer: Path | None = None, min_tokens: int = 0) -> None:
+        self.path, self._tokenizer, self._min_tokens = path, tokenizer, min_tokens
+        self._opened: dict[str, Split] = {}
+        if is_episode_indexed_dataset(path):
+            self.kind, self.manifest = "episodes", open_manifest(path) or {}
+        else:
+            if path.is_dir() and not (path / META_NAME).is_file():
+                raise CacheError(
+                    f"{path / META_NAME}: not there, and neither are train/{TOKENS_NAME} and train/{INDEX_NAME}, so "
+                    f"{path} holds no finished cache and no episodes. Run the build (again), or check the path"
+                )
+            self.manifest = open_meta(path)
+            self.kind = str(self.manifest["kind"])
+        if tokenizer is not None:
+            _ = self.token_text  # refuses a tokenizer that the dataset was not built with
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Maps are opened anew, not copied, when another process receives the dataset."""
+        return _reopen, (self.path, self._tokenizer, self._min_tokens)
+
+    def split(self, name: str) -> Split:
+        """A split, which may be empty; opened on first use.
+
+        Raises:
+            UsageError: no such name. CacheError: its files are damaged.
+        """
+        if name not in SPLITS:
+            raise UsageError(f"split is {name!r}; expected {' or '.join(SPLITS)}")
+        if name not in self._opened:
+            self._opened[name] = self._open(name)
+        return self._opened[name]
+
+    def _open(self, name: str) -> Split:
+        if self.kind == "episodes":
+            return EpisodeRows(self.path, name, min_tokens=self._min_tokens)
+        return (ExampleSplit if self.kind == "sft" else DocumentSplit)(self.path, name, self.manifest)
+
+    @cached_property
+    def splits(self) -> Mapping[str, Split]:
+        """The splits that hold rows, by name."""
+        opened = {name: self.split(name) for name in SPLITS}
+        # A pretraining split has documents if it has tokens; counting them would read it whole.
+        return {name: split for name, split in opened.items() if (split.n_tokens if self._is_stream else len(split))}
+
+    @property
+    def _is_stream(self) -> bool:
+        return self.kind == "pretrain"
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """The recorded special tokens by name; empty where none are recorded."""
+        return {name: int(token) for name, token in (self.manifest.get("special_token_ids") or {}).items()}
+
+    @property
+    def vocab_size(self) -> int | None:
+        """All ids are below it; `None` where it is not recorded."""
+        size = self.manifest.get("vocab_size")
+        return None if size is None else int(size)
+
+    @property
+    def tokenizer_sha256(self) -> str | None:
+        """The checksum of the tokenizer that the dataset was built with; `None` where it is not recorded."""
+        checksum = self.manifest.get("tokenizer_sha256")
+        return None if checksum is None else str(checksum)
+
+    @cached_property
+    def token_text(self) -> TokenText | None:
+        """The text of an id; `None` where no tokenizer with the recorded checksum is at hand.
+
+        Raises:
+            Mismatch: a tokenizer was passed that is not the dataset's.
+        """
+        return token_text_of(self.path, self.manifest, self._tokenizer)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.splits.values()))
+
+    def __repr__(self) -> str:
+        unit = "tokens" if self._is_stream else "rows"
+        sizes = {name: split.n_tokens if self._is_stream else len(split) for name, split in self.splits.items()}
+        listed = ", ".join(f"{name} {size:,} {unit}" for name, size in sizes.items()) or "no rows"
+        vocabulary = "" if self.vocab_size is None else f"; vocabulary of {self.vocab_size:,}"
+        return f"<{self.kind} dataset {self.path}: {listed}{vocabulary}>"
+
+
+def open_dataset(path: str | Path, *, tokenizer: str | Path | None = None, min_tokens: int = 0) -> Dataset:
+    """Open a cache or an episodes dataset. Reads its manifest; splits are opened when they are used.
+
+    Args:
+        path: the directory with `meta.json`, or with `train/` and `val/` of episodes.
+        tokenizer: its tokenizer, to see text; by default one in a `tokenizer` directory near the dataset.
+        min_tokens: episodes with fewer tokens are left out, and rows numbered without them.
+
+    Raises:
+        CacheError: nothing of ours there, not finished, foreign, newer or damaged. Mismatch: another tokenizer.
+    """
+    return Dataset(Path(path), tokenizer=None if tokenizer is None else Path(tokenizer), min_tokens=min_tokens)
+
+
+def _reopen(path: Path, tokenizer: Path | None, min_tokens: int) -> Dataset:
+    return Dataset(path, tokenizer=tokenizer, min_tokens=min_tokens)
+
+
+def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | None) -> TokenText | None:
+    """The text of an id, by a tokenizer or, without one, by a sentencepiece model near the dataset whose checksum fits.
+
+    Tokenizers are imported here: a dataset is opened without them.
+
+    Raises:
+        Mismatch: not the tokenizer that the dataset was built with.
+    """
+    wanted = manifest.get("tokenizer_sha256")
+    if not wanted:
+        return None
+    if tokenizer is not None and (tokenizer / "tokenizer.json").is_file():
+        from niels_gpt.tokenizer.encoder import TokenizerAdapter
+
+        encoder = TokenizerAdapter.load(tokenizer)
+        _check_checksum(tokenizer, path, encoder.fingerprints["tokenizer"], wanted)
+        return lambda token: encoder.decode([token])
+    from niels_gpt.tokenizer import load_tokenizer
+
+    near = [path / place / "spm.model" for place in TOKENIZER_PLACES]
+    for place in [tokenizer] if tokenizer is not None else [found for found in near if found.is_file()]:
+        loaded = load_tokenizer(place)
+        checksum = tokenizer_sha256(loaded)
+        if tokenizer is not None:
+            _check_checksum(tokenizer, path, checksum, wanted)
+        if checksum == wanted:
+            names = {token: f"<{name}>" for name, token in (manifest.get("special_token_ids") or {}).items()}
+            return lambda token: names.get(token) or loaded.piece(token)
+    return None
+
+
+def _check_checksum(tokenizer: Path, dataset: Path, found: str, wanted: str) -> None:
+    if found != wanted:
+        raise Mismatch(f"{tokenizer}: not the tokenizer that {dataset} was built with; pass that one")

@@ -1,0 +1,251 @@
+"""A pretraining cache: one run of ids in shards, read as documents or as training windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.formats import TOKEN_DTYPES
+from niels_gpt.cache.meta import Meta
+from niels_gpt.cache.mmap import Tokens, map_tokens
+from niels_gpt.datasets.rows import (
+    CHUNK_TOKENS,
+    Bools,
+    Int64s,
+    Rows,
+    Split,
+    cache_fingerprint,
+    gather_from,
+    row_starts,
+)
+from niels_gpt.forks import cached_property
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """The shards of a pretraining split as one run of ids.
+
+    ::
+
+        shards    a a E b | b b E E c      E ends a document      documents  a a E   b b b E   E   c (cut by the budget)
+        edges     0         4         9
+
+    Attributes:
+        paths, shards: the files, and their ids.
+        edges: where each shard begins in the run, and its end: int64 of shape (shards + 1,).
+    """
+
+    paths: tuple[Path, ...]
+    shards: tuple[Tokens, ...]
+    edges: Int64s
+
+    @classmethod
+    def open(cls, path: Path, meta: Meta, split: str) -> TokenStream:
+        """The shards that the meta lists, mapped."""
+        names = sorted(name for name in meta["files"] if name.startswith(f"{split}/") and name.endswith(".bin"))
+        dtype = TOKEN_DTYPES[meta["token_dtype"]]
+        shards = tuple(map_tokens(path / name, dtype) for name in names) or (np.empty(0, dtype),)
+        edges = np.cumsum([0, *map(len, shards)], dtype=np.int64)
+        return cls(tuple(path / name for name in names), shards, edges)
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """The ids from `start` to before `stop`; a view where they are in one shard."""
+        return self.gather(np.array([start]), np.array([stop]))
+
+    def gather(self, starts: Int64s, stops: Int64s) -> Tokens:
+        """Spans of the run, one after the other.
+
+        A span over several shards is read in a part from each. With the shards above, spans 1:3 and 3:6 are::
+
+            first shard 0 0   parts 1 2   shard 0 0 1   part starts 1 3 4   part stops 3 4 6
+        """
+        first = np.searchsorted(self.edges, starts, side="right") - 1
+        parts = np.maximum(np.searchsorted(self.edges, stops, side="left") - first, 1)
+        # 0 for the first part of a span, 1 for its second, ...
+        nth = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        shard = np.minimum(np.repeat(first, parts) + nth, len(self.shards) - 1)
+        begin = np.maximum(np.repeat(starts, parts), self.edges[shard])
+        end = np.minimum(np.repeat(stops, parts), self.edges[shard + 1])
+        return gather_from(self.shards, shard, begin - self.edges[shard], np.maximum(end - begin, 0))
+
+    def blocks(self, max_tokens: int) -> Iterator[Tokens]:
+        """All ids, at most `max_tokens` at a time, as views; a block ends with its shard."""
+        for shard in self.shards:
+            for start in range(0, len(shard), max_tokens):
+                yield shard[start : start + max_tokens]
+
+
+@dataclass(frozen=True)
+class DocumentPieces:
+    """Some documents of a split, without the ids that end them; long ones in several pieces.
+
+    Attributes:
+        split: its name.
+        numbers: of each piece its document's number in the split, int64 of shape (pieces,), as are
+        starts, stops: its place in the run of ids.
+        begins, ends: bool of shape (pieces,): the piece begins or ends its document.
+    """
+
+    split: str
+    numbers: Int64s
+    starts: Int64s
+    stops: Int64s
+    begins: Bools
+    ends: Bools
+
+    @property
+    def whole(self) -> Bools:
+        """The piece is a whole document."""
+        return self.begins & self.ends
+
+    def select(self, chosen: Bools) -> DocumentPieces:
+        """The chosen pieces."""
+        numbers, starts, stops = self.numbers[chosen], self.starts[chosen], self.stops[chosen]
+        return DocumentPieces(self.split, numbers, starts, stops, self.begins[chosen], self.ends[chosen])
+
+
+class DocumentSplit(Split):
+    """The documents of a pretraining cache, each with the end-of-text that ends it.
+
+    Where documents start is not recorded. `chunks`, `pieces` and `windows` do without; all else scans the ids once.
+
+    Attributes:
+        stream: the ids.
+    """
+
+    def __init__(self, path: Path, name: str, meta: Meta) -> None:
+        self.name, self._path, self._meta = name, path, meta
+        self.stream = TokenStream.open(path, meta, name)
+        self.n_tokens = len(self.stream)
+        self._eot = int(meta["special_token_ids"]["eot"])
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    @cached_property
+    def _edges(self) -> Int64s:
+        """Where each document starts, and the end of the last: a b E c E d gives 0 3 5 6."""
+        found, base = [np.zeros(1, np.int64)], 0
+        for block in self.stream.blocks(CHUNK_TOKENS):
+            found.append(np.flatnonzero(block == self._eot) + base + 1)
+            base += len(block)
+        edges = np.concatenate(found)
+        return edges if edges[-1] == base else np.append(edges, base)
+
+    def lengths_of(self, numbers: Int64s) -> Int64s:
+        """See `Split`."""
+        return self._edges[numbers + 1] - self._edges[numbers]
+
+    def rows(self, numbers: Int64s) -> Rows:
+        """See `Split`."""
+        starts, stops = self._edges[numbers], self._edges[numbers + 1]
+        return Rows(numbers, row_starts(stops - starts), self.stream.gather(starts, stops))
+
+    def chunks(self, max_tokens: int = CHUNK_TOKENS) -> Iterator[Rows]:
+        """See `Split`; a document may go on in the next shard, and the last may be cut by the token budget.
+
+        ::
+
+            a b E c | d E e        (E ends a document, | a block)        a b E    c d E    e
+        """
+        begun: list[Tokens] = []  # the blocks of a document that goes on
+        number = 0
+        for block in self.stream.blocks(max_tokens):
+            ends = np.flatnonzero(block == self._eot) + 1
+            if not len(ends):
+                begun.append(block)
+                continue
+            last = int(ends[-1])
+            whole = np.concatenate([*begun, block[:last]])
+            ends += len(whole) - last
+            yield Rows(np.arange(number, number + len(ends)), np.concatenate(([0], ends)), whole)
+            number += len(ends)
+            begun = [block[last:]]
+        rest = np.concatenate(begun) if begun else np.empty(0, dtype=np.uint16)
+        if len(rest):
+            yield Rows(np.array([number]), np.array([0, len(rest)]), rest)
+
+    def pieces(self, max_tokens: int) -> Iterator[DocumentPieces]:
+        """All documents, `max_tokens` ids of the run at a time, whatever their lengths.
+
+        ::
+
+            ids  a a E b b | b c      numbers 0 1 | 1     starts 0 3 | 5     begins # # | .     ends # . | #
+        """
+        n = len(self.stream)
+        number, goes_on = 0, False
+        for at in range(0, n, max_tokens):
+            stop = min(at + max_tokens, n)
+            ends = np.flatnonzero(self.stream.read(at, stop) == self._eot) + at
+            starts, stops = np.append(at, ends + 1), np.append(ends, stop)
+            closed = np.append(np.ones(len(ends), dtype=np.bool_), stop == n)
+            begins = np.ones(len(starts), dtype=np.bool_)
+            begins[0] = not goes_on
+            numbers = number + np.cumsum(begins) - begins[0]
+            goes_on = bool(starts[-1] < stops[-1])
+            # After an end-of-text at the very end of the block no other document has begun yet.
+            some = slice(None) if goes_on else slice(-1)
+            if len(numbers[some]):
+                yield DocumentPieces(self.name, numbers[some], starts[some], stops[some], begins[some], closed[some])
+            number = int(numbers[-1]) if goes_on else int(numbers[some][-1]) + 1
+
+    def windows(self, width: int) -> WindowSplit:
+        """The same ids as training windows."""
+        return WindowSplit(self, width)
+
+    def describe(self, number: int) -> str:
+        """See `Split`."""
+        return f"{self._path / self.name}: document {number:,}"
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Split`."""
+        return cache_fingerprint(self._meta, self.name)
+
+
+class WindowSplit(Split):
+    """The windows of a pretraining split: `width` inputs and the target of the last one, one window after the other.
+
+    A window does not run on into the next shard. Shards of 2 500 and 900 tokens in windows of 1 024 have 1025 1025 452
+    and 900 tokens: neighbours share the token that is the last target of one and the first input of the next.
+    """
+
+    def __init__(self, documents: DocumentSplit, width: int) -> None:
+        self.name, self.n_tokens, self._documents, self._width = documents.name, documents.n_tokens, documents, width
+        inputs = np.maximum(np.diff(documents.stream.edges) - 1, 0)
+        self._first = np.cumsum([0, *(-(-inputs // width))])  # the number of each shard's first window, and of all
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def locate(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Of each window its shard, and its start and length there."""
+        shard = np.searchsorted(self._first, numbers, side="right") - 1
+        start = (numbers - self._first[shard]) * self._width
+        sizes = np.diff(self._documents.stream.edges)
+        return shard, start, np.minimum(self._width + 1, sizes[shard] - start)
+
+    def lengths_of(self, numbers: Int64s) -> Int64s:
+        """See `Split`."""
+        return self.locate(numbers)[2]
+
+    def rows(self, numbers: Int64s) -> Rows:
+        """See `Split`."""
+        places = self.locate(numbers)
+        return Rows(numbers, row_starts(places[2]), gather_from(self._documents.stream.shards, *places))
+
+    def describe(self, number: int) -> str:
+        """See `Split`; its shard and the tokens in it."""
+        (shard,), (start,), (length,) = self.locate(np.array([number]))
+        return f"{self._documents.stream.paths[shard]}: tokens {start:,} to {start + length - 1:,}"
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Split`."""
+        return self._documents.fingerprint

@@ -1,0 +1,341 @@
+"""What a diagnosis works with: tokenizer, renderer and layout (`Context`), and which rules these allow to judge.
+
+::
+
+    tokenizer  template  renderer           encoder   renderer             layout
+    -          -         -                  -         -                    sentinels, if the dataset records them
+    directory  none      -                  yes       -                    vocabulary and control tokens, no turns
+    directory  its own   -                  yes       family or template   inferred from probes
+    directory  any       family's name      yes       the family           inferred from probes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.examine import Examination
+from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
+from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
+from niels_gpt.doctor.open_input import Opened
+from niels_gpt.doctor.rules import calls, data, documents, masks, tokenizers, turns
+from niels_gpt.doctor.rules.rule import Need, Rule
+from niels_gpt.doctor.stored import sentinels_of
+from niels_gpt.doctor.view import Scope
+from niels_gpt.errors import Mismatch, TemplateError, UsageError
+from niels_gpt.ranges import EXAMINED_LENGTH
+from niels_gpt.renderers.choice import RendererOptions, open_renderer
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.registry import create_renderer
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import load_template
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+NO_MASK = "the data has no mask (labels, assistant_masks, completion_mask or loss_mask)"
+NO_TOKENIZER = "no tokenizer was given"
+
+
+class Context:
+    """Encoder, renderer and layout of a diagnosis; each is `None` where it is not known.
+
+    Attributes:
+        sentinels: ids of `sys`, `usr`, `asst` and `eot`, where the rows are in the sentinel format.
+        description: names of tokenizer and renderer, for the report's `source`.
+    """
+
+    def __init__(self, encoder: PieceEncoder | None, renderer: AnyRenderer | None, layout: Layout | None) -> None:
+        self.encoder, self.renderer, self.layout = encoder, renderer, layout
+        self.sentinels: dict[str, int] = {}
+        self.description: dict[str, Any] = {}
+        if encoder is not None:
+            name = renderer.name if isinstance(renderer, Family) else "none" if renderer is None else "template"
+            self.description = {"tokenizer": encoder.name, "renderer": name}
+
+    @classmethod
+    def for_input(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any, date: str | None) -> Context:
+        """The context for an input, from what the user passed; a dataset of ours adds its sentinels.
+
+        Raises:
+            UsageError: a template or renderer without a tokenizer, or one for plain text.
+            Mismatch: the dataset was built with another tokenizer.
+        """
+        if opened.form == "documents":
+            return cls._for_documents(opened, tokenizer, template, renderer)
+        if tokenizer is not None or is_renderer(renderer):
+            encoder, made = renderer_for(tokenizer, template, renderer, date)
+            _check_tokenizer(opened, encoder)
+            context = cls(encoder, made, _layout_of(encoder, made))
+            if encoder.engine == "sentencepiece":
+                context.sentinels = dict(zip(("sys", "usr", "asst", "eot"), encoder.control_ids.values(), strict=True))
+            return context
+        if template is not None or renderer is not None:
+            raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
+        context = cls(None, None, None)
+        if opened.form in ("cache", "episodes"):
+            special, size = sentinels_of(opened.stored), opened.stored.vocab_size
+            if special and size:
+                context.layout, context.sentinels = sentinel_layout(special, size), special
+        return context
+
+    @classmethod
+    def for_tokenizer(cls, tokenizer: Any, template: Any, renderer: Any, date: str | None) -> Context:
+        """The context for a tokenizer that is the input itself."""
+        encoder, made = renderer_for(tokenizer, template, renderer, date, own_template=True)
+        return cls(encoder, made, _layout_of(encoder, made))
+
+    @classmethod
+    def _for_documents(cls, opened: Opened, tokenizer: Any, template: Any, renderer: Any) -> Context:
+        """The context for a cache of plain text, which needs a tokenizer only to show texts."""
+        if template is not None or renderer is not None:
+            raise UsageError(f"{opened.name}: a cache of plain text has no template; leave --template and --renderer")
+        encoder = None if tokenizer is None else open_encoder(tokenizer)
+        if encoder is not None:
+            _check_tokenizer(opened, encoder)
+        context = cls(encoder, None, None)
+        special, size = sentinels_of(opened.stored), opened.stored.vocab_size
+        if special and size:
+            context.layout, context.sentinels = plain_layout(special, size), special
+        return context
+
+    def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
+        """What workers need to examine slices of the input."""
+        EXAMINED_LENGTH.check(max_length)
+        if max_length is not None and opened.form == "documents":
+            raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
+        decode_id: Callable[[int], str] = str
+        if self.encoder is not None:
+            decode_id = TokenTexts(self.encoder)
+        elif self.layout is not None:
+            decode_id = TokenNames(self.layout.names)
+        # Rows of ids are judged by the layout; workers need the renderer, which is large, for conversations only.
+        renderer = self.renderer if opened.kind == "chats" else None
+        return Examination(
+            opened=opened,
+            scope=Scope(self.layout, decode_id, max_length, self.sentinels),
+            max_evidence=max_evidence,
+            renderer=renderer,
+            loss_on=loss_on,
+            controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
+            bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
+        )
+
+    def conclude(self, counters: Counters, opened: Opened, *, sampled: bool) -> None:
+        """Judge what only the whole input shows, and the tokenizer.
+
+        Args:
+            sampled: not all rows were read.
+        """
+        turns.finish(counters)
+        masks.finish(counters, sampled=sampled)
+        calls.finish(counters)
+        data.duplicates(counters, opened.name)
+        if opened.form == "documents":
+            documents.finish(counters, opened.stored, opened.splits, sampled=sampled)
+            return
+        share = masks.loss_share(counters)
+        if share is not None and not masks.MIN_SHARE <= share <= masks.MAX_SHARE:
+            counters.add("loss-share", [], count=counters.sums["plain real tokens"], rows=counters.sums["rows"])
+        if self.encoder is not None and self.layout is not None:
+            tokenizers.check(self.encoder, self.renderer, self.layout, counters, without_data=False)
+        self.check_layout(counters)
+
+    def check_layout(self, counters: Counters) -> None:
+        """Report a renderer whose turns could not be found again in its own probes."""
+        if self.layout is not None and self.renderer is not None and not self.layout.trusted:
+            counters.add("format-not-understood", [], count=1, rows=0)
+
+    def conditions(
+        self, kind: str, counters: Counters, *, has_max_length: bool = False, sampled: bool = False
+    ) -> Conditions:
+        """Which needs of rules were met.
+
+        Args:
+            kind: chats, tokens, documents or tokenizer.
+            has_max_length: the user passed a longest row.
+            sampled: not all rows were read.
+        """
+        unmet: dict[Need, str] = {}
+        if sampled:
+            unmet["everything"] = "only a sample was looked at"
+        if self.encoder is None and not self.sentinels:  # with sentinels, serving stops at eot
+            unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
+        elif self.encoder is not None and self.renderer is None:
+            unmet |= {"renderer": NO_TEMPLATE, "stops": NO_TEMPLATE}
+        # A layout without stops has nothing that serving could be compared with.
+        elif self.layout is not None and self.renderer is not None and not self.layout.stops:
+            unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
+        if kind == "chats":
+            unmet |= self._unmet_for_chats()
+        else:
+            unmet |= self._unmet_for_ids(kind, counters)
+        if kind == "tokens" and not counters.sums["rows with a mask"]:
+            unmet["mask"] = NO_MASK
+        return Conditions(kind, unmet, has_max_length)
+
+    def _unmet_for_chats(self) -> dict[Need, str]:
+        """Needs of conversations that only a renderer meets."""
+        if self.renderer is not None:
+            return {}
+        reason = NO_TOKENIZER if self.encoder is None else NO_TEMPLATE
+        rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
+        unmet = dict.fromkeys(rendered, reason)
+        return unmet if self.encoder is not None else {**unmet, "controls": reason}
+
+    def _unmet_for_ids(self, kind: str, counters: Counters) -> dict[Need, str]:
+        """Needs of ids that only a known format meets."""
+        layout = self.layout
+        if layout is None:
+            unmet: dict[Need, str] = dict.fromkeys(("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER)
+        elif kind != "tokens" or (layout.trusted and counters.sums["turns found"]):
+            return {}
+        elif layout.trusted:
+            reason = "no turn of this format is in any row; check --tokenizer and --renderer"
+            unmet = {"turns": reason, "controls": reason}
+        else:
+            unmet = {"turns": layout.untrusted_because, "controls": layout.untrusted_because}
+            if not layout.preamble and layout.bos is None:
+                unmet["beginnings"] = layout.untrusted_because
+        # Labels alone may belong to plain text, all of which is trained: then there is no prompt to find.
+        if not counters.sums["rows with a mask of their own"]:
+            unmet["prompts"] = unmet["turns"]
+        if layout is None and not counters.sums["rows with an attention mask"]:
+            unmet["padding"] = NO_TOKENIZER
+        return unmet
+
+
+def _layout_of(encoder: PieceEncoder, renderer: AnyRenderer | None) -> Layout:
+    return layout_without_template(encoder) if renderer is None else infer_layout(renderer)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a diagnosis had to judge by.
+
+    Attributes:
+        kind: of the input, as in `Rule.applies`.
+        unmet: why a need of rules was not met, by need; needs that are not listed were met.
+        has_max_length: the user passed a longest row; else `over-long` was not asked for and is not listed as skipped.
+    """
+
+    kind: str
+    unmet: Mapping[Need, str]
+    has_max_length: bool = False
+
+    def skipped(self, rules: Iterable[Rule], fired: Iterable[str]) -> tuple[dict[str, str], int]:
+        """The rules that were not judged, each with the reason, and how many were judged.
+
+        Args:
+            fired: ids of rules with hits; what they need was there, at least in some rows.
+        """
+        hits = set(fired)
+        wanted = [
+            rule for rule in rules if self.kind in rule.applies and (self.has_max_length or rule.id != "over-long")
+        ]
+        skipped: dict[str, str] = {}
+        for rule in wanted:
+            reason = next((self.unmet[need] for need in rule.needs if need in self.unmet), "")
+            # A rule may find something in the rows that have what it needs, for example a mask.
+            if reason and rule.id not in hits:
+                skipped[rule.id] = reason
+        return skipped, len(wanted) - len(skipped)
+
+
+def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
+    """Refuse a tokenizer that a dataset of ours was not built with.
+
+    Raises:
+        Mismatch: with the sha256 of both.
+    """
+    if opened.form not in ("cache", "episodes", "documents"):
+        return
+    built, passed = opened.stored.tokenizer_sha256, encoder.fingerprints["tokenizer"]
+    if built is not None and built != passed:
+        raise Mismatch(
+            f"{opened.name}: built with tokenizer {built[:12]} but examined with {passed[:12]} ({encoder.name}); pass "
+            "the tokenizer it was built with"
+        )
+
+
+class TokenTexts:
+    """The text of an id. It holds all texts, so that workers need no tokenizer."""
+
+    def __init__(self, encoder: PieceEncoder) -> None:
+        self._texts = encoder.token_bytes(range(encoder.vocab_size))
+
+    def __call__(self, token: int) -> str:
+        """The text; ids outside the vocabulary as numbers."""
+        return self._texts[token].decode("utf-8", "replace") if 0 <= token < len(self._texts) else f"<{token}?>"
+
+
+class TokenNames:
+    """The name of an id where it has one, else the number."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = dict(names)
+
+    def __call__(self, token: int) -> str:
+        """The name, or the number."""
+        return self._names.get(token, str(token))
+
+
+def is_renderer(value: Any) -> TypeGuard[AnyRenderer]:
+    """The value is a renderer, with its encoder."""
+    return isinstance(value, Family | DefaultRenderer)
+
+
+def renderer_for(
+    tokenizer: Any, template: Any, renderer: Any, date: str | None, *, own_template: bool = False
+) -> tuple[PieceEncoder, AnyRenderer | None]:
+    """The encoder, and the renderer if the tokenizer has a template or a family is named or proven.
+
+    Args:
+        renderer: a name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
+        own_template: without a named renderer use the tokenizer's own template, even if it is known to be that of a
+            family: the template itself is to be examined.
+
+    Raises:
+        UsageError: a template for a family. TokenizerError, TemplateError: one of them cannot be used.
+    """
+    if is_renderer(renderer):
+        return renderer.encoder, renderer
+    options: Mapping[str, Any] = {}
+    if isinstance(renderer, RendererOptions):
+        renderer.check()
+        renderer, options = None if renderer.name == "auto" else renderer.name, renderer.options
+    encoder = open_encoder(tokenizer)
+    if renderer is None and template is None and encoder.template is None and encoder.engine != "sentencepiece":
+        # Without a template the tokenizer may still be a known one, by its name on the hub.
+        family = _family_by_name(encoder)
+        return (encoder, None) if family is None else (family.encoder, family)
+    if renderer is None and own_template and encoder.template is not None:
+        renderer = "template"
+    if date is not None or options or isinstance(template, Path):
+        file = None if template is None else Path(template)
+        name = renderer or "auto"
+        opened: AnyRenderer = open_renderer(str(tokenizer), name, template=file, date=date, options=options)
+    elif template is not None:
+        if renderer not in (None, "auto", "template", "default"):
+            raise UsageError(f"renderer {renderer} writes by its own grammar; a template is for renderer 'template'")
+        opened = DefaultRenderer(encoder, template=_template_text(template))
+    else:
+        opened = create_renderer(encoder, renderer or "auto")
+    return opened.encoder, opened
+
+
+def _family_by_name(encoder: PieceEncoder) -> AnyRenderer | None:
+    """The family registered under the tokenizer's exact hub name; `None` if there is none."""
+    try:
+        return create_renderer(encoder)
+    except TemplateError:
+        return None
+
+
+def _template_text(template: str) -> str:
+    """A template passed as text, or as the name of a file: a name has neither newlines nor braces."""
+    is_name = "\n" not in template and "{" not in template
+    return load_template(template) if is_name else template

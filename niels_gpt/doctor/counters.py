@@ -1,0 +1,120 @@
+"""What rules have found so far: a number of hits, the first places of each rule, and sums over the input.
+
+A *hit* is one place at which a rule fires. Every slice is examined with counters of its own, which are merged in the
+order of the input, so a report is the same whatever the number of workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.doctor.report import Evidence
+
+
+@dataclass
+class Hits:
+    """The hits of one rule: how many places in how many rows, the first of them, and the last row counted."""
+
+    count: int = 0
+    rows: int = 0
+    last_row: int | None = None
+    evidence: list[Evidence] = field(default_factory=list)
+
+
+class Counters:
+    """Hits by rule, and plain sums by name.
+
+    Memory grows with the input by the hashes and turn keys below and by nothing else.
+
+    Args:
+        max_evidence: how many places of each rule are stored.
+
+    Attributes:
+        hits: by rule id.
+        sums: numbers that rules add up over the whole input, by name.
+        hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
+        trained_turns: a key of every assistant turn that is trained, 8 bytes each.
+        untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
+            trains another one, 24 bytes each. See `rules.untrained`.
+    """
+
+    def __init__(self, max_evidence: int) -> None:
+        self.max_evidence = max_evidence
+        self.hits: dict[str, Hits] = {}
+        self.sums: Counter[str] = Counter()
+        self.hashes: list[npt.NDArray[np.uint64]] = []
+        self.numbers: list[npt.NDArray[np.int64]] = []
+        self.trained_turns: list[npt.NDArray[np.uint64]] = []
+        self.untrained_turns: list[npt.NDArray[np.uint64]] = []
+        self.untrained_kinds: list[npt.NDArray[np.int64]] = []
+
+    def add(
+        self, rule: str, evidence: Iterable[Evidence], *, count: int | None = None, rows: int | None = None
+    ) -> None:
+        """Count hits, and store the first pieces of their evidence.
+
+        Args:
+            evidence: one piece for each hit where `count` is `None`, else the first few.
+            count, rows: how many hits in how many rows. With `count` alone every hit is in a row of its own.
+        """
+        hits = self.hits.setdefault(rule, Hits())
+        if count is None:
+            pieces = list(evidence)
+            # Several hits of one row may arrive in several calls; the row counts once.
+            count, rows = len(pieces), len({piece.row for piece in pieces} - {hits.last_row, -1})
+            hits.last_row = pieces[-1].row if pieces else hits.last_row
+            evidence = pieces
+        hits.count += count
+        hits.rows += count if rows is None else rows
+        for piece in evidence:
+            if len(hits.evidence) >= self.max_evidence:
+                break
+            hits.evidence.append(piece)
+        if not hits.count:
+            del self.hits[rule]
+
+    def places(
+        self,
+        rule: str,
+        rows: npt.NDArray[np.integer[Any]],
+        places: npt.NDArray[np.integer[Any]],
+        make: Callable[[int, int], Evidence],
+    ) -> None:
+        """Count hits at many places, in order.
+
+        Args:
+            rows, places: row and position of each hit, both of shape (hits,).
+            make: evidence from row and position; called for the first few hits only, since windows of tokens are slow.
+        """
+        if not len(rows):
+            return
+        first = zip(rows[: self.max_evidence].tolist(), places[: self.max_evidence].tolist(), strict=True)
+        evidence = [make(row, place) for row, place in first]
+        self.add(rule, evidence, count=len(rows), rows=len(np.unique(rows)))
+
+    def merge(self, later: Counters) -> None:
+        """Add the counters of the part of the input that follows."""
+        for rule, hits in later.hits.items():
+            self.add(rule, hits.evidence, count=hits.count, rows=hits.rows)
+        self.sums.update(later.sums)
+        self.hashes += later.hashes
+        self.numbers += later.numbers
+        self.trained_turns += later.trained_turns
+        self.untrained_turns += later.untrained_turns
+        self.untrained_kinds += later.untrained_kinds
+
+    def drop(self, rule: str) -> Hits | None:
+        """Remove the hits of a rule and return them."""
+        return self.hits.pop(rule, None)
+
+    def move(self, source: str, target: str) -> None:
+        """Count the hits of one rule as hits of another."""
+        hits = self.drop(source)
+        if hits is not None:
+            self.add(target, hits.evidence, count=hits.count, rows=hits.rows)

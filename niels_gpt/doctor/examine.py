@@ -1,0 +1,333 @@
+"""What is done with a slice of the input: decode it, render it if it holds conversations, and run the rules.
+
+`examine_slices` does it for all slices, in this process or in several, and yields their counters in order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from niels_gpt.datasets import DocumentPieces
+from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.layout import Layout
+from niels_gpt.doctor.layout_inference import AnyRenderer
+from niels_gpt.doctor.open_input import Opened
+from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, ChatRow, Int64s, TokenRows, Turns, chat_rows
+from niels_gpt.doctor.rules import CHAT_RULES, ROW_RULES, calls, chats, data, documents, masks, packing, turns
+from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded, unpacked
+from niels_gpt.doctor.stored import rows_of
+from niels_gpt.doctor.view import Scope, View
+from niels_gpt.errors import MessageError
+from niels_gpt.forks import cached_property
+from niels_gpt.interrupts import sigint_blocked
+from niels_gpt.ranges import WORKERS
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.masks import batch_weights
+from niels_gpt.renderers.types import RenderedBatch
+from niels_gpt.renderers.unsupported import UnsupportedFields
+from niels_gpt.sources.inputs import Record, Rejected
+
+# On a busy machine worker processes take that long to start, and most inputs are finished before.
+SECONDS_BEFORE_WORKERS: Final = 10.0
+
+
+class Examiner(Protocol):
+    """What examines a slice. It is sent to each worker process once, slices many times."""
+
+    def examine(self, part: Slice) -> Counters:
+        """What was found in the slice."""
+        ...
+
+
+def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) -> Iterator[Counters]:
+    """The counters of all slices, in order.
+
+    Args:
+        workers: processes. They start only after `SECONDS_BEFORE_WORKERS` of work in this one.
+    """
+    WORKERS.check(workers)
+    began = monotonic()
+    for part in slices:
+        yield examiner.examine(part)
+        if workers > 1 and monotonic() - began >= SECONDS_BEFORE_WORKERS:
+            break
+    else:
+        return
+    waiting: deque[Future[Counters]] = deque()
+    # Not fork: tokenizers have threads, and a fork copies their locks as they are.
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(examiner,)) as pool:
+        try:
+            for part in slices:
+                with sigint_blocked():  # an interrupt must not arrive while the pool starts a process
+                    waiting.append(pool.submit(_examine, part))
+                if len(waiting) > 2 * workers:  # bounds how far reading runs ahead, and so memory
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+_EXAMINER: list[Examiner] = []  # of a worker process
+
+
+def _start_worker(examiner: Examiner) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
+    _EXAMINER[:] = [examiner]
+
+
+def _examine(part: Slice) -> Counters:
+    return _EXAMINER[0].examine(part)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The examiner of a diagnosis: all that a worker needs besides its slices.
+
+    Attributes:
+        max_evidence: how many places of each rule are stored.
+        renderer: of conversations; `None` without a tokenizer, or where the input has ids.
+        loss_on: which tokens of conversations are trained.
+        controls: texts of control tokens.
+        bad_forms: forms of tool arguments that the renderer writes wrongly; see `calls.bad_forms`.
+    """
+
+    opened: Opened
+    scope: Scope
+    max_evidence: int
+    renderer: AnyRenderer | None = None
+    loss_on: LossOn = field(default_factory=LossOn)
+    controls: tuple[str, ...] = ()
+    bad_forms: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _unsupported(self) -> UnsupportedFields:
+        """Finds fields that the renderer does not write; stores what it has tried."""
+        assert self.renderer is not None
+        return UnsupportedFields(self.renderer)
+
+    def examine(self, part: Slice) -> Counters:
+        """Run the rules over one slice."""
+        counters = Counters(self.max_evidence)
+        numbers, payload = part
+        if isinstance(payload, DocumentPieces):
+            documents.check(numbers, payload, self.opened.stored, self.scope, counters)
+            return counters
+        counters.sums["rows"] += len(numbers)
+        if isinstance(payload, Stored):
+            own = numbers - self._first_number(payload.split)
+            rows = rows_of(self.opened.stored, payload.split, own, numbers)
+            self._judge_rows(View(rows, self.scope, counters))
+        elif self.opened.kind == "tokens":
+            self._examine_tokens(numbers, payload, counters)
+        else:
+            self._examine_chats(numbers, decoded(payload), counters)
+        return counters
+
+    def _first_number(self, split: str) -> int:
+        """The number of a split's first row; rows are numbered through all splits."""
+        names = list(self.opened.splits)
+        return sum(self.opened.splits[name] for name in names[: names.index(split)])
+
+    # ---- rows of ids
+
+    def _examine_tokens(self, numbers: Int64s, payload: Any, counters: Counters) -> None:
+        if isinstance(payload, Arrow):
+            batch = unpacked(payload.packed)
+            wheres, columns, problems = payload.wheres, columns_of_arrow(batch), list[Problem]()
+        else:
+            records = decoded(payload)
+            wheres = [record.where for record in records]
+            columns, problems = _columns_of_records(records)
+        rows, more = token_rows(columns or _no_columns(len(numbers)), numbers, wheres)
+        # A row with several problems of one rule is one hit, with the note of the first.
+        first = {(problem.row, problem.rule): problem for problem in [*more, *problems][::-1]}
+        for row, rule in sorted(first):
+            evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
+            counters.add(rule, [evidence])
+        self._judge_rows(View(rows, self.scope, counters))
+
+    def _judge_rows(self, view: View) -> None:
+        if not len(view.rows):
+            return
+        data.hash_rows(view)
+        view = data.check(view)  # first, because it may correct the mask by shifted labels
+        rows, sums = view.rows, view.counters.sums
+        sums["tokens"] += len(rows.ids)
+        sums["trained tokens"] += int(view.trained.sum())
+        sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
+        sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
+        sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
+        turns.check(view)
+        masks.check(view)
+        packing.check(view)
+        for rule in ROW_RULES["tokens"]:
+            rule.check_rows(view)
+
+    # ---- conversations
+
+    def _examine_chats(self, numbers: Int64s, records: Sequence[Record | Rejected], counters: Counters) -> None:
+        usable = chat_rows(numbers, records, self.opened.dialect, counters)
+        # The longest first: an alternation takes the first that matches.
+        pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
+        chats.check(usable, counters, re.compile(pattern) if pattern else None)
+        calls.check(usable, counters, self.bad_forms)
+        for rule in CHAT_RULES:
+            for chat in usable:
+                for message, note in rule.check_chat(chat):
+                    counters.add(rule.id, [chat.evidence(message, note)])
+        chats.hash_chats(usable, counters)
+        if self.renderer is not None and usable:
+            self._examine_rendered(self.renderer, usable, counters)
+
+    def _examine_rendered(self, renderer: AnyRenderer, usable: Sequence[ChatRow], counters: Counters) -> None:
+        rendered, batch = _render(renderer, usable, counters)
+        if batch is None:
+            return
+        rows = TokenRows(
+            numbers=np.array([chat.number for chat in rendered]),
+            wheres=[chat.where for chat in rendered],
+            ids=batch.ids.astype(np.int64),
+            starts=np.concatenate(([0], np.cumsum(batch.lengths))),
+            trained=batch_weights(batch, self.loss_on) > 0,
+        )
+        view = View(rows, self.scope, counters, rendered_turns(batch, rows, self.scope.layout))
+        counters.sums["tokens"] += len(rows.ids)
+        counters.sums["trained tokens"] += int(view.trained.sum())
+        counters.sums["rows with a mask"] += len(rows)
+        data.check(view)
+        turns.check(view)
+        masks.check(view)
+        for rule in ROW_RULES["chats"]:
+            rule.check_rows(view)
+        for chat, attribution in zip(rendered, batch.attribution, strict=True):
+            if attribution != "full":
+                counters.add("attribution-partial", [chat.evidence(None, attribution)])
+        chats.check_rendered(rendered, batch, counters)
+        chats.check_unsupported(self._unsupported, rendered, counters)
+        chats.check_thinking(renderer, rendered, counters)
+
+
+def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:
+    """Columns of ids from rows as objects; a row without ids gets empty ones and is a problem."""
+    rows: list[Mapping[str, Any]] = []
+    unusable: list[Problem] = []
+    for at, record in enumerate(records):
+        if isinstance(record, Record) and isinstance(record.value, Mapping) and is_tokenised(record.value):
+            rows.append(record.value)
+            continue
+        rows.append({})
+        note = record.why if isinstance(record, Rejected) else "the row has no input_ids"
+        unusable.append(Problem("unusable-row", at, note))
+    columns, problems = columns_of(rows)
+    return columns, unusable + problems
+
+
+def _no_columns(n: int) -> dict[str, Column]:
+    return {"input_ids": Column(np.zeros(0, dtype=np.int64), np.zeros(n, dtype=np.int64))}
+
+
+def _render(
+    renderer: AnyRenderer, usable: Sequence[ChatRow], counters: Counters
+) -> tuple[list[ChatRow], RenderedBatch | None]:
+    """The conversations that the template accepts, rendered in one batch; the others become hits."""
+    rendered = list(usable)
+    try:
+        batch = _batch(renderer, rendered)
+    except MessageError:  # the batch does not name all conversations that are refused
+        rendered = [chat for chat in usable if _is_accepted(renderer, chat, counters)]
+        batch = _batch(renderer, rendered)
+    if batch is None or np.all(batch.lengths > 0):
+        return rendered, batch
+    # TokenRows holds no empty rows.
+    not_empty = []
+    for chat, length in zip(rendered, batch.lengths.tolist(), strict=True):
+        if length:
+            not_empty.append(chat)
+        else:
+            counters.add("empty-row", [chat.evidence(None, "the template writes no token for this conversation")])
+    return not_empty, _batch(renderer, not_empty)
+
+
+def _batch(renderer: AnyRenderer, chats: Sequence[ChatRow]) -> RenderedBatch | None:
+    if not chats:
+        return None
+    return renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
+
+
+def _is_accepted(renderer: AnyRenderer, chat: ChatRow, counters: Counters) -> bool:
+    try:
+        renderer.render(chat.messages, tools=chat.tools)
+    except MessageError as error:
+        counters.add("template-raises", [chat.evidence(None, str(error))])
+        return False
+    return True
+
+
+def rendered_turns(batch: RenderedBatch, rows: TokenRows, layout: Layout | None) -> Turns:
+    """The turns of a batch, from the renderer's attribution.
+
+    ::
+
+        message index   0 0 0  1 1 1 1 1  2     two messages and the first token of a third
+        sampled         . . .  . . # # .  .     turn of message 1: start 3, body 5, end 8; stop 6 if that id ends turns
+
+    Args:
+        rows: the batch as rows.
+    """
+    owner, sampled = batch.message_indices.astype(np.int64), batch.sampled
+    n = len(owner)
+    # A turn begins where the row or the message index changes. With at most 3 messages, index -1 .. 2 in row r gives
+    # the keys 4 * r + 0 .. 3.
+    key = rows.row_of * (int(owner.max(initial=0)) + 2) + owner + 1
+    begins = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    own = owner[begins] >= 0
+    start, end = begins[own], np.append(begins[1:], n)[own]
+    row = rows.row_of[start]
+    role = _roles(batch, row, owner[start])
+    is_assistant = role == ASSISTANT
+    # The first and last sampled token of each turn: sampled 5 6 9, turn 3:8: low 0, high 2, so tokens 5 and 6.
+    places = np.flatnonzero(sampled)
+    low, high = np.searchsorted(places, start), np.searchsorted(places, end)
+    has_sampled = is_assistant & (high > low)
+    padded = np.append(places, n)
+    first = np.where(has_sampled, padded[np.minimum(low, len(places))], end)
+    last = np.where(has_sampled, padded[np.maximum(high - 1, 0)], 0)
+    ends_turns = has_sampled
+    if layout is not None:
+        ends_turns = np.isin(rows.ids[last], list(layout.serving_stops | set(layout.stops)))
+    stop = np.where(has_sampled & ends_turns, last, -1)
+    if layout is not None and not layout.has_own_stop:  # the opener of the next message ends the turn
+        next_ids = rows.ids[np.minimum(end, n - 1)]
+        closed = has_sampled & (end < rows.starts[1:][row]) & np.isin(next_ids, layout.stops)
+        stop = np.where(closed, end, stop)
+    # Other roles sample nothing; their body begins with the first content token.
+    content = np.append(np.flatnonzero(batch.is_content), n)
+    first_content = np.minimum(content[np.searchsorted(content[:-1], start)], end)
+    supplied, body = np.where(is_assistant, start, end), np.where(is_assistant, first, first_content)
+    return Turns(row, role, start, supplied, body, stop, end)
+
+
+def _roles(batch: RenderedBatch, row: Int64s, message: Int64s) -> Int64s:
+    """The roles of messages of rows, as indexes into `ROLES`; any other role (developer) counts as the user's."""
+    user = ROLES.index("user")
+    roles = [[ROLES.index(m["role"]) if m["role"] in ROLES else user for m in messages] for messages in batch.messages]
+    # Conversations of 2 and 3 messages begin at 0 2 in the flat list; message 1 of row 1 is at 2 + 1.
+    first = np.concatenate(([0], np.cumsum([len(own) for own in roles])))
+    flat = np.array([role for own in roles for role in own], dtype=np.int64)
+    found: Int64s = flat[first[row] + message]
+    return found

@@ -1,0 +1,390 @@
+"""The layout of a renderer's format, inferred from renderings of small conversations (the probes).
+
+The renderer attributes every token of a probe to its message and marks what the model samples. From that follow what
+begins a turn, what the generation prompt prefills, and what ends a turn::
+
+    probe      <|im_start|> user newline In      <|im_start|> assistant newline In the north <|im_end|>
+    message    1            1    1       1       2            2         2       2  2   2     2
+    sampled    .            .    .       .       .            .         .       #  #   #     #
+    layout     opener of users: <|im_start|> user; of assistants: <|im_start|> assistant; stop: <|im_end|>
+
+Then the layout is tried on the ids of the probes alone. Only if it finds every turn where the renderer wrote it is it
+trusted, and rules that need turns are judged by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from niels_gpt.doctor.layout import Ids, Layout, rows_of
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, TOOL, Bools, Int64s, covered
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+Probe = tuple[str, list[dict[str, Any]], list[dict[str, Any]] | None]
+
+TOOLS: Final[list[dict[str, Any]]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "the weather of a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+def user(text: str) -> dict[str, Any]:
+    """A user message."""
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str, **more: Any) -> dict[str, Any]:
+    """An assistant message."""
+    return {"role": "assistant", "content": text, **more}
+
+
+def call(arguments: Any, name: str = "weather", *, id: str = "") -> dict[str, Any]:
+    """An assistant message that calls the tool; by default with an id as Kimi's format wants it."""
+    function = {"name": name, "arguments": arguments}
+    return assistant("", tool_calls=[{"id": id or f"functions.{name}:0", "type": "function", "function": function}])
+
+
+def result(text: str, name: str = "weather", *, id: str = "") -> dict[str, Any]:
+    """A tool message with the result of a call."""
+    return {"role": "tool", "content": text, "tool_call_id": id or f"functions.{name}:0", "name": name}
+
+
+_SYSTEM: Final = {"role": "system", "content": "Answer like a lighthouse."}
+_TWO: Final = [user("Where is it?"), assistant("In the north"), user("And now"), assistant("There it stays.")]
+
+# Name, messages, tools. Names are stable because reports of drift name the probe.
+PROBES: Final[tuple[Probe, ...]] = (
+    # Contents begin and end without white space (but for the last probe), so that white space next to them in a
+    # rendering is known to be the template's.
+    ("two turns", _TWO, None),
+    ("a system message", [_SYSTEM, user("Hello"), assistant("Good evening")], None),
+    ("a system message and two turns", [_SYSTEM, *_TWO], None),
+    (
+        "reasoning",
+        [
+            user("Count"),
+            assistant("Three", reasoning_content="One, two and one more"),
+            user("Again"),
+            assistant("Four", reasoning_content="Three and one"),
+        ],
+        None,
+    ),
+    (
+        "a tool call",
+        [user("Rain?"), call({"city": "Oslo"}), result("4 degrees"), assistant("Cold."), *_TWO],
+        TOOLS,
+    ),
+    (
+        # Another name and result: what all tool turns share is the header, and what differs is content.
+        "another tool call",
+        [user("Time?"), call({"city": "Rome"}, "clock"), result("noon", "clock"), assistant("Twelve.")],
+        TOOLS,
+    ),
+    (
+        # Mistral's templates accept only ids of nine letters and digits.
+        "a tool call with a short id",
+        [user("Rain?"), call({"city": "Oslo"}, id="aBcDeF123"), result("4", id="aBcDeF123"), assistant("Cold.")],
+        TOOLS,
+    ),
+    ("two turns of one word", [user("a"), assistant("b"), user("c"), assistant("d")], None),
+    ("other scripts", [user("你好"), assistant("Größe, мир 🤖"), user("1 + 1\n"), assistant("2\n\n= 2")], None),
+)
+
+
+AnyRenderer = Family | DefaultRenderer
+NO_TEMPLATE = "the tokenizer has no chat template, and no renderer was named"
+_TAGS = ("", "<think>", "</think>")
+# Control tokens that models sample inside an answer and that no probe needs to show.
+_SAMPLED_CONTROLS = ("<|constrain|>",)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The header of one message in a probe: the ids before its content, and all ids before the header."""
+
+    role: int
+    ids: Ids
+    before: Ids
+
+
+def render_probes(renderer: AnyRenderer) -> dict[str, RenderedTokens | MessageError]:
+    """Every probe as the renderer writes it, or the error with which it refuses it, by name."""
+    made: dict[str, RenderedTokens | MessageError] = {}
+    for name, messages, tools in PROBES:
+        try:
+            made[name] = renderer.render(normalise(messages), tools=tools)
+        except MessageError as error:
+            made[name] = error
+    return made
+
+
+def infer_layout(renderer: AnyRenderer) -> Layout:
+    """The layout of a renderer's format.
+
+    Nothing is guessed: where the layout does not find the turns of the probes it is not `trusted`, and rules that need
+    turns are not judged.
+    """
+    encoder = renderer.encoder
+    made_of = render_probes(renderer)
+    shown = [made for made in made_of.values() if isinstance(made, RenderedTokens)]
+    preamble = _preamble(shown, encoder)
+    stops, has_own_stop = _stops(renderer, shown)
+    headers = [
+        # Where turns have no stop of their own, a stop is the opener itself and must not be cut off a header.
+        header
+        for made in shown
+        for header in _headers(made, encoder, len(preamble), stops if has_own_stop else ())
+    ]
+    openers = _openers(headers, encoder)
+    layout = replace(
+        layout_without_template(encoder),
+        openers=openers,
+        supplied=_supplied(headers, openers),
+        stops=stops,
+        has_own_stop=has_own_stop,
+        preamble=preamble,
+        template_ids=frozenset(token for made in shown for token in made.token_ids)
+        | {encoder.added_ids[text] for text in _SAMPLED_CONTROLS if text in encoder.added_ids},
+        first_ids=_first_ids(shown, encoder),
+        serving_stops=frozenset((*encoder.stop_ids, *renderer.get_stop_token_ids())),
+    )
+    # These three need the turns that the layout so far finds in the probes.
+    layout = replace(
+        layout,
+        repeats_opener=_repeats_opener(layout, shown),
+        min_white_space=_min_white_space(layout, shown),
+        header_pairs=_header_pairs(layout, shown),
+    )
+    refusal = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
+    untrusted_because = _untrusted_because(layout, shown) if shown else f"the template refuses every probe: {refusal}"
+    return replace(layout, trusted=not untrusted_because, untrusted_because=untrusted_because)
+
+
+def layout_without_template(encoder: PieceEncoder) -> Layout:
+    """The layout for a tokenizer without a chat template: its vocabulary and its control tokens, no turns."""
+    return Layout(
+        openers=(),
+        supplied=((),),
+        stops=(),
+        has_own_stop=True,
+        preamble=(),
+        bos=_named(encoder, "bos_token"),
+        template_ids=frozenset(),
+        pad=_named(encoder, "pad_token"),
+        controls=frozenset(encoder.control_ids.values()),
+        serving_stops=frozenset(encoder.stop_ids),
+        think=_think(encoder),
+        white_bytes=_white_bytes(encoder),
+        vocab_size=encoder.vocab_size,
+        trusted=False,
+        untrusted_because=NO_TEMPLATE,
+        names={token: text for text, token in encoder.added_ids.items()},
+    )
+
+
+def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
+    """Control tokens that all probes begin with and that come nowhere else in them."""
+    if encoder.engine == "sentencepiece":  # the sentinel format has none: its system sentinel opens a turn
+        return ()
+    controls = set(encoder.control_ids.values())
+    runs: list[Ids] = []
+    for made in shown:
+        n = 0
+        while (
+            # A control token that occurs again opens turns, so it is not a preamble.
+            n < len(made.token_ids) and made.token_ids[n] in controls and made.token_ids.count(made.token_ids[n]) == 1
+        ):
+            n += 1
+        runs.append(tuple(made.token_ids[:n]))
+    return _common(runs)
+
+
+def _first_ids(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> frozenset[int]:
+    """The ids that renderings begin with; empty if one of them could be ordinary text."""
+    first_ids = {made.token_ids[0] for made in shown}
+    return (
+        frozenset(first_ids)
+        if first_ids <= {*encoder.control_ids.values(), *encoder.added_ids.values()}
+        else frozenset()
+    )
+
+
+def _common(runs: Sequence[Ids]) -> Ids:
+    """The longest run that all runs begin with: (1, 2) of (1, 2, 3) and (1, 2, 4)."""
+    shared = runs[0] if runs else ()
+    for run in runs:
+        n = next((at for at, (a, b) in enumerate(zip(shared, run, strict=False)) if a != b), min(len(shared), len(run)))
+        shared = shared[:n]
+    return shared
+
+
+def _headers(made: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids) -> Iterator[_Header]:
+    """The header of each message: from its first token to its first content token.
+
+    Args:
+        after: tokens of the preamble, which belong to no header.
+        stops: ids that end turns, where assistant turns have a stop of their own.
+    """
+    ids, owners = made.token_ids, made.message_indices
+    # Tags and control tokens; added tokens of white space only are not part of a header.
+    marks = {token for text, token in encoder.added_ids.items() if text.strip()}
+    for index, role in enumerate(made.message_roles):
+        own = [at for at, owner in enumerate(owners) if owner == index]
+        body = [at for at in own if made.is_content[at] and (role != "assistant" or made.sampled_mask[at])]
+        if not body or role not in ROLES:
+            continue
+        first, stop = max(own[0], after), body[0]
+        if first >= stop:  # no header of its own: the tag that ends the turn before it serves as its header
+            first = next((at for at in range(stop - 1, after - 1, -1) if ids[at] in marks), stop)
+        if role != "assistant":  # a turn that the template inserts before the message is not part of its header
+            first = next((at + 1 for at in range(stop - 1, first - 1, -1) if ids[at] in stops), first)
+        # White space before the header belongs to the turn before.
+        while first < stop and not encoder.decode(ids[first : first + 1]).strip():
+            first += 1
+        if first < stop:
+            yield _Header(ROLES.index(role), tuple(ids[first:stop]), tuple(ids[:first]))
+
+
+def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[int, Ids], ...]:
+    """The opener of each role: what its headers have in common, without trailing white space and think tags.
+
+    Headers of one role that begin with different ids give one opener each.
+    """
+    groups: dict[tuple[int, int], list[Ids]] = {}
+    for header in headers:
+        groups.setdefault((header.role, header.ids[0]), []).append(header.ids)
+    controls = set(encoder.control_ids.values())
+    found: dict[Ids, int] = {}
+    # The assistant first, so that an opener shared with another role is the assistant's.
+    for (role, _), runs in sorted(groups.items(), key=lambda group: group[0][0] != ASSISTANT):
+        opener = _common(runs)
+        last = max((at + 1 for at, token in enumerate(opener) if token in controls), default=0)
+        if last > 1:  # `<|start|>system<|message|>`, then text that all probes share, for example a date
+            opener = opener[:last]
+        while len(opener) > 1 and encoder.decode(opener[-1:]).strip() in _TAGS:
+            opener = opener[:-1]
+        # A system message that is written into the user's turn has the user's header.
+        if opener not in found or (role == ROLES.index("user") and found[opener] != ASSISTANT):
+            found[opener] = role
+    return tuple(sorted((role, opener) for opener, role in found.items()))
+
+
+def _supplied(headers: Sequence[_Header], openers: Sequence[tuple[int, Ids]]) -> tuple[Ids, ...]:
+    """What follows the opener in the headers of assistant turns, the longest first."""
+    own = [ids for role, ids in openers if role == ASSISTANT]
+    found = {
+        header.ids[len(opener) :]
+        for header in headers
+        if header.role == ASSISTANT
+        for opener in own
+        if header.ids[: len(opener)] == opener
+    }
+    return tuple(sorted(found, key=lambda run: (-len(run), run)))
+
+
+def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids, bool]:
+    """The ids that end assistant turns, and whether these turns have a stop of their own.
+
+    The candidates are the last sampled tokens of all assistant turns.
+    """
+    last = set()
+    for made in shown:
+        for index, role in enumerate(made.message_roles):
+            facts = enumerate(zip(made.message_indices, made.sampled_mask, strict=True))
+            own = [at for at, (owner, sampled) in facts if owner == index and sampled]
+            if role == "assistant" and own:
+                last.add(made.token_ids[own[-1]])
+    # Ordinary text as the last token is no stop: turns then end with the next opener, or not at all.
+    ends = {*renderer.encoder.control_ids.values(), *renderer.get_stop_token_ids()}
+    if len(last) == 1:  # every turn ends in it, so it is a stop even if the tokenizer does not mark it as special
+        ends |= set(renderer.encoder.added_ids.values())
+    if last and last <= ends:
+        return tuple(sorted(last)), True
+    return tuple(renderer.get_stop_token_ids()), False
+
+
+def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
+    """Why the layout is not trusted: the first token at which its turns differ from the renderer's; empty if none."""
+    if not any(role == ASSISTANT for role, _ in layout.openers):
+        return "no probe shows a header of an assistant turn"
+    rows = rows_of([made.token_ids for made in shown])
+    turns = layout.turns(rows).assistants
+    end = turns.sampled_end if layout.has_own_stop else turns.end
+    found = covered(turns.body, end, len(rows.ids))
+    if layout.repeats_opener:
+        # Between the parts of one answer the opener is sampled, too.
+        again = turns.select(turns.resumed)
+        found |= covered(again.start, again.body, len(rows.ids))
+    wrong = np.flatnonzero(found != _sampled(shown))
+    if not wrong.size:
+        return ""
+    row = int(rows.row_of[wrong[0]])
+    return f"turns of probe {row} are not where the template writes them (token {int(wrong[0] - rows.starts[row])})"
+
+
+def _repeats_opener(layout: Layout, shown: Sequence[RenderedTokens]) -> bool:
+    """Where an assistant turn directly follows another one in a probe, the opener between them is always sampled."""
+    rows = rows_of([made.token_ids for made in shown])
+    turns = layout.turns(rows).assistants
+    between = turns.start[turns.resumed]
+    return len(between) > 0 and bool(_sampled(shown)[between].all())
+
+
+def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[int, ...]:
+    """The fewest bytes of white space after each opener.
+
+    Contents of the probes begin with no white space, so all of it is the format's. Tool results are not judged: 0.
+    """
+    _, which, _, sizes = layout.white_space_after(rows_of([made.token_ids for made in shown]))
+    return tuple(
+        int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
+        for at, (role, _) in enumerate(layout.openers)
+    )
+
+
+def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:
+    """The ids seen after the control tokens that begin assistant headers; none where models write headers too."""
+    own = [ids for role, ids in layout.openers if role == ASSISTANT and len(ids) > 1]
+    first_ids = {ids[0] for ids in own if ids[0] in layout.controls}
+    pairs = (pair for made in shown for pair in zip(made.token_ids, made.token_ids[1:], strict=False))
+    return frozenset() if layout.repeats_opener else frozenset(pair for pair in pairs if pair[0] in first_ids)
+
+
+def _sampled(shown: Sequence[RenderedTokens]) -> Bools:
+    """True on tokens of the concatenated probes that the assistant samples."""
+    return np.array([_by_assistant(made, at) for made in shown for at in range(len(made.token_ids))], dtype=np.bool_)
+
+
+def _by_assistant(made: RenderedTokens, at: int) -> bool:
+    owner = made.message_indices[at]
+    return made.sampled_mask[at] and owner >= 0 and made.message_roles[owner] == "assistant"
+
+
+def _named(encoder: PieceEncoder, name: str) -> int | None:
+    return encoder.added_ids.get(encoder.special_tokens.get(name, ""))
+
+
+def _think(encoder: PieceEncoder) -> tuple[int, int] | None:
+    both = [encoder.added_ids.get(tag) for tag in ("<think>", "</think>")]
+    return None if both[0] is None or both[1] is None else (both[0], both[1])
+
+
+def _white_bytes(encoder: PieceEncoder) -> Int64s:
+    """The bytes of each token that is nothing but white space, 0 for others; int64 of shape (vocab_size,)."""
+    spelt = encoder.token_bytes(range(encoder.vocab_size))
+    return np.array([0 if token.strip() else len(token) for token in spelt], dtype=np.int64)

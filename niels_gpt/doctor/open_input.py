@@ -1,0 +1,243 @@
+"""Whatever is to be diagnosed: looked into, and opened as slices of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from niels_gpt.cache.formats import META_NAME, SPLITS
+from niels_gpt.datasets import Dataset, open_dataset
+from niels_gpt.doctor.columns import is_tokenised
+from niels_gpt.doctor.rows import Int64s
+from niels_gpt.doctor.slices import (
+    SLICE_ROWS,
+    Slice,
+    Stored,
+    arrow_batches,
+    of_batches,
+    of_lines,
+    of_records,
+    parquet_batches,
+    parquet_file,
+)
+from niels_gpt.doctor.stored import document_slices
+from niels_gpt.episodes.format import is_episode_indexed_dataset
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.ranges import SAMPLE
+from niels_gpt.seeds import order
+from niels_gpt.sources.chat_shapes import DIALECTS, detect
+from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl
+from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
+from niels_gpt.tokenizer.hf import TOKENIZER_NAME
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
+
+Kind = Literal["chats", "tokens"]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An input that was looked into.
+
+    Attributes:
+        form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
+            plain text), rows, hub.
+        dialect: of conversations, one of `DIALECTS`.
+        arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
+    """
+
+    name: str
+    form: str
+    kind: Kind
+    files: tuple[Path, ...] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+    dialect: str = "messages"
+    arrow: bool = False
+    hub: tuple[HubDataset, str] | None = None
+    splits: dict[str, int] = field(default_factory=dict)
+    dataset: Dataset | None = None
+
+    @property
+    def stored(self) -> Dataset:
+        """One of our own datasets. It belongs to this diagnosis: the next one opens the files anew."""
+        assert self.dataset is not None, self.form
+        return self.dataset
+
+    def count(self) -> int | None:
+        """How many rows there are; `None` where nobody knows before reading."""
+        if self.form == "rows":
+            return len(self.rows)
+        if self.splits:
+            return sum(self.splits.values())
+        if self.form == "parquet":
+            return sum(int(parquet_file(file).metadata.num_rows) for file in self.files)
+        return None
+
+    def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
+        """The rows in slices, in order.
+
+        Args:
+            sample: only so many rows, drawn by `seed`.
+
+        Raises:
+            UsageError: a sample of a stream. InputError: files that cannot be read.
+        """
+        chosen = None if sample is None else self._drawn(sample, seed)
+        if self.form == "jsonl":
+            return of_lines(self.files, chosen)
+        if self.form in ("parquet", "arrow"):
+            return of_batches(self._batches(), chosen)
+        if self.form in ("cache", "episodes"):
+            return self._stored(chosen)
+        if self.form == "documents":
+            return document_slices(self.stored, self.splits, chosen)
+        return of_records(self._records(), chosen)
+
+    def _drawn(self, sample: int, seed: int) -> Int64s:
+        SAMPLE.check(sample)
+        total = self.count()
+        if total is None:
+            if self.hub is not None:
+                raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
+            total = sum(len(numbers) for numbers, _ in self.slices())
+        return np.sort(order(seed, 0, total)[:sample])
+
+    def _peeked(self) -> Iterator[Record | Rejected]:
+        """The rows from the first on, to see what they are."""
+        return read_jsonl(self.files[0]) if self.form == "jsonl" else self._records()
+
+    def _records(self) -> Iterator[Record | Rejected]:
+        if self.form == "rows":
+            yield from (Record(f"row {number}", row, arrow=self.arrow) for number, row in enumerate(self.rows))
+        elif self.hub is not None:
+            dataset, split = self.hub
+            for number, row in enumerate(dataset.rows(split)):
+                yield Record(f"{self.name} {split} row {number}", row, arrow=True)
+        else:
+            for file in self.files:
+                yield from read_records(file)
+
+    def _batches(self) -> Iterator[tuple[str, int, Any]]:
+        """`(file, number of its first row, record batch)`."""
+        for file in self.files:
+            at = 0
+            read = parquet_batches if self.form == "parquet" else arrow_batches
+            for batch in read(file, SLICE_ROWS):
+                yield str(file), at, batch
+                at += batch.num_rows
+
+    def _stored(self, chosen: Int64s | None) -> Iterator[Slice]:
+        base = 0
+        for split, n in self.splits.items():
+            own = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
+            for at in range(0, len(own), SLICE_ROWS):
+                yield own[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
+            base += n
+
+
+def open_input(source: Any, *, split: str | None = None, form: str | None = None) -> Opened:
+    """Look into a source: rows in memory, a file, a directory, or a dataset on the hub.
+
+    Args:
+        split: of a hub dataset (default train), or of one of ours (default both).
+        form: the dialect of conversations; default as the first rows look.
+
+    Raises:
+        InputError: nothing there, or nothing that is known. UsageError: no such dialect.
+    """
+    if form is not None and form not in DIALECTS:
+        raise UsageError(f"no format {form!r}; known: {', '.join(DIALECTS)}")
+    if not isinstance(source, str | Path):
+        of_datasets = type(source).__module__.partition(".")[0] == "datasets"
+        return _with_kind(Opened("rows", "rows", "chats", rows=list(source), arrow=of_datasets), form)
+    path = Path(source)
+    if path.is_dir():
+        return _with_kind(_of_directory(path, split), form)
+    if path.is_file():
+        return _with_kind(Opened(str(path), _form(path), "chats", (path,)), form)
+    if path.exists():
+        existing_file(path)  # a pipe or device
+    name = str(source)
+    if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
+        return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
+    raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
+
+
+_SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
+
+
+def is_tokenizer(path: Path) -> bool:
+    """A directory (or file) with a tokenizer and no data."""
+    if path.is_file():
+        return path.name == TOKENIZER_NAME or path.suffix == ".model"
+    return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
+
+
+def _form(path: Path) -> str:
+    name = path.name
+    if name.endswith(".parquet"):
+        return "parquet"
+    if name.endswith(".arrow"):
+        return "arrow"
+    if name.endswith((".json", ".json.gz", ".json.zst")):
+        return "records"
+    if ".jsonl" in name:
+        return "jsonl"
+    raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
+
+
+def _of_directory(path: Path, split: str | None) -> Opened:
+    if is_episode_indexed_dataset(path) or (path / META_NAME).is_file():
+        return _of_ours(path, split)
+    files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
+    forms = {_form(file) for file in files if not _is_side_file(file)}
+    data = tuple(file for file in files if not _is_side_file(file))
+    if len(forms) != 1:
+        found = ", ".join(sorted(forms)) or "none"
+        raise InputError(f"{path}: data files of these kinds: {found}; expected files of one kind. Name one of them")
+    return Opened(str(path), forms.pop(), "chats", data)
+
+
+def _is_side_file(file: Path) -> bool:
+    """What `save_to_disk`, trainers and our own exports write beside the data."""
+    return file.name in _SIDE_FILES or file.name.startswith("cache-")
+
+
+def _of_ours(path: Path, split: str | None) -> Opened:
+    """One of our own datasets, with the rows of each split counted."""
+    dataset = open_dataset(path)
+    if split is not None and split not in SPLITS:
+        raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
+    form = {"sft": "cache", "pretrain": "documents"}.get(dataset.kind, dataset.kind)
+    counts = {name: _count(dataset, name) for name in ((split,) if split else SPLITS)}
+    return Opened(str(path), form, "tokens", (path,), splits=counts, dataset=dataset)
+
+
+def _count(dataset: Dataset, split: str) -> int:
+    """How many rows a split has; of documents, how many the meta counts: the rules compare it with the files."""
+    if dataset.kind == "pretrain":
+        return int(dataset.manifest["splits"].get(split, {}).get("documents", 0))
+    return len(dataset.split(split))
+
+
+def _with_kind(opened: Opened, form: str | None) -> Opened:
+    """What kind of rows these are, by the first that can be read."""
+    if opened.kind == "tokens":
+        return opened
+    if opened.form in ("parquet", "arrow"):
+        first = next(opened._batches(), None)
+        if first is not None and is_tokenised(first[2].schema.names):
+            return replace(opened, kind="tokens")
+        peeked = [] if first is None else batch_records(first[2].slice(0, 20), [""] * min(20, first[2].num_rows))
+        rows = [held.value for held in peeked if isinstance(held, Record)]
+    else:
+        rows = [held.value for held, _ in zip(opened._peeked(), range(100), strict=False) if isinstance(held, Record)]
+    objects = [row for row in rows if isinstance(row, Mapping)]
+    if any(is_tokenised(row) for row in objects):
+        return replace(opened, kind="tokens")
+    found = form or next(filter(None, map(detect, objects)), "messages")
+    return replace(opened, dialect=found)

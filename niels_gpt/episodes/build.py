@@ -1,0 +1,278 @@
+"""Building an episodes dataset: `build_episodes` from conversations, `pack_episodes` from the packed rows of a dataset.
+
+::
+
+    conversations --executor, encoder--> chunks of ids, lengths, weights --split--> train / val EpisodeWriter --> files
+
+The manifest `episodes.json` is written last, so a dataset that has one is complete.
+
+A packed dataset is for programs that know no packing plans. Each row of the plan becomes one episode, contiguous on
+disk, and `segment_ids.bin` numbers its texts::
+
+    source    episodes  a a a | b b c c c | d       plan for rows of 6:  b b c c c d | a a a
+    packed    tokens    b b c c c d a a a           segment ids          0 0 0 0 0 1   0 0 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.build import Build, BuildOptions, already_built, new_build, report_changes, unknown_fraction
+from niels_gpt.builds.conversation_encoders import ConversationEncoder, OnUnsupported, RenderingPolicy, Rows, as_encoder
+from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.splits import ValidationSplit
+from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
+from niels_gpt.episodes.dataset import EpisodeSplit, open_split
+from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest, require_episodes
+from niels_gpt.episodes.packing import StoredPlan, packing_plan
+from niels_gpt.episodes.schedule import EveryRow
+from niels_gpt.episodes.writer import EpisodeWriter
+from niels_gpt.errors import CacheError, DataError
+from niels_gpt.format.fitting import check_policy
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
+
+CHUNK_TOKENS = 1 << 22  # tokens of packed rows that are read and written at a time
+MOST_UINT16 = 1 << 16  # a row has at most as many texts as tokens, so up to this width their numbers fit into uint16
+COPIED_KEYS = ("vocab_size", "tokenizer_sha256", "template_sha256", "encoder")  # from the source's manifest
+
+
+def build_episodes(
+    conversations: Rows,
+    out_dir: str | Path,
+    *,
+    encoder: Any,
+    val_frac: float = 0.1,
+    seed: int = 42,
+    mask_dtype: str | None = "uint8",
+    shard_bytes: int | None = None,
+    metadata: bool = False,
+    allow_partial: bool = False,
+    on_unsupported: OnUnsupported = "drop",
+    options: BuildOptions | None = None,
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    max_bad_rows: int = 0,
+    overwrite: bool = False,
+    executor: Executor = SERIAL,
+    fraction_read: Callable[[], float | None] = unknown_fraction,
+    progress: Progress = SILENT,
+) -> None:
+    """Write an episodes dataset from conversations. Same rows, encoder, options and seed: same bytes.
+
+    Args:
+        conversations: lists of messages or `Conversation`s, in order; consumed once, never held in memory.
+        encoder: what makes ids and masks: a renderer, a tokenizer with the four sentinels, or a `ConversationEncoder`.
+        val_frac: share of episodes for val, at least 0 and below 1. Conversations of one group stay together.
+        seed: of the split.
+        mask_dtype: "uint8", or "float32" if messages have weights between 0 and 1, or `None` for no mask.
+        shard_bytes: cut `tokens.bin` into shards of at most so many bytes; episodes are never cut.
+        metadata: write each row's `type`, `source` and `weight` to `episodes.parquet`, to sample by.
+        allow_partial, on_unsupported: for renderers, see `RenderingPolicy`. Encoders have their own policy.
+        options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
+
+    Raises:
+        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no usable conversation. TokenizerError: the encoder gave invalid ids.
+        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+    """
+    options = BuildOptions.merged(
+        options,
+        source_name=source_name,
+        source_config=source_config,
+        max_bad_rows=max_bad_rows,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=fraction_read,
+        progress=progress,
+    )
+    EPISODES_SHARD_BYTES.check(shard_bytes)
+    options.check()
+    VAL_FRAC.check(val_frac)
+    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
+    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
+    recipe = _recipe(
+        conversation_encoder,
+        source_name=options.source_name,
+        source_config=options.source_config,
+        seed=seed,
+        val_frac=val_frac,
+        mask_dtype=mask_dtype,
+        shard_bytes=shard_bytes,
+        metadata=metadata,
+    )
+    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name)
+    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
+        if build is None:
+            return
+        files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
+        writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
+        options.progress.begin(out.name, unit="tokens")
+        for chunk in options.executor.chunks(
+            task, conversations, build.rejections, out=out, recipe=recipe, progress=options.progress
+        ):
+            _write_chunk(chunk, split, writers)
+            options.progress.advance(len(chunk.ids))
+            options.expect_tokens(sum(writer.tokens for writer in writers.values()))
+        build.close_writers()
+        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
+        if not sum(totals.values()):
+            dropped = dict(build.rejections.dropped) or "none"
+            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
+        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+        report_changes(out, build.rejections.changed, options.progress)
+
+
+def _recipe(
+    encoder: ConversationEncoder,
+    *,
+    source_name: str | None,
+    source_config: dict[str, Any] | None,
+    seed: int,
+    val_frac: float,
+    mask_dtype: str | None,
+    shard_bytes: int | None,
+    metadata: bool,
+) -> dict[str, Any]:
+    """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "episodes",
+        "dataset_name": source_name,
+        # Without a config no dataset counts as already built. That is right for an encoder that cannot be identified:
+        # it may differ from the one that built the dataset before.
+        "dataset_config": source_config if encoder.identified else None,
+        "seed": seed,
+        "val_frac": val_frac,
+        "token_dtype": "uint32",
+        "mask_dtype": mask_dtype,
+        "shard_bytes": shard_bytes,
+        "metadata": metadata,
+        "vocab_size": encoder.vocab_size,
+        **encoder.describe(),
+    }
+
+
+def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
+    in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
+    for name, chosen in (("train", ~in_val), ("val", in_val)):
+        ids = np.repeat(chosen, chunk.lengths)
+        own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
+        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], own)
+
+
+def pack_episodes(
+    dataset: str | Path,
+    out_dir: str | Path,
+    *,
+    block_size: int,
+    too_long: str = "error",
+    min_tokens: int = 2,
+    shard_bytes: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = SILENT,
+) -> None:
+    """Write every row of a dataset's packing plan as one episode, with `segment_ids.bin` to separate its texts.
+
+    A loader of the new dataset with the same block size and seed, without `packing`, gives the batches that a loader of
+    the old one gives with it, tensor by tensor; only `batch.episodes` are rows. Types, sources and weights of episodes
+    are not copied: pack the parts of a mixture separately. Same dataset and options: same bytes; memory does not grow
+    with the dataset.
+
+    Args:
+        block_size: of the batches; rows hold up to block_size + 1 tokens.
+        too_long, min_tokens: what becomes of longer and shorter episodes, as in `GPTEpisodeDataLoader`.
+        shard_bytes: cut `tokens.bin` into shards of at most so many bytes.
+        overwrite: replace an earlier dataset at `out_dir`.
+
+    Raises:
+        UsageError: an option out of range. OutputExists, Mismatch: `out_dir` is taken.
+        CacheError: no dataset, a damaged one, or an episode too long. StorageError: the disk refused.
+    """
+    BLOCK_SIZE.check(block_size)
+    EPISODES_SHARD_BYTES.check(shard_bytes)
+    check_policy(too_long)
+    source, out, width = Path(dataset), Path(out_dir), block_size + 1
+    require_episodes(source)
+    opened = {
+        name: open_split([source], name, min_tokens=min_tokens, too_long=too_long, width=width) for name in SPLITS
+    }
+    splits = {name: split for name, split in opened.items() if len(split)}
+    if not splits:
+        raise CacheError(f"{source}: no episode of at least {min_tokens} tokens to pack; lower min_tokens")
+    mask_dtype = _mask_dtype(list(splits.values()))
+    recipe = _packed_recipe(
+        source, splits, mask_dtype, block_size=block_size, too_long=too_long, shard_bytes=shard_bytes
+    )
+    if not overwrite and already_built(out, recipe, progress, manifest=MANIFEST_NAME, check=open_manifest):
+        return
+    segments = "uint16" if width <= MOST_UINT16 else "uint32"
+    with Build(out, recipe, max_bad_rows=0, overwrite=overwrite, manifest=MANIFEST_NAME) as build:
+        writers = {
+            name: build.add(
+                EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes, segments_dtype=segments)
+            )
+            for name in SPLITS
+        }
+        for name, split in splits.items():
+            plan = packing_plan(split, width)
+            progress.begin(f"packing {name}", total=plan.rows, unit="rows")
+            for ids, lengths, weights, texts in _packed_rows(split, plan, block_size, too_long):
+                writers[name].write(ids, lengths, weights, segments=texts)
+                progress.advance(len(lengths))
+        build.close_writers()
+        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
+        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+
+
+_PackedRows = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+
+
+def _packed_rows(split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str) -> Iterator[_PackedRows]:
+    """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
+    step = max(1, CHUNK_TOKENS // (block_size + 1))
+    from niels_gpt.episodes.batch import BatchOptions, BatchSource  # needs torch, which building episodes does not
+
+    options = BatchOptions(
+        batch_size=1,
+        block_size=block_size,
+        pad_id=0,
+        seed=0,
+        drop_last=False,
+        too_long=too_long,
+        vocab_size=split.vocab_size,
+        rank=0,
+        world_size=1,
+    )
+    batch_source = BatchSource(split, options, EveryRow(plan.rows, 0, shuffle=False), plan)
+    for start in range(0, plan.rows, step):
+        yield batch_source.flat_rows(np.arange(start, min(plan.rows, start + step)))
+
+
+def _mask_dtype(splits: list[EpisodeSplit]) -> str | None:
+    """The dtype for all splits' masks; `None` unless every split has one, because a loader would not use it then."""
+    if not all(split.has_mask for split in splits):
+        return None
+    dtypes = {shard.mask.dtype for split in splits for shard in split.shards if shard.mask is not None}
+    return "uint8" if dtypes == {np.dtype(np.uint8)} else "float32"
+
+
+def _packed_recipe(
+    source: Path, splits: dict[str, EpisodeSplit], mask_dtype: str | None, **options: Any
+) -> dict[str, Any]:
+    """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
+    manifest = open_manifest(source) or {}
+    return {
+        "format_version": FORMAT_VERSION,
+        "kind": "episodes",
+        "dataset_name": manifest.get("dataset_name"),
+        "dataset_config": {"packed": {name: split.fingerprint for name, split in splits.items()}, **options},
+        "token_dtype": "uint32",
+        "mask_dtype": mask_dtype,
+        **{key: manifest.get(key) for key in COPIED_KEYS},
+    }

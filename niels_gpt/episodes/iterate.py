@@ -1,0 +1,468 @@
+"""Ways to iterate over the batches of a split: one after the other, from a thread, from worker processes.
+
+`SplitIterator` is what a loader holds for each split: the place of the next batch, and one method for each way::
+
+    next_batch       Lookahead         small batches are made several at a time
+    prefetch         Prefetch          a background thread makes batches while the last is used
+    iterable         EpisodeIterable   for torch's DataLoader: worker w of W makes batches w, w + W, ...
+    workers          EpisodeWorkers    a DataLoader over it that records which batches were used
+
+All give the same batches in the same order, and a state counts the batches that were handed out, never those that wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.schedule import Place
+from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.ranges import DEPTH, EPOCHS
+
+LOOKAHEAD_BATCHES = 8  # made together at most; the first is delayed until all are made
+LOOKAHEAD_TOKENS = 1 << 16  # in them at most (32 bytes each); a batch with more is made by itself
+MAX_WORKERS = 1024
+
+
+class SplitIterator:
+    """A split with the place of its next batch.
+
+    Attributes:
+        batch_source: the batches as a pure function of the place.
+        place: where the next batch is read.
+    """
+
+    def __init__(self, batch_source: BatchSource, device: str) -> None:
+        self.batch_source, self.place = batch_source, Place()
+        self._device, self._lookahead = device, Lookahead(batch_source)
+        self._announced: int | None = None
+
+    def next_batch(self) -> EpisodeBatch:
+        """The batch at the place, which then moves on; the log reports when an epoch begins."""
+        epoch = self.batch_source.starting_place(self.place).epoch
+        if self._announced != epoch:
+            self._announced = epoch
+            self.batch_source.log_epoch(epoch)
+        batch, after = self._lookahead.batch(self.place)
+        moved = batch.to(self._device)
+        self.place = after  # only now: if the device had no room, the next call makes this batch again
+        return moved
+
+    def epoch(self, number: int) -> Iterator[EpisodeBatch]:
+        """One epoch from its start; the place does not change."""
+        return self._steps(self.batch_source, Place(number, 0))
+
+    def in_order(self) -> Iterator[EpisodeBatch]:
+        """Every row once, in ascending order; the place does not change."""
+        return self._steps(self.batch_source.in_order(), Place())
+
+    def _steps(self, batch_source: BatchSource, place: Place) -> Iterator[EpisodeBatch]:
+        lookahead = Lookahead(batch_source)
+        for _ in range(batch_source.steps_per_epoch()):
+            batch, place = lookahead.batch(place)
+            yield batch.to(self._device)
+
+    def prefetch(self, depth: int) -> Prefetch:
+        """Batches from a background thread; the place follows the batches that are handed out."""
+        return Prefetch(self.batch_source, self.place, depth=depth, device=self._device, on_batch=self._follow)
+
+    def workers(self, epochs: int | None, **options: Any) -> EpisodeWorkers:
+        """Batches from worker processes; the place follows the batches that are handed out."""
+        return EpisodeWorkers(self.batch_source, self.place, epochs=epochs, on_batch=self._follow, **options)
+
+    def iterable(self, epochs: int | None) -> EpisodeIterable:
+        """A torch dataset that begins at the place; the place does not change."""
+        return EpisodeIterable(self.batch_source, self.place, epochs=epochs)
+
+    def _follow(self, state: dict[str, Any]) -> None:
+        self.place = self.batch_source.place(state)
+
+    def state(self) -> dict[str, Any]:
+        """The place as a checkpoint state."""
+        return self.batch_source.state(self.place)
+
+    def move(self, place: Place) -> None:
+        """Continue from another place; the log reports its epoch again."""
+        self.place, self._announced = place, None
+        self._lookahead = Lookahead(self.batch_source)  # without the old one's waiting batches
+
+    @property
+    def rows_read(self) -> int:
+        """How many rows come before the place, over all epochs and ranks."""
+        return self.batch_source.rows_before(self.place)
+
+
+class Lookahead:
+    """`BatchSource.batch` in about half the time, where batches are small and asked for one after the other.
+
+    Once a caller continues from one batch to the next, several batches are made together and wait here. Any other place
+    may be asked for too, at the cost that it has without this class. The batches are equal to those of
+    `BatchSource.batch`, and no two share memory that can be written to.
+    """
+
+    def __init__(self, batch_source: BatchSource) -> None:
+        self._batch_source = batch_source
+        tokens = batch_source.options.batch_size * batch_source.options.block_size
+        self._n = min(LOOKAHEAD_BATCHES, max(1, LOOKAHEAD_TOKENS // tokens))
+        self._next: Place | None = None  # where a caller that continues will ask
+        self._waiting: list[tuple[EpisodeBatch, Place]] = []  # in reverse order: the last is the batch at `_next`
+
+    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+        """See `BatchSource.batch`."""
+        start = self._batch_source.starting_place(place)
+        if self._next != start:
+            self._waiting = self._batch_source.batches(place, 1)
+        elif not self._waiting:
+            self._waiting = self._several(place)
+        batch, after = self._waiting.pop()
+        self._next = self._batch_source.starting_place(after)
+        return batch, after
+
+    def _several(self, place: Place) -> list[tuple[EpisodeBatch, Place]]:
+        try:
+            return self._batch_source.batches(place, self._n)[::-1]
+        # Any error, even MemoryError, may concern a later batch only, and must be raised where that batch comes. One
+        # batch raises it again if it concerns this one.
+        except Exception:
+            return self._batch_source.batches(place, 1)
+
+    def __reduce__(self) -> tuple[type[Lookahead], tuple[BatchSource]]:
+        """Pickled without the waiting batches: another process makes its own."""
+        return type(self), (self._batch_source,)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """Takes an error through the queue, in place of a batch."""
+
+    error: BaseException
+
+
+_Queue = queue.Queue[EpisodeBatch | _Failed]
+
+
+class Prefetch:
+    """An endless iterator whose batches a background thread makes; in page-locked memory if the device is CUDA.
+
+    ::
+
+        with loader.prefetch("train") as batches:
+            for step, batch in zip(range(1000), batches): ...
+            state = batches.state_dict()
+
+    An error in the thread is raised where its batch would have come.
+    """
+
+    def __init__(
+        self,
+        batch_source: BatchSource,
+        start: Place,
+        *,
+        depth: int,
+        device: str | torch.device,
+        on_batch: Callable[[dict[str, Any]], None] = lambda state: None,
+    ) -> None:
+        depth = DEPTH.whole(depth)
+        self._batch_source, self._state, self._on_batch = batch_source, batch_source.state(start), on_batch
+        self._logged: int | None = None
+        self._process = os.getpid()
+        self._device = torch.device(device)
+        self._queue: _Queue = queue.Queue(maxsize=depth)
+        self._stop = threading.Event()
+        self._thread = thread = threading.Thread(
+            target=_fill_queue,
+            args=(batch_source, start, self._queue, self._stop, self._device.type == "cuda"),
+            name="niels_gpt-prefetch",
+            daemon=True,
+        )
+        # The thread holds no reference to this object, so the finalizer also ends it when the object is dropped
+        # without close(), and when Python exits.
+        self._end = weakref.finalize(self, _end_thread, thread, self._queue, self._stop)
+        thread.start()
+
+    def __iter__(self) -> Prefetch:
+        return self
+
+    def __next__(self) -> EpisodeBatch:
+        """The next batch, on the device.
+
+        Raises:
+            StopIteration: after `close`.
+        """
+        item = self._wait()
+        if isinstance(item, _Failed):
+            self.close()
+            raise item.error
+        try:
+            moved = item.to(self._device)
+        # Any error, even Ctrl-C: the batch has left the queue, so another call would skip it without a trace.
+        except BaseException:
+            self.close()
+            raise
+        self._state = item.state
+        self._on_batch(item.state)
+        if item.state["epoch"] != self._logged:
+            self._logged = item.state["epoch"]
+            self._batch_source.log_epoch(item.state["epoch"])
+        return moved
+
+    def _wait(self) -> EpisodeBatch | _Failed:
+        while not self._stop.is_set():
+            if os.getpid() != self._process:  # a fork copies the queue's lock, perhaps locked, but not the thread
+                raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get(timeout=0.5)  # a timeout, to notice a thread that has died
+            if not (self._thread.is_alive() or self._stop.is_set()) and self._queue.empty():
+                raise RuntimeError("the prefetching thread ended without a batch")
+        raise StopIteration  # `close` was called, perhaps by another thread during the wait
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was handed out."""
+        return self._state
+
+    def close(self) -> None:
+        """Stop the thread; may be called repeatedly."""
+        self._end()
+
+    def __enter__(self) -> Prefetch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _fill_queue(batch_source: BatchSource, place: Place, waiting: _Queue, stop: threading.Event, pinned: bool) -> None:
+    """Makes batches until `stop` is set; runs in the thread."""
+    lookahead = Lookahead(batch_source)
+    try:
+        while not stop.is_set():
+            batch, place = lookahead.batch(place)
+            _put(batch.pin_memory() if pinned else batch, waiting, stop)
+    # Nobody sees an error that ends a thread, so whatever it is goes to the consumer, who raises it.
+    except BaseException as error:
+        _put(_Failed(error), waiting, stop)
+
+
+def _put(item: EpisodeBatch | _Failed, waiting: _Queue, stop: threading.Event) -> None:
+    while not stop.is_set():
+        with contextlib.suppress(queue.Full):
+            waiting.put(item, timeout=1)  # a timeout, to notice `stop` while the queue is full
+            return
+
+
+def _end_thread(thread: threading.Thread, waiting: _Queue, stop: threading.Event) -> None:
+    stop.set()
+    # The garbage collector may run this in the thread itself, or in a fork, where the thread does not exist.
+    if thread is threading.current_thread() or not thread.is_alive():
+        return
+    with contextlib.suppress(queue.Empty):  # makes room, so that a thread that waits to put sees `stop` at once
+        while True:
+            waiting.get_nowait()
+    thread.join()
+
+
+class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
+    """A torch dataset of batches, for `DataLoader(dataset, batch_size=None)` and torchdata's `StatefulDataLoader`.
+
+    Worker w of W makes batches w, w + W, ...; the DataLoader takes from the workers in turn, so the order is that of
+    one process. Every batch carries the `state` after it: pass that of the last batch you used to `load_state_dict`,
+    and it does not matter what workers had made beyond it. Batches are on the CPU.
+
+    Each pass begins where the last whole pass ended, in one process and in workers that persist. New worker processes
+    cannot know of earlier passes: call `set_epoch` before every pass, or use `EpisodeWorkers`, which does. A second
+    pass of new workers without it is refused, because it would repeat the first.
+
+    Args:
+        start: where the first pass begins.
+        epochs: how many epochs a pass has; `None`: it never ends.
+    """
+
+    def __init__(self, batch_source: BatchSource, start: Place, *, epochs: int | None = None) -> None:
+        super().__init__()
+        epochs = None if epochs is None else EPOCHS.whole(epochs)
+        if epochs is not None and batch_source.schedule.n is None:
+            raise UsageError(
+                f"epochs is {epochs}, but batch_sampling_mode 'random' has no epochs; leave it out, or use 'epoch'"
+            )
+        self.batch_source, self.epochs = batch_source, epochs
+        self._next = _WorkerPlace(start)
+        self._now: _WorkerPlace | None = None  # during a pass
+        self._passes = 0  # that this process has begun
+        self._has_state = False  # a state was loaded into this worker
+        self._calls = 0  # of `set_epoch`, as far as this process knows
+        # In memory that all workers share: [0] how often `set_epoch` was called, [1] its last epoch, [2 + w] the number
+        # of calls when worker w last made a batch, -1 for never.
+        self._shared = torch.full((2 + MAX_WORKERS,), -1, dtype=torch.int64)
+        self._shared[0] = 0
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+
+    def __iter__(self) -> Iterator[EpisodeBatch]:
+        """This worker's batches of a pass.
+
+        Raises:
+            Mismatch: a worker's state was loaded, and the number of workers is another.
+            UsageError: new workers begin a second pass without `set_epoch`.
+        """
+        worker, workers = _worker_and_workers()
+        now = self._begin(worker).taking_turns(worker, workers)
+        if now.until is None and self.epochs is not None:
+            now = replace(now, until=self.batch_source.starting_place(now.place).epoch + self.epochs)
+        self._now, logged, lookahead = now, None, Lookahead(self.batch_source)
+        while True:
+            place = self.batch_source.starting_place(self.batch_source.skip(now.place, now.ahead))
+            if now.until is not None and place.epoch >= now.until:
+                break
+            if worker == 0 and place.epoch != logged:
+                logged = place.epoch
+                self.batch_source.log_epoch(logged)
+            batch, after = lookahead.batch(place)
+            self._shared[2 + worker] = self._calls
+            self._now = now = replace(now, place=after, ahead=workers - 1)
+            yield batch
+        self._now, self._next = None, _WorkerPlace(Place(now.until, 0))
+
+    def _begin(self, worker: int) -> _WorkerPlace:
+        """Where the pass that begins now starts."""
+        # A new worker uses what it was created with, not the shared memory: a worker that is slow to start may see the
+        # `set_epoch` of the next pass there, after its own pass was broken off.
+        new = torch.utils.data.get_worker_info() is not None and self._passes == 0
+        start = self._next if new else self._start()
+        self._calls = self._calls if new else int(self._shared[0])
+        if new and not self._has_state and int(self._shared[2 + worker]) == self._calls:
+            raise UsageError(
+                "a second pass with new worker processes, which would repeat the first; call set_epoch(...) of the "
+                "dataset before each pass, or use loader.as_dataloader(...)"
+            )
+        self._passes += 1
+        self._has_state = False
+        return start
+
+    def _start(self) -> _WorkerPlace:
+        """Where the next pass starts; here persistent workers learn of `set_epoch`."""
+        calls, epoch = self._shared[:2].tolist()
+        return _WorkerPlace(Place(epoch, 0)) if calls > self._calls and not self._has_state else self._next
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next pass at the start of an epoch, here and in all workers."""
+        self._next, self._now = _WorkerPlace(Place(epoch, 0)), None
+        self._calls += 1
+        self._shared[:2] = torch.tensor([self._calls, epoch])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this dataset, or in a worker process, of the worker."""
+        now = self._now or self._start()
+        return self.batch_source.state(now.place) | {"workers": now.workers, "ahead": now.ahead, "until": now.until}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of this dataset, of a loader, or of a batch.
+
+        Raises:
+            Mismatch, UsageError: as `GPTEpisodeDataLoader.load_state_dict`.
+        """
+        place = self.batch_source.place(state)
+        workers, ahead, until = state.get("workers", 1), state.get("ahead", 0), state.get("until")
+        integers = isinstance(workers, int) and isinstance(ahead, int) and isinstance(until, int | None)
+        if not integers or not 0 <= ahead < workers:
+            raise UsageError(
+                f"the state has workers {workers!r}, ahead {ahead!r}, until {until!r}; expected what state_dict() "
+                "returned"
+            )
+        self._next, self._now = _WorkerPlace(place, workers, ahead, until), None
+        if torch.utils.data.get_worker_info() is None:
+            self._calls += 1
+            self._shared[:2] = torch.tensor([self._calls, place.epoch])
+        else:
+            self._has_state = True
+
+
+@dataclass(frozen=True)
+class _WorkerPlace:
+    """How far one of several workers has read.
+
+    Attributes:
+        workers: how many take turns; 1 for the place of a single process.
+        ahead: how many batches the others make before this worker's next one.
+        until: the epoch before which the pass ends; `None`: not known yet, or never.
+    """
+
+    place: Place
+    workers: int = 1
+    ahead: int = 0
+    until: int | None = None
+
+    def taking_turns(self, worker: int, workers: int) -> _WorkerPlace:
+        """The place for worker `worker` of `workers`; a single process' place fits any number of workers."""
+        if self.workers == 1:
+            return replace(self, workers=workers, ahead=worker)
+        if self.workers != workers:
+            raise Mismatch(
+                f"the state is of one of {self.workers} workers, here are {workers}; use as many, or the state of a "
+                "batch, which fits any number"
+            )
+        return self
+
+
+def _worker_and_workers() -> tuple[int, int]:
+    """The number of this worker process, and how many there are; 0 and 1 in the main process."""
+    info = torch.utils.data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+class EpisodeWorkers:
+    """Batches from the worker processes of torch's `DataLoader`; each pass continues after the last batch used.
+
+    ::
+
+        for epoch in range(3):
+            for batch in workers: ...          # an epoch; after a `break`, the next pass is the rest of it
+
+    Args:
+        on_batch: called with the state after every batch.
+        options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
+    """
+
+    def __init__(
+        self,
+        batch_source: BatchSource,
+        start: Place,
+        *,
+        epochs: int | None,
+        on_batch: Callable[[dict[str, Any]], None] = lambda state: None,
+        **options: Any,
+    ) -> None:
+        self._batch_source, self._state, self._epochs = batch_source, batch_source.state(start), epochs
+        self._on_batch, self._options = on_batch, options
+        EpisodeIterable(batch_source, start, epochs=epochs)  # raises now, not at the first pass, if epochs is wrong
+
+    def __iter__(self) -> Iterator[EpisodeBatch]:
+        """The batches of a pass, from new workers."""
+        dataset = EpisodeIterable(self._batch_source, self._batch_source.place(self._state), epochs=self._epochs)
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=None, **self._options):
+            self._state = batch.state
+            self._on_batch(batch.state)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was handed out, whatever the workers have made beyond it."""
+        return self._state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state of a loader, an `EpisodeIterable` or a batch.
+
+        Raises:
+            Mismatch, UsageError: as `GPTEpisodeDataLoader.load_state_dict`.
+        """
+        self._state = self._batch_source.state(self._batch_source.place(state))

@@ -1,0 +1,393 @@
+"""From row numbers to arrays of ids and weights: which spans of which files a row holds, and their values.
+
+A row is made of spans, one after the other. Most rows have one span, packed rows have several::
+
+    file    a a a b b c        spans    row 0 0 1    start 3 5 0    length 2 1 3
+    rows    b b c
+            a a a
+
+`SpanLocator` finds the spans of rows, `RowSpans` holds them as arrays, `Column` gathers one kind of value (ids, masks),
+and `EpisodeReader` reads and checks ids, weights and text starts. There is no Python loop over tokens or rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.mmap import RowReader
+from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.format import MASK_NAME
+from niels_gpt.episodes.schedule import EMPTY
+from niels_gpt.errors import CacheError
+from niels_gpt.forks import cached_property
+from niels_gpt.format.fitting import without_cut_turn
+from niels_gpt.format.packing import PackPlan
+
+Int64s = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+
+
+class SpanLocator:
+    """Finds the spans of rows of `width` tokens.
+
+    Args:
+        plan: which episodes (by position) share a row; `None`: row p holds the episode at position p.
+        too_long: the policy for episodes that do not fit: "tail" keeps the last tokens, all others the first.
+    """
+
+    def __init__(self, split: EpisodeSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
+        self._split, self._plan, self._width = split, plan, width
+        self._tail = too_long == "tail"
+
+    def of_rows(self, rows: Int64s) -> RowSpans:
+        """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
+        return self._cut(*self._placed(rows), len(rows))
+
+    def of_positions(self, positions: Int64s) -> RowSpans:
+        """The spans of the episodes at these positions, one a row."""
+        return self._cut(np.arange(len(positions)), positions, len(positions))
+
+    def positions(self, rows: Int64s) -> Int64s:
+        """The positions of the episodes in these rows."""
+        return self._placed(rows)[1]
+
+    def _placed(self, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """For every episode in these rows: the index of its row in `rows`, and its position."""
+        # EMPTY rows are at the end, so the last row shows whether there are any.
+        filled = np.arange(len(rows)) if rows[-1] != EMPTY else np.flatnonzero(rows != EMPTY)
+        if self._plan is None:
+            return filled, rows[filled]
+        first, stop = self._plan.offsets[rows[filled]], self._plan.offsets[rows[filled] + 1]
+        sizes = stop - first
+        # Two rows with the items 20 21 and 5 6 7 of the plan: first 20 5, sizes 2 3, repeated differences
+        # 20 20 3 3 3, plus 0 1 2 3 4: places 20 21 5 6 7.
+        places = (first - (sizes.cumsum() - sizes)).repeat(sizes)
+        places += np.arange(len(places))
+        return filled.repeat(sizes), self._plan.items[places].astype(np.int64)
+
+    def _cut(self, row: Int64s, positions: Int64s, n: int) -> RowSpans:
+        """The spans of the episodes at these positions, in `n` rows."""
+        episodes = self._split.filtered[positions]
+        shard, start, length = self._split.locate(episodes)
+        cut = length > self._width
+        if self._tail:
+            start = start + np.maximum(0, length - self._width)
+        length = np.minimum(length, self._width)
+        return RowSpans(n, self._width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
+
+
+class RowSpans:
+    """The spans of `B` rows of `width` values, as arrays of shape (spans,).
+
+    Attributes:
+        row: the row of each span, int64, never falling: 0 0 1 2. Rows without a span come last.
+        episode: the episode of each span, int64.
+        shard, start, length: its file, first value and number of values (at least 1), int64.
+        cut: bool: the episode has tokens after the span.
+        filled: how many rows have a span.
+        one_per_row: no row has two spans.
+        used: how many values each row holds, int64, shape (B,).
+        shortest: the smallest of these.
+    """
+
+    def __init__(
+        self,
+        B: int,
+        width: int,
+        *,
+        row: Int64s,
+        episode: Int64s,
+        shard: Int64s,
+        start: Int64s,
+        length: Int64s,
+        cut: Bools,
+    ) -> None:
+        self.B, self.width = B, width
+        self.row, self.episode, self.shard, self.start, self.length, self.cut = row, episode, shard, start, length, cut
+        self.filled = int(row[-1]) + 1 if len(row) else 0
+        self.one_per_row = len(row) == self.filled
+        if len(row) == B and self.one_per_row:
+            self.used = length
+        else:
+            self.used = np.bincount(row, weights=length, minlength=B).astype(np.int64)
+        self.shortest = int(self.used.min())
+
+    @property
+    def full(self) -> bool:
+        """All rows are filled to their ends."""
+        return self.shortest == self.width
+
+    @property
+    def column(self) -> Int64s:
+        """The column in which each span begins: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0."""
+        if self.one_per_row:
+            return np.zeros(len(self.row), dtype=np.int64)
+        # Tokens before each span (0 2 3) minus tokens before its row (0 0 3).
+        ends, used = self.length.cumsum(), self.used
+        return ends - self.length - (used.cumsum() - used)[self.row]
+
+    @property
+    def own(self) -> Bools:
+        """True where a row holds a span's value, not padding; shape (B, width)."""
+        return np.arange(self.width) < self.used[:, None]
+
+    @cached_property
+    def reach(self) -> Int64s:
+        """The spans' lengths, with the last span of each row extended to the row's end."""
+        reach = self.length.copy()
+        last = self.row.searchsorted(np.arange(self.filled), side="right") - 1
+        reach[last] += self.width - self.used[: self.filled]
+        return reach
+
+    @cached_property
+    def places(self) -> Int64s:
+        """The place in its file of every value of the filled rows, row after row, shape (filled * width,).
+
+        Ids and masks share it. After a row's spans come places that mean nothing and may lie past the file's end: all
+        rows then have one width, and `fill_rest` overwrites these values. Starts 3 5 0 and lengths 2 1 3 in rows 0 0 1
+        of width 4 have the reach 2 2 4 and begin at 0 2 4, so 3 3 3 3 -4 -4 -4 -4 is added to the values' numbers::
+
+            number   0 1 2 3   4 5 6 7
+            place    3 4 5 6   0 1 2 3      the spans' own: 3 4, 5 and 0 1 2
+        """
+        reach = self.reach
+        places = (self.start - (reach.cumsum() - reach)).repeat(reach)
+        places += np.arange(len(places))
+        return np.asarray(places)
+
+    @cached_property
+    def _rest(self) -> Bools:
+        """True where there is padding, for the columns from `shortest` on; shape (B, width - shortest).
+
+        Rows of width 4 that hold 2 and 3 values, so for columns 2 and 3::
+
+            # #
+            . #
+        """
+        columns = np.arange(self.shortest, self.width, dtype=np.int32)  # comparing int32 takes half as long as int64
+        return columns >= self.used.astype(np.int32)[:, None]
+
+    def fill_rest(self, rows: Array, value: float) -> None:
+        """Write `value` to all padding of `rows`, shape (B, width)."""
+        if not self.full:
+            np.copyto(rows[:, self.shortest :], value, where=self._rest)
+
+    def one_longer(self) -> RowSpans:
+        """The same spans in rows that are one value wider, each extended by a value if its episode has one more."""
+        return RowSpans(
+            self.B,
+            self.width + 1,
+            row=self.row,
+            episode=self.episode,
+            shard=self.shard,
+            start=self.start,
+            length=self.length + self.cut,
+            cut=self.cut,
+        )
+
+
+class Column:
+    """One kind of value (ids, mask, segment ids) of all shards.
+
+    Args:
+        files: one array per shard, shape (tokens,), mapped.
+        width: the longest row that will be read.
+    """
+
+    def __init__(self, files: Sequence[Array], width: int) -> None:
+        self._files = files
+        self._readers = [RowReader(values, width) for values in files]
+        self._dtype = np.result_type(*files)
+
+    def rows(self, spans: RowSpans, fill: float) -> Array:
+        """A new array of shape (B, width): the spans' values, and `fill` on padding."""
+        rows = self.unfilled(spans)
+        spans.fill_rest(rows, fill)
+        return rows
+
+    def unfilled(self, spans: RowSpans) -> Array:
+        """The same with arbitrary values on padding."""
+        found = self._copied(spans) if spans.one_per_row else self._gathered(spans)
+        if found.shape == (spans.B, spans.width):
+            return found
+        rows = np.empty((spans.B, spans.width), dtype=self._dtype)
+        rows[: len(found), : found.shape[1]] = found
+        return rows
+
+    def _copied(self, spans: RowSpans) -> Array:
+        """One contiguous copy a row, each as long as the longest span. The loop is over the shards that are hit."""
+        longest = int(spans.length.max(initial=0))
+        if len(self._files) == 1:
+            return self._readers[0].read(spans.start, longest)
+        rows = np.empty((len(spans.row), longest), dtype=self._dtype)
+        for hit in np.unique(spans.shard).tolist():
+            here = spans.shard == hit
+            rows[here] = self._readers[hit].read(spans.start[here], longest)
+        return rows
+
+    def _gathered(self, spans: RowSpans) -> Array:
+        """One indexed read for all values. The loop is over the shards that are hit."""
+        places = spans.places
+        if len(self._files) == 1:
+            return self._files[0].take(places, mode="clip").reshape(spans.filled, spans.width)
+        values = np.empty(len(places), dtype=self._dtype)
+        for hit in np.unique(spans.shard).tolist():
+            here = (spans.shard == hit).repeat(spans.reach)
+            file = self._files[hit]
+            # Not `take`: it would copy the whole of an array that repeats one value, as `_segments` returns.
+            values[here] = file[np.minimum(places[here], len(file) - 1)]
+        return values.reshape(spans.filled, spans.width)
+
+
+@dataclass(frozen=True, eq=False)
+class TextStarts:
+    """Where texts begin in some rows. An episode is one text, or several if the dataset has segment ids.
+
+    Attributes:
+        places: int64, shape (texts,), ascending: indices into the flattened rows.
+        width: tokens in a row.
+    """
+
+    places: Int64s
+    width: int
+
+
+class EpisodeReader:
+    """Reads ids, weights and text starts of rows of `width` tokens, and checks them.
+
+    Args:
+        too_long: the policy for episodes that do not fit; see `fitting.check_policy`.
+        vocab_size: ids must be below it; `None` if it is not known.
+        use_mask: read the masks, if there are any; else every token counts as trained.
+    """
+
+    def __init__(
+        self, split: EpisodeSplit, width: int, *, too_long: str, vocab_size: int | None, use_mask: bool
+    ) -> None:
+        self._split, self._width, self._vocab_size = split, width, vocab_size
+        self._by_turn = too_long == "drop_partial_turn"
+        self._tokens = Column([shard.tokens for shard in split.shards], width)
+        self._masks: Column | None = None
+        if split.has_mask and use_mask:
+            masks = [shard.mask for shard in split.shards if shard.mask is not None]
+            if len({mask.dtype for mask in masks}) > 1:
+                # Read together, uint8 and float32 masks become float32, where a damaged 255 would pass as a weight.
+                check_binary_masks(split)
+            # The token after the row shows whether the cut went through a turn.
+            self._masks = Column(masks, width + self._by_turn)
+        self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
+
+    @property
+    def has_masks(self) -> bool:
+        """The dataset has masks, and they are used."""
+        return self._masks is not None
+
+    @property
+    def has_segments(self) -> bool:
+        """Episodes may hold several texts."""
+        return self._segments is not None
+
+    def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
+        """The ids, shape (B, width), with `pad_id` on padding.
+
+        Raises:
+            CacheError: an id is outside the vocabulary (file, record and token named).
+        """
+        ids = self._tokens.rows(spans, pad_id)
+        limit = self._vocab_size
+        if limit is not None and ids.max() >= limit:
+            row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
+            where = self._describe(spans, row, column)
+            raise CacheError(
+                f"{where} is {int(ids[row, column])}, outside the vocabulary of {limit:,}; the dataset was made with "
+                "another tokenizer, or is damaged. Use the right one, or run: niels-gpt episodes verify"
+            )
+        return ids
+
+    def texts(self, spans: RowSpans) -> TextStarts:
+        """Where spans begin, and where segment ids change inside one.
+
+        ::
+
+            spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
+        """
+        begins = spans.row * self._width + spans.column
+        if self._segments is None:
+            return TextStarts(begins, self._width)
+        segments = self._segments.unfilled(spans).reshape(-1)
+        changes = np.empty(segments.shape, dtype=np.bool_)
+        np.not_equal(segments[1:], segments[:-1], out=changes[1:])
+        changes[begins] = True
+        places = changes.nonzero()[0]
+        if not spans.full:  # segment ids also change in the arbitrary values on padding
+            row = places // self._width
+            places = places[places - row * self._width < spans.used[row]]
+        return TextStarts(places, self._width)
+
+    def weights(self, spans: RowSpans, texts: TextStarts) -> Array:
+        """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.
+
+        The first token of every text weighs 0 too: nothing in its own text predicts it.
+
+        Raises:
+            CacheError: a mask value is not a weight (file, record and token named).
+        """
+        if self._masks is None:
+            weights: Array = spans.own.astype(np.uint8)
+        elif self._by_turn and spans.cut.any():
+            weights = self._weights_by_turn(self._masks, spans)
+        else:
+            weights = self._masks.rows(spans, 0)
+        self._check_weights(weights, spans)
+        weights.reshape(-1)[texts.places] = 0
+        return weights
+
+    def _weights_by_turn(self, masks: Column, spans: RowSpans) -> Array:
+        """The mask, with 0 on a turn that the row's end cuts; reading one token more shows whether it does."""
+        longer = spans.one_longer()
+        wide = masks.rows(longer, 0)
+        weights = wide[:, : self._width].copy()
+        rows = spans.row[spans.cut]  # an episode that is cut fills its row, so it has the row to itself
+        weights[rows] = without_cut_turn(wide[rows], self._width)
+        return weights
+
+    def _check_weights(self, weights: Array, spans: RowSpans) -> None:
+        binary = weights.dtype == np.uint8
+        if weights.max() <= 1 if binary else np.isfinite(weights).all() and weights.min() >= 0:
+            return
+        bad = weights > 1 if binary else ~(np.isfinite(weights) & (weights >= 0))
+        row, column = (int(found[0]) for found in np.nonzero(bad))
+        expected = "0 or 1" if binary else "a weight of 0 or more"
+        raise CacheError(
+            f"{self._describe(spans, row, column)}: mask {weights[row, column]}; expected {expected}. "
+            "Build the dataset again"
+        )
+
+    def _describe(self, spans: RowSpans, row: int, column: int) -> str:
+        """The episode at a row and column, and the token's number from the episode's start, for messages."""
+        at = int(np.flatnonzero((spans.row == row) & (spans.column <= column))[-1])
+        _, (start,), _ = self._split.locate(spans.episode[at : at + 1])
+        token = int(spans.start[at] - start) + column - int(spans.column[at])
+        return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
+
+
+def check_binary_masks(split: EpisodeSplit) -> None:
+    """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks once."""
+    for shard in split.shards:
+        if shard.mask is not None and shard.mask.dtype == np.uint8 and shard.mask.max(initial=0) > 1:
+            at = int(np.argmax(shard.mask > 1))
+            where = f"{shard.folder / MASK_NAME}: value {at:,}"
+            raise CacheError(f"{where} is {shard.mask[at]}; expected 0 or 1. Build the dataset again")
+
+
+def _segments(shard: Shard) -> npt.NDArray[Any]:
+    """A shard's segment ids; if it has none, zeros of the same shape that take no memory."""
+    if shard.segments is not None:
+        return shard.segments
+    return np.broadcast_to(np.zeros(1, dtype=np.uint16), len(shard.tokens))

@@ -1,0 +1,453 @@
+"""How a loader draws rows: the `Sampling` value, and the schedule that follows from it and the data.
+
+Without `weight_by`, every row comes once an epoch. With it, rows are drawn in proportion::
+
+    weight_by "type", "source"   groups of episodes with one label in episodes.parquet
+    weight_by "dataset"          groups of episodes from one directory of a mixture
+    weight_by "weight"           no groups: each episode has its own weight in episodes.parquet
+
+The groups' proportions come from `weights`, from their sizes and `temperature`, or from `repeats`::
+
+    sizes a 6, b 10, 16 rows an epoch            a     b
+    weights {"a": 0.5, "b": 0.5}                 8     8       a shows 2 of its rows twice, b leaves out 2
+    temperature 2: sqrt(6) to sqrt(10)           7     9
+    repeats {"a": 2, "b": 0.5}                  12     5       17 rows an epoch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.config import TrainingConfig
+from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
+from niels_gpt.episodes.index_sets import IndexSet, Int64s
+from niels_gpt.episodes.packing import StoredPlan, group_rows
+from niels_gpt.episodes.schedule import (
+    EveryRow,
+    Group,
+    GroupedRows,
+    RandomGroups,
+    RandomRows,
+    Schedule,
+    WeightedRows,
+    running_shares,
+)
+from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
+from niels_gpt.extras import check_library
+from niels_gpt.seeds import MAX_LENGTH
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
+
+WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
+MODES: Final = ("epoch", "random")
+EPOCH_ENDS: Final = ("first", "all")
+
+# The fields of `Sampling` that a config may set too, and what configs and keywords of loaders call them.
+_CONFIG_NAMES: Final = {
+    "mode": "batch_sampling_mode",
+    "shuffle": "epoch_shuffle",
+    "drop_last": "epoch_drop_last",
+    "seed": "epoch_seed",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """In which order and proportions a loader draws the rows of its train split.
+
+    A loader takes it as `sampling=`, in place of its keywords `batch_sampling_mode`, `epoch_...`, `weight_by` and so
+    on. A `Sampling` is complete: it also replaces the config's values of these.
+
+    Args:
+        mode: "epoch": every row once an epoch, or in proportion; "random": drawn with replacement, without epochs.
+        shuffle: a new order in every epoch, else ascending.
+        drop_last: leave out an epoch's last batch if it is not full; else fill it up with empty rows.
+        seed: of all random choices.
+        weight_by: "type", "source", "dataset" or "weight", see the module; `None`: every row counts the same.
+        weights: the share of each group, numbers of 0 or more of any sum; 0 leaves a group out.
+        temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature).
+        repeats: in place of `weights`: how often an epoch shows each group, for example 0.5 or 3.
+        epoch_rows: rows of a weighted epoch; default as many as there are.
+        epoch_ends: in place of `epoch_rows`: "first" ends an epoch before the first group repeats a row, "all" once
+            every group has shown all its rows.
+
+    Raises:
+        UsageError: a value out of range, or values that contradict each other.
+    """
+
+    mode: str = "epoch"
+    shuffle: bool = True
+    drop_last: bool = True
+    seed: int = 1337
+    weight_by: str | None = None
+    weights: Mapping[str, float] | None = None
+    epoch_rows: int | None = None
+    temperature: float | None = None
+    repeats: Mapping[str, float] | None = None
+    epoch_ends: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight_by is None and (self.temperature is not None or self.repeats is not None):
+            object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
+        if self.mode not in MODES:
+            raise UsageError(f"mode is {self.mode!r}; expected {' or '.join(MODES)}")
+        if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
+            raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
+        proportions = self._set_among("weights", "temperature", "repeats")
+        if len(proportions) > 1:
+            names = " and ".join(proportions)
+            raise UsageError(f"{names} are given; each decides the proportions, so pass one of them")
+        if bool(proportions) != self.by_group:
+            raise UsageError(
+                f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name (or "
+                "temperature, or repeats) with weight_by 'type', 'source' or 'dataset', and none with 'weight', where "
+                "each episode has its own"
+            )
+        self._check_epoch()
+
+    def _check_epoch(self) -> None:
+        rows = self.epoch_rows
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_LENGTH):
+            raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
+        if self.epoch_ends is not None and self.epoch_ends not in EPOCH_ENDS:
+            raise UsageError(f"epoch_ends is {self.epoch_ends!r}; expected {' or '.join(EPOCH_ENDS)}")
+        lengths = self._set_among("epoch_rows", "epoch_ends", "repeats")
+        if len(lengths) > 1:
+            names = " and ".join(lengths)
+            raise UsageError(f"{names} are given; each decides how long an epoch is, so pass one of them")
+        for name in lengths:
+            if self.mode == "random":
+                raise UsageError(f"{name} with batch_sampling_mode 'random', which has no epochs; leave it out")
+            if self.weight_by is None:
+                raise UsageError(f"{name} without weight_by; every row comes once an epoch, so leave it out")
+        if self.epoch_ends is not None and not self.by_group:
+            raise UsageError("epoch_ends with weight_by 'weight', which has no groups; pass epoch_rows")
+
+    def _set_among(self, *names: str) -> list[str]:
+        return [name for name in names if vars(self)[name] is not None]
+
+    @property
+    def by_group(self) -> bool:
+        """Rows are drawn group by group."""
+        return self.weight_by in ("type", "source", "dataset")
+
+    def as_keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The loader's keywords that mean the same.
+
+        Args:
+            keywords: those that the loader's caller passed beside the `Sampling`.
+
+        Raises:
+            UsageError: one of them is not `None`.
+        """
+        both = [name for name, value in keywords.items() if value is not None]
+        if both:
+            raise UsageError(f"sampling and {' and '.join(both)} are given; put all of it into the Sampling")
+        return {_CONFIG_NAMES.get(name, name): value for name, value in vars(self).items()}
+
+    @classmethod
+    def of(cls, settings: TrainingConfig, mixture: Mapping[str, float] | None, keywords: Mapping[str, Any]) -> Sampling:
+        """The sampling that a loader's resolved settings, mixture and remaining keywords ask for.
+
+        Args:
+            mixture: the proportion of each dataset, where `dataset_dir` is a mapping.
+            keywords: `weight_by` and what follows it in `Sampling`.
+
+        Raises:
+            UsageError: they contradict each other.
+        """
+        values = dict(keywords)
+        if mixture is not None:
+            if values["weight_by"] is not None or values["weights"] is not None:
+                raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
+            values |= {"weight_by": "dataset", "weights": mixture}
+        if values["repeats"] is not None:  # datasets may be named by paths
+            values["repeats"] = {str(name): times for name, times in values["repeats"].items()}
+        return cls(
+            mode=settings.sampling_mode,
+            shuffle=settings.epoch_shuffle,
+            drop_last=settings.epoch_drop_last,
+            seed=settings.epoch_seed,
+            **values,
+        )
+
+    def unweighted(self) -> Sampling:
+        """The same order without proportions, as val is read."""
+        return Sampling(mode=self.mode, shuffle=self.shuffle, drop_last=self.drop_last, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class EpisodeGroups:
+    """The groups of a split that have any share.
+
+    Attributes:
+        members: the episodes of each group, by position after filtering.
+        proportions: the weight or the repeats of each group; `None` if temperature decides.
+    """
+
+    members: dict[str, IndexSet]
+    proportions: dict[str, float] | None
+
+
+def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> EpisodeGroups | None:
+    """The groups to draw from; `None` if rows are not drawn by group.
+
+    Args:
+        names: what each dataset is called in the weights.
+
+    Raises:
+        UsageError: weights and data do not name the same groups. CacheError: there is no metadata to group by.
+    """
+    if not sampling.by_group or sampling.weight_by is None:
+        return None
+    by_dataset = sampling.weight_by == "dataset"
+    found: dict[str, IndexSet] = {}
+    if by_dataset:
+        found |= zip(names, split.positions_of_datasets(), strict=True)
+    else:
+        found |= labels(split, sampling.weight_by)
+    # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
+    known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
+    proportions = sampling.weights if sampling.weights is not None else sampling.repeats
+    if proportions is None:
+        return EpisodeGroups({known_as[name]: members for name, members in found.items() if len(members)}, None)
+    option = "repeats" if sampling.weights is None else "weights"
+    _check_names(found, proportions, option, sampling.weight_by)
+    used = [name for name in found if proportions[name] > 0]
+    return EpisodeGroups(
+        {known_as[name]: found[name] for name in used}, {known_as[name]: proportions[name] for name in used}
+    )
+
+
+def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float], option: str, column: str) -> None:
+    """Every group of the data must have a proportion, and every proportion a group with episodes."""
+    shares(proportions, 1)  # checks the numbers
+    for name in proportions:
+        if name not in found or (proportions[name] > 0 and not len(found[name])):
+            meant = did_you_mean(name, found)
+            known = ", ".join(f"{known} ({len(members):,})" for known, members in found.items())
+            raise UsageError(
+                f"{option} name the {column} {name!r}, of which there is no episode; there are {known}{meant}"
+            )
+    unnamed = [name for name in found if name not in proportions]
+    if unnamed:
+        raise UsageError(f"no weight for the {column} {', '.join(unnamed)}; give each one, 0 leaves it out")
+
+
+def schedule_of(
+    split: EpisodeSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None
+) -> Schedule:
+    """The order in which the rows of a split, or of its packing plan, are drawn.
+
+    Raises:
+        UsageError: an epoch would hold no row of some group. CacheError: there are no weights to draw by.
+    """
+    n = len(split) if plan is None else plan.rows
+    endless = sampling.mode == "random"
+    if groups is not None:
+        members = groups.members if plan is None else {**group_rows(plan, groups.members)}
+        return _grouped_schedule(members, groups.proportions, sampling)
+    if sampling.weight_by == "weight":
+        ends = running_shares(weights(split))
+        if endless:
+            return RandomRows(n, sampling.seed, ends)
+        return WeightedRows(ends, sampling.epoch_rows or n, sampling.seed, sampling.shuffle)
+    return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
+
+
+def _grouped_schedule(
+    members: Mapping[str, IndexSet], proportions: dict[str, float] | None, sampling: Sampling
+) -> Schedule:
+    sizes = {name: len(rows) for name, rows in members.items()}
+    if sampling.repeats is not None:
+        parts = by_repeats(sizes, proportions or {})
+    else:
+        weight_of = proportions or {}
+        if sampling.temperature is not None:
+            weight_of = by_temperature(sizes, sampling.temperature)
+        if sampling.mode == "random":
+            groups = [Group(name, rows, 0) for name, rows in members.items()]
+            ends = running_shares(np.array([float(weight_of[group.name]) for group in groups]))
+            return RandomGroups(groups, ends, sampling.seed)
+        n = rows_until(sampling.epoch_ends, sizes, weight_of) if sampling.epoch_ends else sampling.epoch_rows
+        parts = shares(weight_of, n or sum(sizes.values()))
+    unseen = [name for name, rows in parts.items() if not rows]
+    if unseen:
+        raise UsageError(
+            f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
+            "one; raise epoch_rows or the weight, or give 0 to leave it out"
+        )
+    return GroupedRows(
+        [Group(name, rows, parts[name]) for name, rows in members.items()], sampling.seed, sampling.shuffle
+    )
+
+
+def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
+    """How many of `n` rows each group gets, by largest remainders: 0.5 0.3 0.2 of 6 are 3 1.8 1.2, so 3 2 1.
+
+    Raises:
+        UsageError: a proportion is negative or not a number, or all are 0.
+    """
+    for name, value in proportions.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise UsageError(f"the weight of {name!r} is {value!r}; expected a number of 0 or more")
+    # Fractions are exact: with floats, which group gets the last row could depend on rounding.
+    total = sum(Fraction(value) for value in proportions.values())
+    if not total:
+        raise UsageError(f"the weights {dict(proportions)} are all 0; expected one above 0")
+    exact = {name: n * Fraction(value) / total for name, value in proportions.items()}
+    whole = {name: int(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (whole[name] - exact[name], name))
+    for name in by_remainder[: n - sum(whole.values())]:
+        whole[name] += 1
+    return whole
+
+
+def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, float]:
+    """Weights by size: size ** (1 / temperature), scaled so that the largest group weighs 1.
+
+    Sizes 100 and 1 are in the ratio 100 to 1 at temperature 1, 10 to 1 at 2, and equal at infinity.
+
+    Raises:
+        UsageError: the temperature is not above 0.
+    """
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
+        raise UsageError(f"temperature is {temperature!r}; expected a number above 0 (1: by size, large: all alike)")
+    most = max(sizes.values())
+    return {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
+
+
+def by_repeats(sizes: Mapping[str, int], repeats: Mapping[str, float]) -> dict[str, int]:
+    """Rows of each group in an epoch that shows it `repeats` times: 2 of 5 rows is 10, 0.5 of 5 rows is 3.
+
+    A half is rounded up in every epoch. As a group continues where it stopped, each of its rows still comes equally
+    often in the long run.
+    """
+    shares(repeats, 1)  # checks the numbers
+    return {name: int(size * Fraction(repeats[name]) + Fraction(1, 2)) for name, size in sizes.items()}
+
+
+def rows_until(ends: str, sizes: Mapping[str, int], weight_of: Mapping[str, float]) -> int:
+    """Rows of an epoch that ends before the first group repeats a row, or once all groups have shown all rows.
+
+    Sizes 6 and 10 at equal weights::
+
+        first    12 rows: 6 and 6, none repeats
+        all      20 rows: 10 and 10, the first group repeats 4
+    """
+    total = sum(Fraction(weight_of[name]) for name in sizes)
+    needed = [size * total / Fraction(weight_of[name]) for name, size in sizes.items()]
+    return int(min(needed)) if ends == "first" else -int(-max(needed) // 1)
+
+
+# ---- episodes.parquet: the type, source and weight of each episode
+
+
+def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
+    """The positions (after filtering) of the episodes with each value of a text column, by name.
+
+    Raises:
+        UsageError: no such column. MissingExtra: pyarrow is not installed.
+        CacheError: no metadata, a wrong number of rows, or an episode without a value.
+    """
+    numbers: dict[str, int] = {}
+    codes = [np.empty(0, dtype=np.int64)]
+    for shard in split.shards:
+        found = _column(shard, column)
+        if found.null_count:
+            row = int(np.argmax(found.is_null().to_numpy()))
+            raise CacheError(f"{shard.folder / METADATA_NAME}: row {row:,}: no {column}; give every episode one")
+        encoded = found.cast("string").combine_chunks().dictionary_encode()
+        # A shard's own codes become the split's: dictionary [b c] with numbers {a: 0, b: 1} maps 0 1 to 1 2.
+        names = [numbers.setdefault(str(name), len(numbers)) for name in encoded.dictionary.to_pylist()]
+        codes.append(np.array(names, dtype=np.int64)[encoded.indices.to_numpy()])
+    of_position = np.concatenate(codes)[split.filtered[np.arange(len(split))]]
+    found_at = {name: np.flatnonzero(of_position == numbers[name]) for name in sorted(numbers)}
+    return {name: positions for name, positions in found_at.items() if len(positions)}
+
+
+def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
+    """The `weight` of every episode by position (after filtering).
+
+    Raises:
+        CacheError: as for `labels`, or a weight that is negative or not a number (file, row and value named).
+    """
+    parts = []
+    for shard in split.shards:
+        column = _column(shard, "weight")
+        if column.null_count or not _is_numeric(column):
+            raise CacheError(f"{shard.folder / METADATA_NAME}: weight holds {column.type} or nulls; expected numbers")
+        values = np.asarray(column.to_numpy(), dtype=np.float64)
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise CacheError(
+                f"{shard.folder / METADATA_NAME}: row {row:,}: weight {values[row]}; expected a number of 0 or more"
+            )
+        parts.append(values)
+    filtered = np.concatenate([*parts, np.empty(0)])[split.filtered[np.arange(len(split))]]
+    if not filtered.sum() > 0:
+        raise CacheError(f"{split.shards[0].folder / METADATA_NAME}: all weights are 0; nothing could be drawn")
+    return np.asarray(filtered)
+
+
+def metadata_columns(split: EpisodeSplit) -> list[str]:
+    """Which of the known columns all shards have."""
+    names = [set(_open(shard.folder / METADATA_NAME).schema_arrow.names) for shard in split.shards]
+    return [column for column in METADATA_COLUMNS if all(column in found for found in names)]
+
+
+def check_metadata(split: EpisodeSplit, column: str) -> None:
+    """Raise `CacheError` if a column has not one row per episode, or if its weights are not usable."""
+    if column == "weight":
+        weights(split)
+    else:
+        for shard in split.shards:
+            _column(shard, column)
+
+
+def _is_numeric(column: pyarrow.ChunkedArray) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type))
+
+
+def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
+    path = shard.folder / METADATA_NAME
+    if column not in METADATA_COLUMNS:
+        raise UsageError(f"episodes have no {column!r}; expected one of {', '.join(METADATA_COLUMNS)}")
+    if not path.is_file():
+        raise CacheError(
+            f"{path}: no such file; sampling by {column} needs it. Build the dataset from rows that have a {column}"
+        )
+    file = _open(path)
+    if column not in file.schema_arrow.names:
+        known = ", ".join(file.schema_arrow.names)
+        raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
+    with storage_errors("reading", path):
+        values = file.read(columns=[column])[column]
+    if len(values) != len(shard.records):
+        raise CacheError(
+            f"{path}: {len(values):,} rows for {len(shard.records):,} episodes; the files do not belong together"
+        )
+    return values
+
+
+def _open(path: Path) -> pyarrow.parquet.ParquetFile:
+    check_library("pyarrow")
+    import pyarrow.parquet
+
+    with storage_errors("reading", path):
+        try:
+            return pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise CacheError(f"{path}: not a whole parquet file ({error}); copy or build it again") from error

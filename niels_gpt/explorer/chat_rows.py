@@ -1,0 +1,200 @@
+"""The rows of a chat file of any size: listed, searched, rendered. The file is never loaded whole."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.errors import MessageError, NielsError
+from niels_gpt.explorer.dataset import (
+    SCAN_SECONDS,
+    About,
+    Filter,
+    Page,
+    RowDetail,
+    RowSummary,
+    check_row,
+    scanned,
+)
+from niels_gpt.explorer.line_index import LineIndex
+from niels_gpt.explorer.loss_modes import MODES, LossMode
+from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
+from niels_gpt.messages import Conversation, Message, reasoning_of
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.masks import batch_weights
+from niels_gpt.sources.chat_files import ChatFile, record_to_conversation
+from niels_gpt.sources.inputs import Rejected
+
+PREVIEW = 160  # characters
+_SEARCH_BYTES = 1 << 22  # searched between two looks at the clock
+
+
+class ChatRows:
+    """The conversations of a file.
+
+    Raises:
+        InputError: the file is missing, a directory, empty, or not of a known format.
+    """
+
+    def __init__(self, path: Path, renderers: RendererList) -> None:
+        self.lines, self._renderers = LineIndex(path), renderers
+        self._name = path.name
+        self.splits = ["all"]
+        self._dialect = ChatFile(path).detected_dialect() or "messages"
+
+    def close(self) -> None:
+        """See `Dataset`."""
+        self.lines.close()
+
+    def about(self, split: str) -> About:
+        """See `Dataset`."""
+        return About(
+            name=str(self.lines.path),
+            kind="chats",
+            unit="characters",
+            splits=self.splits,
+            rows=len(self.lines),
+            share=self.lines.share,
+            problem=self.lines.problem,
+            facts={"read as": self._dialect, "bytes": self.lines.path.stat().st_size},
+        )
+
+    def conversation(self, row: int) -> Conversation | Rejected:
+        """A row as a conversation, or the reason why it cannot be used."""
+        record = self.lines.record(row)
+        return record if isinstance(record, Rejected) else record_to_conversation(record, self._dialect)
+
+    def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
+        """See `Dataset`."""
+        end = len(self.lines)
+        if wanted.empty:
+            stop = min(start + limit, end)
+            return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
+        if wanted.text:
+            return self._searched(start, limit, wanted)
+        return scanned(iter(range(start, end)), end, lambda row: self._wanted(row, wanted), limit)
+
+    def _searched(self, start: int, limit: int, wanted: Filter) -> Page:
+        """Rows that hold a text.
+
+        The bytes of the file are searched first: JSON is parsed only for rows whose bytes hold a spelling of the text.
+        """
+        end, stop = len(self.lines), time.monotonic() + SCAN_SECONDS
+        found: list[RowSummary] = []
+        if start >= end:
+            return Page([], None, end)
+        needles = _spellings(wanted.text)
+        at = start
+        while at < end and time.monotonic() < stop:
+            upto = self.lines.row_from(self.lines.start(at) + _SEARCH_BYTES, after=at)
+            for row in self._candidates(needles, at, upto):
+                summary = self._wanted(row, wanted)
+                if summary is not None:
+                    found.append(summary)
+                if len(found) == limit or time.monotonic() > stop:
+                    return Page(found, row + 1 if row + 1 < end else None, row + 1)
+            at = upto
+        return Page(found, at if at < end else None, at)
+
+    def _candidates(self, needles: list[bytes], first: int, stop: int) -> list[int]:
+        """Rows first..stop - 1 whose bytes hold one of the spellings, ascending."""
+        begin = self.lines.start(first)
+        block = self.lines.read(first, stop).lower()
+        rows: set[int] = set()
+        for needle in needles:
+            at = block.find(needle)
+            while at >= 0:
+                row = self.lines.row_at(begin + at)
+                rows.add(row)
+                at = block.find(needle, self.lines.start(row + 1) - begin)
+        return sorted(rows)
+
+    def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
+        chat = self.conversation(row)
+        summary = self._summary(row, chat)
+        if isinstance(chat, Rejected):
+            return summary if wanted.has == {"unusable"} and _holds(summary.problem, wanted.text) else None
+        has = {"multi_turn"} if sum(m["role"] == "user" for m in chat.messages) > 1 else set()
+        has |= {"system"} if any(m["role"] == "system" for m in chat.messages) else set()
+        has |= {"tools"} if chat.tools or any(m.get("tool_calls") for m in chat.messages) else set()
+        has |= {"reasoning"} if any(reasoning_of(m) is not None for m in chat.messages) else set()
+        if not wanted.has <= has or not wanted.fits(summary.size):
+            return None
+        if wanted.text and not any(_holds(_text(m), wanted.text) for m in chat.messages):
+            return None
+        return summary
+
+    def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
+        chat = self.conversation(row) if chat is None else chat
+        if isinstance(chat, Rejected):
+            return RowSummary(row, chat.where, "", 0, problem=chat.why)
+        first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
+        size = sum(len(_text(m)) for m in chat.messages)
+        return RowSummary(row, chat.where, _text(first)[:PREVIEW], size, [m["role"] for m in chat.messages])
+
+    def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
+        """See `Dataset`."""
+        check_row(row, len(self.lines), self.lines.share, self._name)
+        chat = self.conversation(row)
+        if isinstance(chat, Rejected):
+            return RowDetail(row, chat.where, None, problem=chat.why)
+        conversation = {"messages": chat.messages, "tools": chat.tools}
+        try:
+            table = self._renderers.table(chat.messages, chat.tools, choice, modes)
+        except NielsError as error:
+            return RowDetail(row, chat.where, None, conversation, str(error))
+        return RowDetail(row, chat.where, table, conversation)
+
+    def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
+        """See `Dataset`; the usual loss mode says what is trained."""
+        chats = [
+            chat
+            for chat in map(self.conversation, rows)
+            if isinstance(chat, Conversation) and characters(chat.messages, chat.tools) <= MOST_CHARACTERS
+        ]
+        if choice.tokenizer and choice.renderer != "raw":
+            renderer = self._renderers.renderer(choice)
+            try:
+                made = renderer.render_many([c.messages for c in chats], tools=[c.tools for c in chats])
+                trained = np.add.reduceat(batch_weights(made, LossOn()) > 0, made.lengths.cumsum() - made.lengths)
+                return list(zip(made.lengths.tolist(), (trained / made.lengths).tolist(), strict=True))
+            except (MessageError, IndexError):
+                pass  # a conversation cannot be rendered, or is empty: each is tried by itself below
+        return [size for chat in chats for size in self._size(chat, choice)]
+
+    def _size(self, chat: Conversation, choice: Choice) -> Iterator[tuple[int, float]]:
+        usual = next(mode for mode in MODES if mode.name == "end_of_turn")
+        try:
+            table = self._renderers.table(chat.messages, chat.tools, choice, [usual])
+        except MessageError:
+            return
+        total = table.counts["total"]
+        yield total, table.modes[0].count / max(1, total)
+
+
+def _text(message: Message) -> str:
+    """The text of a message: its content, reasoning and tool calls."""
+    content = message["content"]
+    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+    calls: Any = message.get("tool_calls")
+    return text + (reasoning_of(message) or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
+
+
+def _holds(text: str, wanted: str) -> bool:
+    return wanted.casefold() in text.casefold()
+
+
+def _spellings(text: str) -> list[bytes]:
+    """The byte strings by which lowercased JSON may hold a text.
+
+    JSON may write it as it is or escaped to ASCII. `bytes.lower` changes ASCII letters only, so other letters are tried
+    in several cases.
+    """
+    cases = {text, text.lower(), text.upper(), text.title()}
+    spelled = (json.dumps(word, ensure_ascii=escaped)[1:-1] for word in cases for escaped in (False, True))
+    return sorted({word.encode("utf-8", "surrogatepass").lower() for word in spelled})

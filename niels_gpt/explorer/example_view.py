@@ -1,0 +1,165 @@
+"""One row of a dataset of ours, token by token: what each is, what is predicted after it, and whether that counts.
+
+Rows of examples and episodes come through the loaders, so that what is shown is what a training step sees. The loaders
+need torch, which takes seconds to load, and are imported where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from niels_gpt.cache.formats import index_name, tokens_name
+from niels_gpt.config import TrainingConfig
+from niels_gpt.datasets import Dataset, DocumentSplit, TokenText, open_dataset, token_text_of
+from niels_gpt.episodes.format import require_episodes
+from niels_gpt.episodes.schedule import Place
+from niels_gpt.errors import UsageError
+from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
+from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.ranges import BLOCK_SIZE, LENGTH
+from niels_gpt.token_styles import CONTEXT, PADDING, SCAFFOLD, TRAINED
+
+
+def view_example(
+    cache: Path,
+    number: int,
+    *,
+    split: str = "train",
+    T: int | None = None,
+    tokenizer: Path | None = None,
+    token_text: TokenText | None = None,
+) -> ExampleView:
+    """One row of a dataset: an example, an episode, or training window `number` of a pretraining cache.
+
+    Args:
+        T: inputs shown; by default a whole example or episode, or 64 tokens of a pretraining cache.
+        tokenizer: by default the one in a `tokenizer` directory near the dataset, if its checksum fits.
+        token_text: the text of an id, where a tokenizer is open already.
+
+    Raises:
+        CacheError: no dataset, or a damaged one. UsageError: no such row. Mismatch: not the dataset's tokenizer.
+    """
+    LENGTH.check(T)
+    dataset = open_dataset(cache)
+    if dataset.kind == "episodes":
+        return view_episode(cache, number, split=split, T=T, tokenizer=tokenizer, token_text=token_text)
+    text = token_text or token_text_of(cache, dataset.manifest, tokenizer)
+    view = _sft if dataset.kind == "sft" else _pretrain
+    return view(dataset, number, split, T, text)
+
+
+def view_episode(
+    dataset: Path,
+    number: int,
+    *,
+    split: str = "train",
+    T: int | None = None,
+    packed: bool = False,
+    too_long: str = "head",
+    tokenizer: Path | None = None,
+    token_text: TokenText | None = None,
+) -> ExampleView:
+    """Episode `number` of a dataset, or row `number` of its packing into rows of `T` inputs, read by the loader.
+
+    Args:
+        T: inputs in a row; by default the whole episode, or 1024 packed.
+        packed: several episodes in a row.
+        too_long: the loader's policy for episodes of more than T + 1 tokens.
+        tokenizer, token_text: see `view_example`.
+
+    Raises:
+        CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
+    """
+    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+
+    BLOCK_SIZE.check(T)
+    require_episodes(dataset)
+    opened = open_dataset(dataset)
+    if T is None:
+        rows = opened.split(split)
+        longest = int(rows.lengths_of(np.array([number]))[0]) if 0 <= number < len(rows) else 2
+        T = 1024 if packed else max(1, longest - 1)
+    special = opened.special_token_ids
+    loader = GPTEpisodeDataLoader(
+        TrainingConfig(batch_size=1, block_size=T),
+        dataset_dir=dataset,
+        pad_token_id=special.get("eot", 0),
+        epoch_shuffle=False,
+        epoch_drop_last=False,
+        episode_min_tokens=1,
+        packing=packed,
+        too_long=too_long,
+    )
+    source = loader.batch_source(split)
+    n = loader.steps_per_epoch(split)
+    if not 0 <= number < n:
+        raise UsageError(f"{dataset}: {split} has {'rows' if packed else 'episodes'} 0 to {n - 1:,}; no {number:,}")
+    batch, _ = source.batch(Place(0, number))
+    x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
+    trained = np.concatenate([[False], graded[:-1]])  # `graded` is aligned with targets: input i + 1 is target i
+    kinds = _kinds(x, batch.num_tokens, trained, special.values())
+    text = token_text or token_text_of(dataset, opened.manifest, tokenizer)
+    segments = None if batch.segment_ids is None else batch.segment_ids[0].numpy()
+    tokens = _columns(x, y, kinds, graded, text, segments)
+    what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
+    what = what or f"episode {number:,} of {n:,}:"
+    title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
+    return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
+
+
+def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
+    from niels_gpt.cache.sft_dataset import SFTExampleDataset
+
+    cache, rows = dataset.path, dataset.split(split)
+    if not 0 <= number < len(rows):
+        raise UsageError(f"{cache}: {split} has examples 0 to {len(rows) - 1:,}; there is no {number:,}")
+    length = int(rows.lengths_of(np.array([number]))[0])
+    T = T or max(1, length - 1)
+    special = dataset.special_token_ids
+    loader = SFTExampleDataset(
+        str(cache / tokens_name(split)), str(cache / index_name(split)), T=T, device="cpu", eot_id=special.get("eot", 0)
+    )
+    x, y, y_masked = (tensor[0].numpy() for tensor in loader.rows(np.array([number])))
+    graded = y_masked != IGNORE_INDEX
+    trained = np.concatenate([[False], graded[:-1]])
+    kinds = _kinds(x, length, trained, special.values())
+    cut = f", cut to the first {T + 1:,}" if length > T + 1 else ""
+    title = (
+        f"{cache} {split} example {number:,} of {len(rows):,}: {length:,} tokens{cut}, {int(graded.sum()):,} trained"
+    )
+    shown = _columns(x, y, kinds, graded, text)
+    return ExampleView(title, shown, text is not None, n_tokens=min(length, T + 1))
+
+
+def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: TokenText | None) -> ExampleView:
+    if number < 0:
+        raise UsageError(f"{dataset.path}: windows are counted from 0; there is no {number:,}")
+    T = T or 64
+    documents = dataset.split(split)
+    assert isinstance(documents, DocumentSplit)
+    windows = documents.windows(T)
+    if number >= len(windows):
+        raise UsageError(
+            f"{dataset.path}: {split} has fewer than {number + 1:,} windows of {T:,} tokens; ask for an earlier one"
+        )
+    row = windows.row(number).ids
+    graded = np.ones(len(row) - 1, dtype=np.bool_)
+    kinds = np.where(row[:-1] == dataset.special_token_ids["eot"], SCAFFOLD, TRAINED)
+    shard = int(windows.locate(np.array([number]))[0][0])
+    title = f"{windows.describe(number)} of {len(documents.stream.shards[shard]):,}, all trained"
+    shown = _columns(row[:-1], row[1:], kinds, graded, text)
+    return ExampleView(title, shown, text is not None, n_tokens=len(row))
+
+
+def _kinds(x: Ints, length: int, trained: Bools, sentinels: Iterable[int]) -> Ints:
+    known = [np.arange(len(x)) >= length, trained, np.isin(x, list(sentinels))]
+    return np.select(known, [PADDING, TRAINED, SCAFFOLD], CONTEXT).astype(np.uint8)
+
+
+def _columns(
+    x: Ints, y: Ints, kinds: Ints, graded: Bools, text: TokenText | None, segments: Ints | None = None
+) -> TokenColumns:
+    return TokenColumns(x, y, kinds, graded, text or (lambda token: ""), segments=segments)

@@ -1,0 +1,288 @@
+"""All renderers that the page offers: every family, each tokenizer's own template, a template file, and bare text.
+
+A family whose tokenizer is not at hand is offered too: it then writes text with its attribution, but no ids.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.explorer.loss_modes import LossMode
+from niels_gpt.explorer.rendering import RAW, bare_text_table, rendered_table, text_only_table
+from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.choice import RendererOptions, clock_on, template_variables
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES, automatic_renderer, config_of, create_renderer
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import load_template
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+TEMPLATE, FILE = "template", "file"
+_TOKENIZER_FILES = ("tokenizer.json", "spm.model")
+MOST_CHARACTERS = 2_000_000  # of a conversation: about half a million tokens, and 100 bytes each for the page
+_MOST_ENCODERS = 8  # of a hundred megabytes each
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a conversation is to be rendered.
+
+    Attributes:
+        renderer: a family, "template" (the tokenizer's own, or `source`), "file" (--template), or "raw".
+        tokenizer: a name of `RendererList.tokenizers`; empty for text without ids.
+        source: the text of a chat template, with "template".
+    """
+
+    renderer: str
+    tokenizer: str = ""
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class ListedRenderer:
+    """An entry of the list: its title, and the choice of renderer and tokenizer that it stands for."""
+
+    title: str
+    renderer: str
+    tokenizer: str
+    note: str = ""
+
+
+class RendererList:
+    """Tokenizers by name, and renderers, made when they are first used. Methods may be called from several threads.
+
+    Args:
+        tokenizers: directories, hub names, or directories of tokenizer directories.
+        renderer: what the first tokenizer is for; default by its name.
+        template: a file with a chat template, for the first tokenizer.
+        date: what templates are labels that ask for the day, as 2026-01-31.
+        options: of `renderer`, or variables of the first tokenizer's template; see `RendererOptions`.
+
+    Attributes:
+        tokenizers: path or hub name by the short name that the page shows.
+        automatic: the renderer of each tokenizer where none is named, as in every command.
+        first: what files are rendered with unless the page chooses otherwise.
+
+    Raises:
+        UsageError: nothing usable at a path, or a template without a tokenizer to go with it.
+    """
+
+    def __init__(
+        self,
+        tokenizers: Sequence[str] = (),
+        *,
+        renderer: str | None = None,
+        template: Path | None = None,
+        date: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tokenizers = _named(tokenizers)
+        self._options = dict(options or {})
+        self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
+        self._template, self._clock, self._dated = template, clock_on(date), date is not None
+        self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
+        self._renderers: OrderedDict[Choice, Family | DefaultRenderer] = OrderedDict()
+        self._lock = threading.Lock()
+        self._loading: dict[str, threading.Lock] = {name: threading.Lock() for name in self.tokenizers}
+        if template is not None:
+            if not self.tokenizers:
+                raise UsageError(f"{template}: a chat template needs a tokenizer; pass --tokenizer DIR with it")
+            load_template(template)
+        if renderer is not None and renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
+            create_renderer(TextOnlyEncoder(()), renderer)  # raises, and names the known ones
+        self._family_tokenizers = self._by_family(renderer)
+        self.first = self._first(renderer)
+        RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
+
+    def _by_family(self, renderer: str | None) -> dict[str, str]:
+        """The first of the tokenizers that belongs to each family."""
+        found: dict[str, str] = {}
+        for name, automatic in self.automatic.items():
+            if renderer in FAMILIES and not found:
+                found[renderer] = name
+            if automatic.renderer in FAMILIES:
+                found.setdefault(automatic.renderer, name)
+        return found
+
+    def _first(self, renderer: str | None) -> Choice:
+        """What files are rendered with unless the page chooses otherwise."""
+        first = next(iter(self.tokenizers), "")
+        if self._template is not None:
+            return Choice(FILE, first)
+        if renderer in FAMILIES:
+            return Choice(str(renderer), self._family_tokenizers.get(str(renderer), first))
+        if not first:
+            return Choice("qwen3")
+        return Choice(self.automatic[first].renderer if renderer in (None, "auto") else TEMPLATE, first)
+
+    def listed(self) -> list[ListedRenderer]:
+        """The entries: bare text, all families, the tokenizers' own templates, and the template file."""
+        first = self.first.tokenizer
+        shown = [ListedRenderer("bare text", RAW, first, "contents joined by spaces, as a base model would read them")]
+        shown += [ListedRenderer(name, name, self._family_tokenizers.get(name, "")) for name in FAMILIES]
+        shown += [
+            ListedRenderer(f"template of {name}", TEMPLATE, name)
+            for name, automatic in self.automatic.items()
+            if automatic.renderer != "ngpt"  # our own models have none
+        ]
+        if self._template is not None:
+            shown.append(ListedRenderer(self._template.name, FILE, first, "--template"))
+        return shown
+
+    def encoder(self, name: str) -> PieceEncoder:
+        """A tokenizer, loaded at its first use; only the `_MOST_ENCODERS` last used ones are retained.
+
+        Raises:
+            UsageError: no such name. TokenizerError: it cannot be used.
+        """
+        if name not in self.tokenizers:
+            known = ", ".join(self.tokenizers) or "none; start with --tokenizer DIR"
+            raise UsageError(f"no tokenizer {name!r}; known: {known}")
+        with self._loading[name]:  # a tokenizer takes seconds to load: not twice, and not under the common lock
+            with self._lock:
+                found = self._encoders.get(name)
+            if found is None:
+                found = open_encoder(self.tokenizers[name])
+            with self._lock:
+                self._encoders[name] = found
+                self._encoders.move_to_end(name)
+                while len(self._encoders) > _MOST_ENCODERS:
+                    gone, _ = self._encoders.popitem(last=False)
+                    for choice in [choice for choice in self._renderers if choice.tokenizer == gone]:
+                        del self._renderers[choice]
+        return found
+
+    def renderer(self, choice: Choice) -> Family | DefaultRenderer:
+        """The renderer of a choice that is not bare text; a family without a tokenizer writes text only.
+
+        Raises:
+            UsageError: no such renderer. TokenizerError, TemplateError: renderer and tokenizer do not fit.
+        """
+        with self._lock:
+            found = self._renderers.get(choice)
+        if found is None:
+            found = self._made(choice)
+            with self._lock:
+                self._renderers[choice] = found
+                while len(self._renderers) > 4 * _MOST_ENCODERS:
+                    self._renderers.popitem(last=False)
+        return found
+
+    def _made(self, choice: Choice) -> Family | DefaultRenderer:
+        name = choice.renderer
+        options = self._options if name == self.first.renderer else {}
+        if name in FAMILIES and not choice.tokenizer:
+            family = FAMILIES[name]
+            config: Any = config_of({"name": name, **options})
+            return family(TextOnlyEncoder([*family.controls, *family.stops]), config)
+        if name in (TEMPLATE, FILE) and not choice.tokenizer:
+            raise UsageError("a chat template needs a tokenizer: start with --tokenizer DIR, then choose one")
+        if name not in (*FAMILIES, TEMPLATE, FILE):
+            create_renderer(TextOnlyEncoder(()), name)  # raises, and names the known ones
+        encoder = self.encoder(choice.tokenizer)
+        if name in FAMILIES:
+            option, form = FAMILIES[name].config_class.day
+            day = {option: self._clock(form)} if option and self._dated else {}
+            return create_renderer(encoder, {"name": name, **day, **options})
+        source = load_template(self._template) if name == FILE and self._template else choice.source
+        return DefaultRenderer(encoder, template=source, clock=self._clock, **template_variables(options))
+
+    def table(
+        self, messages: object, tools: Any, choice: Choice, modes: Sequence[LossMode], *, prompt: bool = False
+    ) -> TokenTable:
+        """A conversation rendered as chosen.
+
+        Args:
+            prompt: add the generation prompt.
+
+        Raises:
+            MessageError: the renderer refuses the conversation. Else as `renderer`.
+        """
+        given = normalise(messages)
+        check_size(given, tools)
+        if choice.renderer == RAW:
+            encoder = self.encoder(choice.tokenizer) if choice.tokenizer else None
+            return bare_text_table(given, modes, encoder, choice.tokenizer)
+        title = choice.renderer if choice.renderer in FAMILIES else "template"
+        labels = {"title": title, "renderer": choice.renderer, "tokenizer": choice.tokenizer}
+        renderer = self.renderer(choice)
+        if isinstance(renderer, Family) and isinstance(renderer.encoder, TextOnlyEncoder):
+            return text_only_table(renderer, given, tools, modes, prompt=prompt, **labels)
+        return rendered_table(renderer, given, tools, modes, prompt=prompt, **labels)
+
+
+def characters(messages: Sequence[Message], tools: Any) -> int:
+    """The length of a conversation in characters, tool declarations included."""
+    fields = (value for message in messages for value in message.values())
+    return sum(len(held) if isinstance(held, str) else _length(held) for held in (*fields, tools))
+
+
+def _length(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str)) if value else 0
+
+
+def check_size(messages: Sequence[Message], tools: Any) -> None:
+    """Refuse a conversation that is too long for a page.
+
+    Raises:
+        UsageError: more than `MOST_CHARACTERS`.
+    """
+    size = characters(messages, tools)
+    if size > MOST_CHARACTERS:
+        raise UsageError(
+            f"the conversation has {size:,} characters; the page shows at most {MOST_CHARACTERS:,}. "
+            "Look at longer ones in a terminal: niels-gpt render"
+        )
+
+
+def _named(given: Sequence[str]) -> dict[str, str]:
+    """Tokenizers by a short name: the directory's, with a number where two have the same."""
+    named: dict[str, str] = {}
+    for place in (found for source in given for found in _places(source)):
+        base = Path(place).resolve().name if Path(place).exists() else place
+        name, number = base, 2
+        while name in named:
+            name, number = f"{base} ({number})", number + 1
+        named[name] = place
+    return named
+
+
+def _places(source: str) -> list[str]:
+    """One tokenizer, or all those in a directory of tokenizer directories."""
+    path = Path(source).expanduser()
+    if not path.is_dir() or any((path / name).is_file() for name in _TOKENIZER_FILES):
+        return [str(path) if path.exists() else source]
+    inside = sorted(child for child in path.iterdir() if any((child / name).is_file() for name in _TOKENIZER_FILES))
+    if not inside:
+        raise UsageError(
+            f"{source}: no tokenizer there: expected {' or '.join(_TOKENIZER_FILES)}, or directories that hold one"
+        )
+    return [str(child) for child in inside]
+
+
+class TextOnlyEncoder:
+    """A `PieceEncoder` with a family's control tokens that encodes nothing: enough to write a conversation's text."""
+
+    name, engine, vocab_size = "no tokenizer", "none", 0
+    stop_ids: tuple[int, ...] = ()
+    template: str | None = None
+    special_tokens: Mapping[str, str] = {}
+    fingerprints: Mapping[str, str] = {"tokenizer": ""}
+
+    def __init__(self, controls: Sequence[str]) -> None:
+        self.added_ids = dict.fromkeys(controls, -1)
+        self.control_ids: Mapping[str, int] = self.added_ids
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TokenizerError("no tokenizer is at hand, so there are no ids; pass --tokenizer DIR")
+
+    encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse

@@ -1,0 +1,219 @@
+"""Tokens in columns, as the page draws them: 100 000 tokens are 2 MB of JSON; an object per token would take 40 MB.
+
+What neighbouring tokens share is written once, as runs `[stop, group, facts]`. With tokens a a a b b of two messages::
+
+    runs     [3, 0, BODY] [5, 1, BODY | SAMPLED]
+    trained  [3, 5]                               starts and stops in turn: tokens 3 and 4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.explorer.example import ExampleView, TokenView
+from niels_gpt.explorer.loss_modes import Bools, LossMode
+from niels_gpt.messages import Message, weight_of
+from niels_gpt.token_styles import Kind
+
+SAMPLED, BODY, CONTROL, PADDING, HALF = 1, 2, 4, 8, 16  # bits of `facts`; static/token_table.js has the same
+_SENTINEL_ROLES = {"sys": "system", "usr": "user", "asst": "assistant"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a token belongs to: a message, or an episode of a packed row."""
+
+    label: str
+    role: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class ModeMask:
+    """Which tokens a loss mode trains: `trained` holds starts and stops in turn, `count` their number in units."""
+
+    name: str
+    title: str
+    meaning: str
+    trained: list[int]
+    count: int
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """A sequence of tokens, or of pieces of text where there is no tokenizer.
+
+    Attributes:
+        title: a line about what is shown.
+        unit: "token"; or "character" where entries are pieces of text, and counts are in characters.
+        texts: of each entry; a token that is not whole characters is written `\\xe4\\xbd` and flagged `HALF`.
+        ids: of each token; `None` for pieces.
+        runs: `[stop, group, facts]`; groups are counted from 0, and -1 is no group.
+        groups: messages or episodes.
+        modes: the tokens that each loss mode trains.
+        counts: `total`, `body`, `scaffold`, `padding` in units.
+        facts_known: the attribution of a renderer is known; `False` for stored ids, of which only the mask is.
+        note: a remark for the reader; empty if there is none.
+        renderer, tokenizer: their names.
+        marks: entries to highlight.
+    """
+
+    title: str
+    unit: Literal["token", "character"]
+    texts: list[str]
+    ids: list[int] | None
+    runs: list[list[int]]
+    groups: list[Group]
+    modes: list[ModeMask]
+    counts: dict[str, int]
+    facts_known: bool = True
+    note: str = ""
+    renderer: str = ""
+    tokenizer: str = ""
+    marks: list[int] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as a JSON object."""
+        return asdict(self)
+
+
+def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:
+    """Tokens' bytes as texts, and which tokens are not whole characters: those are written `\\xe4\\xbd`."""
+    texts, half = [], np.zeros(len(pieces), np.bool_)
+    seen: dict[bytes, tuple[str, bool]] = {}
+    for at, piece in enumerate(pieces):
+        known = seen.get(piece)
+        if known is None:
+            known = seen[piece] = _spelled(piece)
+        texts.append(known[0])
+        half[at] = known[1]
+    return texts, half
+
+
+def _spelled(piece: bytes) -> tuple[str, bool]:
+    try:
+        return piece.decode(), False
+    except UnicodeDecodeError:
+        return "".join(f"\\x{byte:02x}" for byte in piece), True
+
+
+def runs_of(groups: npt.NDArray[np.integer[Any]], facts: npt.NDArray[np.integer[Any]]) -> list[list[int]]:
+    """Runs of neighbours with equal group and facts: groups 0 0 1 and facts 2 2 3 give [2,0,2] [3,1,3]."""
+    if not len(groups):
+        return []
+    new = np.flatnonzero((groups[1:] != groups[:-1]) | (facts[1:] != facts[:-1]))
+    last = np.append(new, len(groups) - 1)
+    found: list[list[int]] = np.stack([last + 1, groups[last], facts[last]], axis=1).tolist()
+    return found
+
+
+def edges(flags: Bools) -> list[int]:
+    """Where runs of True start and stop, in turn: . # # . # gives 1 3 4 5."""
+    inside = np.concatenate(([False], flags, [False]))
+    found: list[int] = np.flatnonzero(inside[1:] != inside[:-1]).tolist()
+    return found
+
+
+def table_of_rendering(
+    *,
+    texts: list[str],
+    ids: list[int] | None,
+    owners: npt.NDArray[np.integer[Any]],
+    sampled: Bools,
+    body: Bools,
+    control: Bools,
+    stops: Bools,
+    half: Bools,
+    messages: Sequence[Message],
+    modes: Sequence[LossMode],
+    **labels: str,
+) -> TokenTable:
+    """A rendered conversation with its attribution, under every loss mode.
+
+    Raises:
+        MessageError: a message has an invalid weight.
+    """
+    sizes = np.ones(len(texts), np.int64) if ids is not None else np.array([len(text) for text in texts], np.int64)
+    masks = [(mode, mode.weights(owners, sampled, body, stops, messages) > 0) for mode in modes]
+    facts = sampled * SAMPLED | body * BODY | control * CONTROL | half * HALF
+    total, of_body = int(sizes.sum()), int(sizes[body].sum())
+    return TokenTable(
+        unit="character" if ids is None else "token",
+        texts=texts,
+        ids=ids,
+        runs=runs_of(owners, facts),
+        groups=[Group(str(index), m["role"], weight_of(m)) for index, m in enumerate(messages)],
+        modes=[ModeMask(m.name, m.title, m.meaning, edges(mask), int(sizes[mask].sum())) for m, mask in masks],
+        counts={"total": total, "body": of_body, "scaffold": total - of_body, "padding": 0},
+        **labels,  # type: ignore[arg-type]
+    )
+
+
+def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
+    """A row of a dataset of ours, from `view_example`.
+
+    Args:
+        sentinels: ids of `sys`, `usr`, `asst`, `eot`, which separate the turns; empty where a renderer wrote the ids.
+    """
+    tokens = with_last_target(view)
+    kinds = np.array([token.kind for token in tokens], dtype=object)
+    padding, trained = (np.array(kinds == kind, np.bool_) for kind in ("padding", "trained"))
+    control = np.isin([token.id for token in tokens], list(sentinels.values())) & ~padding
+    facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY
+    groups, named = _stored_groups(tokens, sentinels, episodes=view.episodes)
+    count = int(trained.sum())
+    note = "" if view.has_text else "No tokenizer with this data's checksum was found: ids are shown instead of text."
+    return TokenTable(
+        title=view.title,
+        unit="token",
+        texts=[token.text or str(token.id) for token in tokens],
+        ids=[token.id for token in tokens],
+        runs=runs_of(groups, facts),
+        groups=named,
+        modes=[ModeMask("stored", "As stored", "The tokens that the files mark as trained.", edges(trained), count)],
+        counts={
+            "total": int((~padding).sum()),
+            "body": int((facts & BODY > 0).sum()),
+            "scaffold": int(control.sum()),
+            "padding": int(padding.sum()),
+        },
+        facts_known=False,
+        note=note,
+    )
+
+
+def with_last_target(view: ExampleView) -> Sequence[TokenView]:
+    """The tokens of a row and the last target, which is not an input: of a b c d the inputs are a b c."""
+    tokens = view.tokens
+    if view.n_tokens <= len(tokens) or not tokens:
+        return tokens
+    last = tokens[-1]
+    kind: Kind = "trained" if last.target_trained else "context"
+    return [*tokens, TokenView(len(tokens), last.target, last.target_text, kind, 0, "", False, last.segment)]
+
+
+def _stored_groups(
+    tokens: Sequence[TokenView], sentinels: dict[str, int], *, episodes: Sequence[int]
+) -> tuple[npt.NDArray[np.int64], list[Group]]:
+    """The group of every token: its episode in a packed row, else the turn that a sentinel opened.
+
+    ::
+
+        ids     U a E A b E      U opens a user turn, A an assistant turn      groups  0 0 0 1 1 1
+    """
+    padding = np.array([token.kind == "padding" for token in tokens], np.bool_)
+    segments = np.array([token.segment for token in tokens], np.int64)
+    if segments.any():
+        n = int(segments.max())
+        numbers = list(episodes) if len(episodes) == n else list(range(n))
+        return np.where(padding, -1, segments - 1), [Group(f"episode {number}", "episode") for number in numbers]
+    roles = {sentinels[name]: role for name, role in _SENTINEL_ROLES.items() if name in sentinels}
+    ids = np.array([-1 if token.kind == "padding" else token.id for token in tokens], np.int64)
+    opens = np.isin(ids, list(roles))
+    groups = np.where(padding, -1, np.cumsum(opens) - 1)
+    return groups, [Group(str(number), roles[int(token)]) for number, token in enumerate(ids[opens])]

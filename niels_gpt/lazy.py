@@ -1,0 +1,23 @@
+"""Lazy public names of a package: each is imported when it is first used, so importing the package stays fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package (PEP 562).
+
+    Args:
+        package: the package's `__name__`.
+        modules: public name -> the module of the package that defines it, such as `{"diagnose": "run"}`.
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return attribute

@@ -1,0 +1,152 @@
+"""A renderer from what a user names: a renderer, a template file, a date, options as text."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.renderers.configs import (
+    AutoRendererConfig,
+    DefaultRendererConfig,
+    config_from_name,
+    config_of,
+    with_options,
+)
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import automatic_renderer, create_renderer, refuse_unknown_images
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.isolation import Isolation
+from niels_gpt.renderers.template.renderer import load_template, no_clock
+from niels_gpt.tokenizer.load import open_encoder
+
+
+@dataclass(frozen=True)
+class RendererOptions:
+    """Which renderer, and its options, as a command line sets them.
+
+    Attributes:
+        name: "auto" (see `automatic_renderer`), "template", or the name of a family.
+        template: a file with the chat template to use in place of the tokenizer's.
+        date: the day for formats that contain one, as 2026-01-31.
+        options: options of the family (`{"enable_thinking": False}`), or variables of the template. Text values are
+            converted as in `open_renderer`.
+        isolate: run the chat template in a process of its own; see `Isolation`.
+    """
+
+    name: str = "auto"
+    template: Path | None = None
+    date: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    isolate: bool = False
+
+    def check(self) -> None:
+        """Refuse what is wrong whatever the tokenizer is, before one is loaded, which takes seconds.
+
+        Raises:
+            UsageError: no such renderer; an option that the named family does not have; not a date.
+        """
+        clock_on(self.date)
+        config = config_from_name(self.name)
+        if not isinstance(config, AutoRendererConfig):
+            config_of({"name": self.name, **self.options})
+
+    def open(self, tokenizer: str | Path) -> Family | DefaultRenderer:
+        """The renderer for a tokenizer; see `open_renderer`."""
+        return open_renderer(
+            tokenizer,
+            self.name,
+            template=self.template,
+            date=self.date,
+            isolate=self.isolate,
+            options=self.options,
+        )
+
+
+def open_renderer(
+    tokenizer: str | Path,
+    renderer: str = "auto",
+    *,
+    template: Path | None = None,
+    date: str | None = None,
+    isolate: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Family | DefaultRenderer:
+    """A renderer from the options of a command line; see `RendererOptions` for the arguments.
+
+    Text values of `options` are converted: by the option's type for a family ("false" for a bool), as JSON for the
+    variables of a template, where text that is no JSON remains text.
+
+    Raises:
+        UsageError: not a date; an unknown renderer or option; a template, date or isolation for a family that has no
+            place for it. Else as `create_renderer`.
+    """
+    clock, fields = clock_on(date), dict(options or {})
+    name = renderer
+    if renderer == "auto":  # naming a template, or isolating one, asks for the template
+        name = "template" if template is not None or isolate else automatic_renderer(tokenizer).renderer
+    config = config_from_name(name)
+    if isinstance(config, DefaultRendererConfig):
+        config = with_options(config, template_variables(fields))
+        source = None if template is None else load_template(template)
+        encoder = open_encoder(str(tokenizer))
+        if renderer == "auto" and source is None and not isolate:
+            refuse_unknown_images(encoder.name)
+        isolation = Isolation() if isolate else None
+        opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)
+        _check_variables(opened, fields)
+        return opened
+    option, form = config.day
+    # By "auto" the date is for whichever format the tokenizer has, so a family without one ignores it.
+    if template is not None or isolate or (date is not None and not option and renderer != "auto"):
+        raise UsageError(
+            f"renderer {name} writes by its own grammar; a template, date or isolation is for --renderer template"
+        )
+    if date is not None and option:
+        fields = {option: clock(form), **fields}
+    return create_renderer(str(tokenizer), with_options(config, fields))
+
+
+def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:
+    """Refuse a variable whose name is nowhere in the template: a misspelt one would change nothing, silently.
+
+    Raises:
+        UsageError: naming the nearest word of the template.
+    """
+    words = set(re.findall(r"[A-Za-z_]\w*", renderer.source))
+    for name in names:
+        if name not in words and name not in DefaultRendererConfig.model_fields:
+            raise UsageError(
+                f"{renderer.encoder.name}: its chat template has no variable {name!r}{did_you_mean(name, words)}"
+            )
+
+
+def template_variables(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as variables of a chat template, with text read as JSON: `false` -> False, `3` -> 3, `low` -> "low"."""
+    return {name: _from_text(value) for name, value in options.items()}
+
+
+def _from_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def clock_on(date: str | None) -> Callable[[str], str]:
+    """The clock of a day like 2026-01-31; without one, a clock that refuses.
+
+    Raises:
+        UsageError: not a date.
+    """
+    try:
+        return no_clock if date is None else datetime.date.fromisoformat(date).strftime
+    except ValueError as error:
+        raise UsageError(f"the date is {date!r}; expected a day like 2026-01-31") from error

@@ -1,0 +1,403 @@
+"""What a grammar reads: the messages of a conversation, checked and in one shape, with its tools and its calls.
+
+`ConversationView` is the argument of every hook of `Family`. `Tools` are the tools of a conversation, `Call` is one
+tool call. `check_roles` refuses what no grammar could write truly; `to_json` writes JSON as chat templates do.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from typing import Any, NamedTuple, cast
+
+from niels_gpt.errors import MessageError
+from niels_gpt.forks import cached_property
+from niels_gpt.kernel import native
+from niels_gpt.messages import Message, check_text, normalise, reasoning_of, with_reasoning_field
+
+TEXT_PARTS = ("text", "input_text", "output_text")  # the types that a content's text part may have
+
+
+class ConversationView:
+    """A conversation as grammars read it.
+
+    Args:
+        messages: as the caller gave them.
+        allowed: the roles that the format can express.
+        name: the format's name, for errors.
+        tools: as the caller gave them; see `tools_of`.
+        after_call: the messages follow an assistant's turn that is not among them and may have called tools (a bridge).
+
+    Raises:
+        MessageError: a message is malformed, or has no place in the format; as `normalise`, `check_roles`, `tools_of`.
+
+    Attributes:
+        normalised: the messages in one shape; those that hold a role and a text only are the caller's own.
+        messages: the same, but an assistant's thinking parts are moved into `reasoning_content`.
+        roles: the role of each message.
+        tools: in the shape of the OpenAI chat format, `None` if there are none.
+        has_generation_prompt: the generation prompt follows the last message.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        allowed: tuple[str, ...],
+        name: str,
+        tools: Any = None,
+        *,
+        after_call: bool = False,
+    ) -> None:
+        kernel = native()
+        roles: list[str] | None = None
+        if kernel is not None and type(messages) is list:
+            roles = kernel.plain_roles(messages, allowed)
+        if roles is not None:  # every message is a role and a text: nothing to normalise, so nothing to copy
+            self.roles, self.normalised = roles, [*messages]
+            self.messages = self.normalised
+        else:
+            self.normalised = normalise(messages)
+            check_roles(self.normalised, allowed, format_name=name, after_call=after_call)
+            self.roles = [message["role"] for message in self.normalised]
+            self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
+        self.tools = tools_of(tools)
+        self.has_generation_prompt = False
+        self._last_query = -1  # -1: not computed yet
+
+    # ---- one message
+
+    def text(self, index: int) -> str:
+        """The content as one text.
+
+        Raises:
+            MessageError: a part is not text (`unsupported_content`).
+        """
+        content = self.messages[index]["content"]
+        if isinstance(content, str):
+            return content
+        return "".join(self.text_of(part, index, number) for number, part in enumerate(content))
+
+    def text_of(self, part: Mapping[str, Any], index: int, number: int, *, or_else: str = "") -> str:
+        """The text of one part of a content; `or_else` names in errors what else the part may be.
+
+        Raises:
+            MessageError: it is not text (`unsupported_content`).
+        """
+        text = part.get("text")
+        if part.get("type") not in TEXT_PARTS or not isinstance(text, str):
+            raise MessageError(
+                "unsupported_content",
+                f"message {index}: content.{number} is of type {part.get('type')!r}; expected a text part "
+                f"{{'type': 'text', 'text': ...}}{or_else}, which is all that a message of role "
+                f"{self.roles[index]!r} may hold in this format",
+            )
+        return text
+
+    def is_text_only(self, index: int) -> bool:
+        """The message holds a role and a string as content, and nothing else, as most do."""
+        message = self.messages[index]
+        return len(message) == 2 and type(message["content"]) is str
+
+    def reasoning(self, index: int) -> str | None:
+        """The reasoning of an assistant message, from its own field or thinking parts; `None` if it has none."""
+        return reasoning_of(self.messages[index])
+
+    def calls(self, index: int) -> list[Call]:
+        """The tool calls of an assistant message.
+
+        Raises:
+            MessageError: a function without a name (`missing_field`).
+        """
+        calls: list[Call] = []
+        for number, call in enumerate(self.messages[index].get("tool_calls") or ()):
+            function = call["function"]
+            calls.append(Call(function["name"], function["arguments"], call.get("id", ""), index, number))
+            if not function["name"]:
+                raise MessageError("missing_field", f"{calls[-1].where}.name is empty; name the function")
+        return calls
+
+    # ---- its place in the conversation
+
+    def calls_before(self, index: int) -> int:
+        """The number of calls in earlier messages."""
+        return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
+
+    def is_first_of_run(self, index: int) -> bool:
+        """The message before this one has another role."""
+        return index == 0 or self.roles[index - 1] != self.roles[index]
+
+    def is_last_of_run(self, index: int) -> bool:
+        """The message after this one has another role."""
+        return index + 1 == len(self.roles) or self.roles[index + 1] != self.roles[index]
+
+    @cached_property
+    def last_user(self) -> int:
+        """The index of the last user message, -1 if there is none."""
+        return len(self.roles) - 1 - self.roles[::-1].index("user") if "user" in self.roles else -1
+
+    @property
+    def last_query(self) -> int:
+        """The last user message that is not a tool result between tags; the last message if there is none.
+
+        Formats that write tool results into user turns distinguish the two this way.
+        """
+        if self._last_query < 0:
+            at = last = len(self.roles) - 1
+            while at >= 0 and not (self.roles[at] == "user" and not self._is_tool_result(at)):
+                at -= 1
+            self._last_query = at if at >= 0 else last
+        return self._last_query
+
+    def _is_tool_result(self, index: int) -> bool:
+        text = self.text(index)
+        return text.startswith("<tool_response>") and text.endswith("</tool_response>")
+
+    @cached_property
+    def last_answer(self) -> int:
+        """The last assistant message that calls no tool, -1 if there is none."""
+        answers = (i for i, role in enumerate(self.roles) if role == "assistant" and not self.calls(i))
+        return max(answers, default=-1)
+
+
+def check_roles(
+    messages: Sequence[Message], roles: Collection[str], *, format_name: str, after_call: bool = False
+) -> None:
+    """Check that a format has a place for every message.
+
+    Args:
+        after_call: see `ConversationView`.
+
+    Raises:
+        MessageError: naming message and field. Reasons: `unknown_role`, `unsupported_field` (tool calls of a message
+            that is not the assistant's), `tool_without_call`.
+    """
+    # The ids of the calls that wait for results, "" for a call without id; `None`: the turn before called no tool.
+    waiting: set[str] | None = {""} if after_call else None
+    for index, message in enumerate(messages):
+        role = message["role"]
+        if len(message) == 2 and role != "tool" and role in roles:  # a role and a content, as most messages
+            waiting = None
+            continue
+        if role not in roles:
+            raise MessageError(
+                "unknown_role", f"message {index}: role is {role!r}; expected one of {', '.join(roles)} ({format_name})"
+            )
+        if role == "assistant":
+            calls = message.get("tool_calls")
+            waiting = {call.get("id", "") for call in calls} if calls else None
+        elif message.get("tool_calls"):
+            raise MessageError(
+                "unsupported_field", f"message {index}: tool_calls in a {role} message; only the assistant calls tools"
+            )
+        elif role == "tool":
+            _check_answers_call(message, index, waiting)
+        else:
+            waiting = None
+
+
+def _check_answers_call(message: Message, index: int, waiting: set[str] | None) -> None:
+    if waiting is None:
+        raise MessageError(
+            "tool_without_call",
+            f"message {index}: a tool result, but the assistant turn before it calls no tool; add its tool_calls or "
+            "drop the row",
+        )
+    call_id = message.get("tool_call_id")
+    if call_id is not None and "" not in waiting and call_id not in waiting:
+        raise MessageError(
+            "tool_without_call",
+            f"message {index}: tool_call_id is {call_id!r}; expected one of the calls before it: {sorted(waiting)}",
+        )
+
+
+# ---- calls
+
+
+class Call(NamedTuple):
+    """A tool call: the function's name, its arguments as JSON text or as an object, and its id ("" if it has none).
+
+    It is call `number` of message `msg`.
+    """
+
+    name: str
+    arguments: str | dict[str, Any]
+    id: str
+    msg: int
+    number: int
+
+    @property
+    def where(self) -> str:
+        """The place of its function, for errors."""
+        return f"message {self.msg}: tool_calls.{self.number}.function"
+
+    @property
+    def json(self) -> str:
+        """The arguments as JSON text; arguments that are text already stay as they are.
+
+        Raises:
+            MessageError: the text is not JSON (`wrong_arguments`).
+        """
+        if isinstance(self.arguments, str):
+            kernel = native()
+            if kernel is None or not kernel.is_json(self.arguments):
+                self._parse(self.arguments)
+            return self.arguments
+        return to_json(self.arguments, self.where + ".arguments")
+
+    @property
+    def items(self) -> Mapping[str, Any]:
+        """The arguments as an object.
+
+        Raises:
+            MessageError: they are text that is not a JSON object (`wrong_arguments`).
+        """
+        value = self._parse(self.arguments) if isinstance(self.arguments, str) else self.arguments
+        if not isinstance(value, dict):
+            raise self._wrong(f"JSON {type(value).__name__}", "an object")
+        return value
+
+    def _parse(self, text: str) -> Any:
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._wrong(f"{text[:40]!r} ({error})", "JSON") from error
+        if "\\u" in text:  # an escape may spell half a surrogate pair, which `to_json` refuses
+            to_json(value, self.where + ".arguments")
+        return value
+
+    def _wrong(self, found: str, expected: str) -> MessageError:
+        return MessageError(
+            "wrong_arguments", f"{self.where}.arguments is {found}; expected {expected}. Repair the call"
+        )
+
+
+# ---- tools
+
+
+class Tools(list[dict[str, Any]]):
+    """Tools in the shape of the OpenAI chat format. They are shared between conversations, so never changed.
+
+    Attributes:
+        json_texts: each tool as JSON, as `to_json` writes it.
+    """
+
+    def __init__(self, tools: Sequence[Any]) -> None:
+        super().__init__(_openai_tool(tool, index) for index, tool in enumerate(tools))
+        self.json_texts = [_tool_json(tool, index) for index, tool in enumerate(self)]
+        self._declarations: dict[Callable[[Tools], str], str] = {}
+
+    def declaration(self, declare: Callable[[Tools], str]) -> str:
+        """The text `declare(self)`, computed once.
+
+        Args:
+            declare: a plain function. Tools live as long as the process, so a bound method would keep its renderer,
+                and with it a tokenizer, in memory.
+        """
+        if declare not in self._declarations:
+            self._declarations[declare] = declare(self)
+        return self._declarations[declare]
+
+
+# Most conversations of a dataset offer the same few tools. Keyed by value; `None`: seen once, not stored yet.
+_TOOLS_BY_VALUE: dict[bytes, Tools | None] = {}
+_MOST_TOOLS = 1024
+
+
+def tools_of(tools: Any) -> Tools | None:
+    """Tools in the shape of the OpenAI chat format; a bare `{name, description, parameters}` is put into it.
+
+    Equal ones share one `Tools`, with its JSON and its declarations.
+
+    Raises:
+        MessageError: `wrong_tools`, naming the tool: not a list of JSON objects with a function that has a name.
+    """
+    if isinstance(tools, Tools):
+        return tools
+    if tools is None or (isinstance(tools, Sized) and len(tools) == 0):  # `not tools` is an error for a numpy array
+        return None
+    if type(tools) is not list and (isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence)):
+        found = type(tools).__name__
+        raise MessageError(
+            "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
+        )
+    try:
+        # marshal is the quickest key for plain data. Version 2 writes no references, so equal values have equal bytes.
+        return _shared_tools(marshal.dumps(cast("Any", tools), 2), tools)
+    except ValueError:  # not plain data (numpy's scalars come back as bytes), nested very deeply, or not tools at all
+        return Tools(tools)
+
+
+def _shared_tools(value: bytes, tools: Sequence[Any]) -> Tools:
+    """The `Tools` of this value. They are stored when seen a second time, from a copy that no caller can change."""
+    shared = _TOOLS_BY_VALUE.get(value)
+    if shared is not None:
+        return shared
+    if value not in _TOOLS_BY_VALUE:
+        if len(_TOOLS_BY_VALUE) >= _MOST_TOOLS:
+            _TOOLS_BY_VALUE.clear()
+        _TOOLS_BY_VALUE[value] = None
+        return Tools(tools)
+    copy = _TOOLS_BY_VALUE[value] = Tools(marshal.loads(value))
+    return copy
+
+
+def _openai_tool(tool: Any, index: int) -> dict[str, Any]:
+    if type(tool) is dict and type(function := tool.get("function")) is dict and type(function.get("name")) is str:
+        return tool
+    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
+        tool = {"type": "function", "function": dict(tool)}
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise MessageError(
+            "wrong_tools",
+            f"tools[{index}] has no function with a name; expected {{'type': 'function', 'function': {{'name', "
+            "'description', 'parameters'}}",
+        )
+    return dict(tool)
+
+
+def _tool_json(tool: Mapping[str, Any], index: int) -> str:
+    try:
+        return to_json(tool, f"tools[{index}]")
+    except MessageError as error:
+        raise MessageError("wrong_tools", str(error)) from error
+
+
+# ---- JSON
+
+
+def to_json(value: Any, where: str = "a tool") -> str:
+    """JSON as the `tojson` filter of chat templates writes it in Transformers: not escaped, keys in their order.
+
+    Raises:
+        MessageError: naming `where`: not JSON, or a text that UTF-8 cannot encode.
+    """
+    kernel = native()
+    text: str | None = None if kernel is None else kernel.json_text(value)
+    if text is not None:
+        return text
+    try:
+        text = _encode_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(
+            "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
+        ) from error
+    try:
+        check_text(text)
+    except MessageError as error:
+        raise MessageError(error.reason, f"{where} holds {error}") from error
+    return text
+
+
+def _json_encoder() -> Callable[[Any], str]:
+    """`JSONEncoder.encode` with its C encoder made once; `encode` makes one per value, most of its time here."""
+    encoder = json.JSONEncoder(ensure_ascii=False)
+    make: Any = getattr(json.encoder, "c_make_encoder", None)  # absent on Pythons other than CPython
+    if make is None:
+        return encoder.encode
+    encode = make(None, encoder.default, json.encoder.encode_basestring, None, ": ", ", ", False, False, True)
+    return lambda value: "".join(encode(value, 0))
+
+
+_encode_json = _json_encoder()

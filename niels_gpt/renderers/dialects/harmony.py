@@ -1,0 +1,248 @@
+"""Harmony, the format of gpt-oss: a turn is one or several messages, each with a channel and maybe a recipient.
+
+::
+
+    <|channel|>analysis<|message|>hm<|end|>
+    <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{}<|call|>
+
+The first part of this module reads the messages of a completion, the second writes and reads calls, and the third
+(`namespace`) declares tools: a TypeScript-like namespace in the developer message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.conversation import Call, to_json
+from niels_gpt.renderers.dialects.base import Block, Schemas
+from niels_gpt.renderers.dialects.json_values import strict_json
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.parsing import ParsedToolCall
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.reading import Completion
+
+START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
+_ROLE = re.compile(r"[\w.:-]*")
+_RECIPIENT = re.compile(r"(?<!\S)to=([^\s<]*)")
+
+
+# ---- the messages of a completion
+
+
+@dataclass(frozen=True)
+class HarmonyMessage:
+    """A message in a completion; all places are characters of the completion's text.
+
+    Attributes:
+        start: the start of its header, after the role.
+        text_start, stop: the edges of its text; after `stop` come `<|end|>`, a stop, or nothing.
+        channel: "" for none.
+        recipient: the place of `to=` and the name after it; `None`: the message is for the user.
+        has_full_header: the header ends in `<|message|>`.
+        truncated: the message has no end.
+    """
+
+    start: int
+    text_start: int
+    stop: int
+    channel: str
+    recipient: tuple[int, str] | None
+    has_full_header: bool
+    truncated: bool
+
+
+def harmony_messages(completion: Completion, start: int = 0) -> Iterator[HarmonyMessage]:
+    """The messages of a completion, in order."""
+    while start < len(completion.text):
+        end = completion.find(END, start)
+        stop = len(completion.text) if end < 0 else end
+        yield _read_message(completion, start, stop, truncated=end < 0 and not completion.stopped)
+        start = len(completion.text) if end < 0 else end + len(END)
+
+
+def _read_message(completion: Completion, start: int, stop: int, *, truncated: bool) -> HarmonyMessage:
+    text, has_start = completion.text, completion.find(START, start, stop) == start
+    at = _match_end(_ROLE, text, start + len(START), stop) if has_start else start
+    message = completion.find(MESSAGE, at, stop)
+    header_end = stop if message < 0 else message
+    marker = completion.find(CHANNEL, at, header_end)
+    channel_end = _match_end(_ROLE, text, marker + len(CHANNEL), header_end) if marker >= 0 else at
+    recipient = _RECIPIENT.search(text, at, header_end)
+    # A model that forgot the format writes plain text. There, `to=` is a recipient only at the very beginning.
+    plain = message < 0 and marker < 0 and not has_start
+    if recipient and plain and text[at : recipient.start()].strip():
+        recipient = None
+    # Text may follow half a header, but not where the header itself was truncated.
+    after_half_header = channel_end if plain or not truncated else stop
+    return HarmonyMessage(
+        start=at,
+        text_start=message + len(MESSAGE) if message >= 0 else after_half_header,
+        stop=stop,
+        channel=completion.decoded(marker + len(CHANNEL), channel_end) if marker >= 0 else "",
+        recipient=(recipient.start(), completion.decoded(*recipient.span(1))) if recipient else None,
+        has_full_header=message >= 0,
+        truncated=truncated,
+    )
+
+
+def _match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> int:
+    match = pattern.match(text, start, stop)
+    return match.end() if match else start
+
+
+# ---- calls
+
+
+@dataclass(frozen=True)
+class HarmonyCalls:
+    """` to=functions.f<|channel|>commentary json<|message|>{...}<|call|>`: a message to a function."""
+
+    opening: str = " to="
+    closing: str = "<|call|>"
+
+    def write(self, call: Call, out: Emitter, msg: int) -> None:
+        """See `CallDialect`."""
+        out.model_markup(f"{self.opening}functions.", msg)
+        out.model_text(call.name, msg)
+        out.model_markup(f"{CHANNEL}commentary json{MESSAGE}", msg)
+        out.model_text(call.json, msg)
+        out.model_markup(self.closing, msg)
+
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """See `CallDialect`. A recipient is read before the channel, where `write` puts it, and after it."""
+        for message in harmony_messages(completion, start):
+            if message.recipient is not None:
+                yield Block(message.start, message.stop, self._read_call(completion, message, *message.recipient))
+
+    @staticmethod
+    def _read_call(completion: Completion, message: HarmonyMessage, to: int, recipient: str) -> ParsedToolCall:
+        name = recipient.removeprefix("functions.") or None
+        text = completion.decoded(message.text_start, message.stop) if message.has_full_header else None
+        arguments, status = _read_arguments(text)
+        if message.truncated:
+            status = Status.UNCLOSED_BLOCK
+        elif name is None:
+            status = Status.MISSING_NAME
+        first, last = completion.span(message.start, message.stop)
+        last += not message.truncated  # the token that ends the message belongs to the call
+        raw = completion.decoded(to + len("to="), message.stop)
+        return ParsedToolCall(raw, name, arguments, (first, last), status)
+
+
+def _read_arguments(text: str | None) -> tuple[dict[str, object] | str | None, Status]:
+    """Arguments and status; a text that is no JSON object is returned as it is."""
+    if text is None:
+        return None, Status.MALFORMED_STRUCTURE
+    try:
+        value = strict_json(text)
+    except ValueError:
+        return text, Status.INVALID_JSON
+    return (value, Status.OK) if isinstance(value, dict) else (text, Status.MALFORMED_STRUCTURE)
+
+
+# ---- declarations
+
+_ITEMS = {"string": "string[]", "number": "number[]", "integer": "number[]", "boolean": "boolean[]"}
+_PLAIN = {"number": "number", "integer": "number", "boolean": "boolean"}
+# White space that the official template writes in these two places; models have been trained with it.
+_INDENT = "\n" + 16 * " "
+_DEFAULT_INDENT = 20 * " "
+
+
+def namespace(name: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    """All functions of a namespace. Where a schema should be and is none, the type is `any`, as in the template.
+
+    Raises:
+        MessageError: `wrong_tools`: a schema that is nested too deeply.
+    """
+    try:
+        functions = "".join(_function(tool["function"]) for tool in tools)
+    except RecursionError as error:
+        raise MessageError(
+            "wrong_tools", "tools: a schema is nested too deeply to declare; expected some tens of levels. Flatten it"
+        ) from error
+    return f"## {name}\n\nnamespace {name} {{\n\n{functions}}} // namespace {name}"
+
+
+def _function(function: Mapping[str, Any]) -> str:
+    parameters = _mapping(function.get("parameters"))
+    properties = _mapping(parameters.get("properties"))
+    comment = f"// {function['description']}\n" if function.get("description") is not None else ""
+    if not properties:
+        return f"{comment}type {function['name']} = () => any;\n\n"
+    required = _list(parameters.get("required"))
+    lines = "".join(_parameter(key, _mapping(spec), key in required) for key, spec in properties.items())
+    return f"{comment}type {function['name']} = (_: {{\n{lines}}}) => any;\n\n"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _parameter(name: str, spec: Mapping[str, Any], required: bool) -> str:
+    comment = f"// {spec['description']}\n" if spec.get("description") else ""
+    return f"{comment}{name}{'' if required else '?'}: {_type(spec)}{_default(spec)},\n"
+
+
+def _default(spec: Mapping[str, Any]) -> str:
+    if "default" not in spec:
+        return ""
+    if spec.get("enum"):
+        return f", // default: {spec['default']}"
+    if spec.get("oneOf"):
+        return f"// default: {spec['default']}"
+    return f", // default: {to_json(spec['default'])}"
+
+
+def _type(spec: Mapping[str, Any]) -> str:
+    """The type that a JSON schema allows."""
+    kind = spec.get("type")
+    if kind == "array":
+        return _array(spec)
+    if isinstance(kind, list) and kind:
+        return " | ".join(map(str, kind))
+    if variants := _list(spec.get("oneOf")):
+        return " | \n".join(_variant(_mapping(variant)) for variant in variants)
+    if kind == "string":
+        if values := _list(spec.get("enum")):
+            return '"' + '" | "'.join(map(str, values)) + '"'
+        return "string | null" if spec.get("nullable") else "string"
+    if kind == "object":
+        return _object(spec)
+    return _PLAIN.get(str(kind), "any")
+
+
+def _array(spec: Mapping[str, Any]) -> str:
+    items = spec.get("items")
+    array = "any[]"
+    if items:
+        array = _ITEMS.get(str(_mapping(items).get("type"))) or ""
+        if not array:
+            inner = _type(_mapping(items))
+            array = "any[]" if inner == "object | object" or len(inner) > 50 else inner + "[]"  # as in the template
+    return array + (" | null" if spec.get("nullable") else "")
+
+
+def _variant(spec: Mapping[str, Any]) -> str:
+    comment = f"// {spec['description']}" if spec.get("description") else ""
+    default = f"{_DEFAULT_INDENT}// default: {to_json(spec['default'])}" if "default" in spec else ""
+    return _type(spec) + comment + default
+
+
+def _object(spec: Mapping[str, Any]) -> str:
+    properties = _mapping(spec.get("properties"))
+    if not properties:
+        return "object"
+    required = _list(spec.get("required"))
+    fields = (
+        f"{key}{'' if key in required else '?'}: {_INDENT}{_type(_mapping(value))}" for key, value in properties.items()
+    )
+    return "{\n" + ", ".join(fields) + "}"

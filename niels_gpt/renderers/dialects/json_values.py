@@ -1,0 +1,110 @@
+"""JSON in completions: strict values, a call that is one JSON object, unquoted values typed by their schema."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from niels_gpt.renderers.conversation import to_json
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.reading import Completion
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    return value if math.isfinite(value) else _refuse_constant(number)
+
+
+# Python's own decoder takes NaN, Infinity and 1e999, which no other JSON reader accepts back.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def strict_json(text: str) -> Any:
+    """A text as a JSON value that can be written as JSON again.
+
+    Raises:
+        ValueError: it is none, or holds what cannot be written again: NaN, a number beyond all floats, half a surrogate
+            pair, lists nested beyond Python's recursion limit.
+    """
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if "\\u" in text:  # an escape may spell half a surrogate pair, which UTF-8 cannot encode
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
+    """The JSON value that begins at a character of a completion, and the character at which it ends.
+
+    Raises:
+        ValueError: see `strict_json`.
+    """
+    try:
+        value, end = _DECODER.raw_decode(completion.text, start)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    text = completion.decoded(start, end)
+    # Bytes that are not UTF-8 are lone surrogates in `completion.text` and U+FFFD in `decoded`: read the latter.
+    return (value if text.isascii() and "\\u" not in text else strict_json(text)), end
+
+
+def parse_call_object(value: Any, key: str = "arguments") -> tuple[str | None, dict[str, Any] | str | None, Status]:
+    """Name, arguments and status of a call that is one JSON value, with its arguments under `key`."""
+    if not isinstance(value, dict):
+        return None, None, Status.MALFORMED_STRUCTURE
+    name, arguments = value.get("name"), value.get(key, {})
+    as_read = arguments if isinstance(arguments, dict | str) else to_json(arguments)
+    if not isinstance(name, str) or not name:
+        return None, as_read, Status.MISSING_NAME
+    return name, as_read, Status.OK if isinstance(arguments, dict) else Status.MALFORMED_STRUCTURE
+
+
+def typed_value(text: str, schema: Any) -> tuple[Any, bool]:
+    """An unquoted value in the type that its JSON schema names, and whether it fits that type.
+
+    ::
+
+        text  5      schema {"type": "string"}    ->  "5", True
+        text  5      schema {"type": "integer"}   ->  5, True
+        text  five   schema {"type": "integer"}   ->  "five", False
+        text  [1     no schema                    ->  "[1", True       (JSON if it is some, else the text)
+    """
+    types = _types(schema)
+    if types == {"string"}:
+        return text, True
+    try:
+        value = strict_json(text)
+    except ValueError:
+        return text, not types or "string" in types
+    if "string" in types and _type_of(value) not in types:
+        return text, True
+    return value, True
+
+
+def _types(schema: Any) -> set[str]:
+    """The JSON types that a schema allows; empty if it names none, or is no schema."""
+    if not isinstance(schema, Mapping):
+        return set()
+    names = schema.get("type")
+    types = {name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str)}
+    for branches in (schema.get("anyOf"), schema.get("oneOf")):
+        for branch in branches if isinstance(branches, list) else ():
+            types |= _types(branch)
+    if not types and isinstance(schema.get("enum"), list):
+        types = {_type_of(value) for value in schema["enum"]}
+    return types | ({"integer"} if "number" in types else set())
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, bool):  # before int, which bool is a subclass of
+        return "boolean"
+    names = {str: "string", int: "integer", float: "number", list: "array", dict: "object", type(None): "null"}
+    return names.get(type(value), "")

@@ -1,0 +1,235 @@
+"""Tool declarations as TypeScript types, as Kimi K2.5 and K2.6 read them.
+
+::
+
+    {"name": "get", "description": "Gets it.", "parameters":           // Gets it.
+     {"properties": {"city": {"type": "string"},                 ->    type get = (_: {
+                     "days": {"type": "integer", "minimum": 1}},         city: string,
+      "required": ["city"]}}                                             // minimum: 1
+                                                                         days?: number
+                                                                       }) => any;
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from niels_gpt.errors import MessageError, shown
+
+Schema = Mapping[str, Any]
+_STEP = "  "
+_NUMBER = ("maximum", "minimum")
+# The bounds of a type that a comment lists.
+_BOUNDS = {
+    "string": ("maxLength", "minLength", "pattern"),
+    "number": _NUMBER,
+    "integer": _NUMBER,
+    "array": ("maxItems", "minItems"),
+}
+_FIELD_TYPES: dict[str, type] = {"description": str, "properties": dict, "required": list, "$defs": dict}
+# The TypeScript of each type in a list of types (`"type": ["string", "null"]`).
+_UNION = {"object": "{}", "array": "Array<any>"} | {name: name for name in ("string", "number", "boolean", "null")}
+_UNION["integer"] = "number"
+# The Python types that the values of an enum must have.
+_PYTHON: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+}
+
+
+class _NoTypeError(Exception):
+    """A schema that cannot be declared in TypeScript."""
+
+
+def declare_tools(tools: Sequence[Schema]) -> str | None:
+    """Declare tools that are in the shape of the OpenAI chat format; keys are sorted at every level.
+
+    Returns:
+        `None` if a schema cannot be declared: it names no type, a reference that does not exist, or enum values of
+        another type than its own. Kimi's tokenizer then leaves the tools in JSON.
+
+    Raises:
+        MessageError: `wrong_tools`: a schema is no JSON schema, naming the place; or it is nested too deeply.
+    """
+    try:
+        return _declared(json.dumps([tool["function"] for tool in tools], sort_keys=True))
+    except RecursionError as error:
+        raise MessageError("wrong_tools", "tools hold a JSON schema that is nested too deeply to read") from error
+
+
+@lru_cache(maxsize=256)  # many conversations offer the same tools
+def _declared(functions: str) -> str | None:
+    read = json.loads(functions)
+    for number, function in enumerate(read):
+        where = f"tools[{number}].function"
+        _expect(function, "description", str, where)
+        _expect(function, "parameters", dict, where)
+        _check(function.get("parameters"), f"{where}.parameters")
+    try:
+        declared = [_Declaration().declare(function) for function in read]
+    except _NoTypeError:
+        return None
+    return "# Tools\n\n## functions\nnamespace functions {\n" + "\n".join(declared) + "\n}\n"
+
+
+def _check(schema: Any, where: str) -> None:
+    """Refuse what is no JSON schema, in the fields that the declarations read.
+
+    Raises:
+        MessageError: `wrong_tools`.
+    """
+    if not isinstance(schema, Mapping):  # true and false are schemas; anything else has no TypeScript
+        return
+    for key, kind in _FIELD_TYPES.items():
+        _expect(schema, key, kind, where)
+    for key in ("enum", "anyOf"):
+        if key in schema and not isinstance(schema[key], list):
+            raise _wrong(schema[key], f"{where}.{key}", list)
+    for name in schema.get("$defs") or {}:
+        _expect(schema["$defs"], name, dict, f"{where}.$defs")
+        _check(schema["$defs"][name], f"{where}.$defs.{name}")
+    for name, spec in (schema.get("properties") or {}).items():
+        _check(spec, f"{where}.properties.{name}")
+    for number, spec in enumerate(schema.get("anyOf", ())):
+        _check(spec, f"{where}.anyOf[{number}]")
+    for key in ("items", "additionalProperties"):
+        _check(schema.get(key), f"{where}.{key}")
+
+
+def _expect(spec: Schema, key: str, kind: type, where: str) -> None:
+    if spec.get(key) is not None and not isinstance(spec[key], kind):
+        raise _wrong(spec[key], f"{where}.{key}", kind)
+
+
+def _wrong(found: Any, where: str, kind: type) -> MessageError:
+    expected = {"str": "a text", "list": "a list", "dict": "an object"}[kind.__name__]
+    return MessageError("wrong_tools", f"{where} is {shown(found)}; expected {expected}. Repair the tool's JSON schema")
+
+
+class _Declaration:
+    """One function, and the definitions that its schema refers to."""
+
+    def __init__(self) -> None:
+        self._definitions: dict[str, Schema] = {}
+        self._refers_to_itself = False
+
+    def declare(self, function: Schema) -> str:
+        """The function's type, after an interface for each definition."""
+        parameters = function.get("parameters") or {}
+        taken = self._object(parameters, "")
+        parts = []
+        if self._refers_to_itself:
+            taken = "parameters"
+            parts.append(f"interface parameters {_braces(self._members(parameters, _STEP), '')}")
+        for name, schema in [*self._definitions.items()]:
+            parts += [*_comment(schema, ""), f"interface {name} {self._type(schema, '')}"]
+        parts += [*_comment(function, ""), f"type {function['name']} = (_: {taken}) => any;"]
+        return "\n".join(parts)
+
+    def _object(self, schema: Schema, indent: str) -> str:
+        """Required members, then optional ones, then the index signature of `additionalProperties`."""
+        self._definitions |= schema.get("$defs") or {}
+        inner, required = indent + _STEP, schema.get("required") or []
+        properties = schema.get("properties") or {}
+        # A dict keeps the place of a key that is added again, so the required ones come first.
+        required_first = {name: spec for name, spec in properties.items() if name in required} | properties
+        members = self._members({**schema, "properties": required_first}, inner)
+        rest = schema.get("additionalProperties")
+        if rest is not None:
+            value_type = {True: "any", False: "never"}[rest] if isinstance(rest, bool) else self._type(rest, inner)
+            members.append(f"{inner}[k: string]: {value_type}")
+        return _braces(members, indent)
+
+    def _members(self, schema: Schema, indent: str) -> list[str]:
+        required = schema.get("required") or []
+        return [
+            "\n".join(
+                [
+                    *_notes(spec, indent),
+                    *_default(spec, indent),
+                    f"{indent}{name}{'' if name in required else '?'}: {self._type(spec, indent)}",
+                ]
+            )
+            for name, spec in (schema.get("properties") or {}).items()
+        ]
+
+    def _type(self, schema: Any, indent: str) -> str:
+        if isinstance(schema, bool) or schema == {}:
+            return "null" if schema is False else "any"
+        if not isinstance(schema, Mapping):
+            raise _NoTypeError
+        if "$ref" in schema:
+            return self._reference(schema["$ref"])
+        if "anyOf" in schema:
+            return " | ".join([self._type(branch, indent) for branch in schema["anyOf"]])
+        if "enum" in schema:
+            return _enum(schema)
+        kind = schema.get("type")
+        if isinstance(kind, list) and all(isinstance(one, str) and one in _UNION for one in kind):
+            return " | ".join(_UNION[one] for one in kind)
+        if not isinstance(kind, str):
+            raise _NoTypeError
+        if kind == "object":
+            return self._object(schema, indent)
+        if kind == "array":
+            return self._array(schema.get("items") or {}, indent)
+        return "number" if kind == "integer" else kind
+
+    def _array(self, items: Any, indent: str) -> str:
+        """On several lines where the items have a description or bounds."""
+        inner = indent + _STEP
+        notes = _notes(items, inner)
+        if not notes:
+            return f"Array<{self._type(items, indent)}>"
+        return "\n".join(["Array<", *notes, inner + self._type(items, inner), f"{indent}>"])
+
+    def _reference(self, target: Any) -> str:
+        name = str(target).rpartition("/")[2]
+        if target == "#":
+            self._refers_to_itself = True
+            return "parameters"
+        if target != f"#/$defs/{name}" or name not in self._definitions:
+            raise _NoTypeError
+        return name
+
+
+def _braces(members: list[str], indent: str) -> str:
+    return "{\n" + ",\n".join(members) + f"\n{indent}}}" if members else "{}"
+
+
+def _notes(schema: Any, indent: str) -> list[str]:
+    """Comments of a schema: its description, and its bounds."""
+    if not isinstance(schema, Mapping):
+        return []
+    kind = schema.get("type")
+    bare = isinstance(kind, str) and not {"anyOf", "enum", "$ref"} & schema.keys()
+    bounds = [f"{key}: {schema[key]}" for key in _BOUNDS.get(str(kind) if bare else "", ()) if key in schema]
+    return [*_comment(schema, indent), *([f"{indent}// {', '.join(bounds)}"] if bounds else [])]
+
+
+def _comment(schema: Schema, indent: str) -> list[str]:
+    """The description, a comment for each line; an empty line stays empty."""
+    text = schema.get("description") or ""
+    return [f"{indent}// {line}" if line else "" for line in text.split("\n")] if text else []
+
+
+def _default(schema: Any, indent: str) -> list[str]:
+    """Numbers and booleans as Python writes them (`True`), as in the original; anything else as JSON."""
+    spec = schema.get("default") if isinstance(schema, Mapping) else None
+    if spec is None:
+        return []
+    return [f"{indent}// Default: {spec if isinstance(spec, int | float) else json.dumps(spec, ensure_ascii=False)}"]
+
+
+def _enum(schema: Schema) -> str:
+    kinds = schema.get("type")
+    wanted = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+    fits = _PYTHON.get(str(*wanted[:1]))
+    if len(wanted) > 1 or (fits and not all(spec is None or isinstance(spec, fits) for spec in schema["enum"])):
+        raise _NoTypeError
+    return " | ".join(f'"{spec}"' if isinstance(spec, str) else str(spec) for spec in schema["enum"])

@@ -1,0 +1,82 @@
+"""GLM-4.5: GLM-5's turns with newlines between their parts; reasoning is written for turns after the last user."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.xml_tags import Pairs
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.glm5 import GLM5Renderer
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class GLM45RendererConfig(FamilyConfig):
+    """GLM-4.5.
+
+    Attributes:
+        enable_thinking: `False` closes the think block in the generation prompt.
+        sampled_openers: see `GLM5RendererConfig`.
+    """
+
+    name: Literal["glm-4.5"] = "glm-4.5"
+    enable_thinking: bool = True
+    sampled_openers: bool = False
+
+
+_CALL_INSTRUCTIONS = (
+    "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+    "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n"
+    "<arg_key>{arg-key-2}</arg_key>\n<arg_value>{arg-value-2}</arg_value>\n...\n</tool_call>"
+)
+_NO_THINKING = "/nothink"  # a control token
+
+
+class GLM45Renderer(GLM5Renderer):
+    """GLM-4.5-Air. Every turn has a think block, an empty one where it has no reasoning.
+
+    ::
+
+        [gMASK]<sop><|user|>
+        hello<|assistant|>
+        <think></think>
+        hi
+    """
+
+    name = "glm-4.5"
+    config_class = GLM45RendererConfig
+    calls = Pairs(separators=("\n", "\n", "\n"))
+    before_first_call = "\n"
+    separator = "\n"
+    call_instructions = _CALL_INSTRUCTIONS
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message; where thinking is off it ends in `/nothink`, unless it already does."""
+        super().user(view, index, out)
+        if not self.config.enable_thinking and not view.text(index).endswith(_NO_THINKING):
+            out.scaffold(_NO_THINKING, index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a block, the content, the calls.
+
+        The newline after the header is the model's: the generation prompt ends before it.
+        """
+        reasoning, content = self.reasoning_and_content(view, index)
+        content = content.strip()  # the newline before a content is not written for an empty one
+        out.scaffold("<|assistant|>", index)
+        out.model_markup("\n<think>", index)
+        out.model_text(reasoning or "", index)
+        out.model_markup("</think>", index)
+        if content:
+            out.model_text("\n" + content, index)
+        for call in view.calls(index):
+            out.model_markup("\n", index)
+            self.calls.write(call, out, index)
+
+    def writes_reasoning(self, view: ConversationView, index: int) -> bool:
+        """See `GLM5Renderer`; there is no option `clear_thinking`."""
+        return index > view.last_user or self.preserves_thinking(view, index)
+
+    def prefill(self) -> str:
+        """An empty block where thinking is off."""
+        return "" if self.config.enable_thinking else "\n<think></think>"

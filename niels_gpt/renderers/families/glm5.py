@@ -1,0 +1,194 @@
+"""GLM-5, GLM-5.1, GLM-4.7-Flash: turns without an end of their own, arguments as pairs of tags."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.xml_tags import Pairs
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import split_thinking
+
+
+class _GLMConfig(FamilyConfig):
+    """GLM's options since GLM-5.
+
+    Attributes:
+        enable_thinking: `False` closes the think block in the generation prompt.
+        clear_thinking: `False` keeps the reasoning of all turns.
+        sampled_openers: the opener of the turn after an assistant's, at which the model stops, counts as sampled: GLM
+            has no other end of turn.
+    """
+
+    enable_thinking: bool = True
+    clear_thinking: bool = True
+    sampled_openers: bool = False
+
+
+class GLM5RendererConfig(_GLMConfig):
+    """GLM-5 and GLM-4.7-Flash."""
+
+    name: Literal["glm-5"] = "glm-5"
+
+
+class GLM51RendererConfig(_GLMConfig):
+    """GLM-5.1."""
+
+    name: Literal["glm-5.1"] = "glm-5.1"
+
+
+_TOOLS = (
+    "<|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"
+)
+_CALL_INSTRUCTIONS = (
+    "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+    "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>"
+    "<arg_key>{arg-key-2}</arg_key><arg_value>{arg-value-2}</arg_value>...</tool_call>"
+)
+
+
+class GLM5Renderer(Family):
+    """GLM-5 and GLM-4.7-Flash. The opener of the next turn ends a turn.
+
+    ::
+
+        [gMASK]<sop><|user|>hello<|assistant|></think>hi<|user|>more
+
+    A turn without reasoning begins with `</think>`: the generation prompt opens a think block, or closes one that it
+    did not open where thinking is off.
+
+    Class attributes:
+        call_instructions: the text after the tools' declarations.
+        separator: the text after openers and around tool results.
+    """
+
+    name = "glm-5"
+    call_instructions: ClassVar[str] = _CALL_INSTRUCTIONS
+    separator: ClassVar[str] = ""
+    config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
+    stops = ("<|endoftext|>", "<|user|>", "<|observation|>")
+    controls = ("<|assistant|>", "<|user|>")
+    has_end_of_turn = False
+    calls = Pairs()
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the prefix, then the tools in a system turn that belongs to no message."""
+        out.scaffold("[gMASK]<sop>")
+        if view.tools:  # a turn before the caller's own system message, so it belongs to no message
+            out.scaffold(_TOOLS)
+            out.untrusted_label(view.tools.declaration(self.declare), -1)
+            out.scaffold(self.call_instructions)
+        return 0
+
+    @staticmethod
+    def declare(tools: Tools) -> str:
+        """The tools as JSON, one per line."""
+        return "".join(text + "\n" for text in tools.json_texts)
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message."""
+        self._message("<|system|>", view, index, out)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        self._message("<|user|>", view, index, out)
+
+    def _message(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
+        self._open(opener, view, index, out)
+        if self.separator:  # GLM-4.5 has a newline here, GLM-5 nothing
+            out.scaffold(self.separator, index)
+        out.content(view.text(index), index)
+
+    def _open(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the opener of a turn. After an assistant's turn it is the token at which the model stops."""
+        out.scaffold(opener, index)
+        is_stop = opener in self.stops and index > 0 and view.roles[index - 1] == "assistant"
+        if self.config.sampled_openers and is_stop:
+            out.mark_opener_sampled(index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a think block or its closing tag, the content, the calls."""
+        reasoning, content = self.reasoning_and_content(view, index)
+        out.scaffold("<|assistant|>", index)
+        # A turn without reasoning has the closing tag only, whether or not the generation prompt opens a block.
+        if reasoning is None:
+            out.model_markup("</think>", index)
+        else:
+            out.model_markup("<think>", index)
+            out.model_text(reasoning, index)
+            out.model_markup("</think>", index)
+        out.model_text(content.strip(), index)
+        for call in view.calls(index):
+            self.calls.write(call, out, index)
+
+    def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
+        """The reasoning that is written (`None`: no block) and the content."""
+        reasoning, content = view.reasoning(index), view.text(index)
+        if reasoning is None:
+            reasoning, content = split_thinking(content)
+        return (reasoning.strip() if reasoning and self.writes_reasoning(view, index) else None), content
+
+    def writes_reasoning(self, view: ConversationView, index: int) -> bool:
+        """The reasoning of this turn is written: it follows the last user, or an option keeps it."""
+        written = not self.config.clear_thinking or index > view.last_user
+        return written or self.preserves_thinking(view, index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result; adjacent results share one turn."""
+        if view.is_first_of_run(index):
+            self._open("<|observation|>", view, index, out)
+        separator = self.separator
+        header, footer = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
+        out.turn(header, view.text(index), footer, index)
+
+    def prefill(self) -> str:
+        """An opened think block, or a closing tag."""
+        return "<think>" if self.config.enable_thinking else "</think>"
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold("<|assistant|>" + self.prefill())
+
+    def strip_content(self, content: str) -> str:
+        """The template strips contents."""
+        return content.strip()
+
+
+class GLM51Renderer(GLM5Renderer):
+    """GLM-5.1: reasoning is not stripped, some turns without reasoning get an empty block, tools are bare functions."""
+
+    name = "glm-5.1"
+    config_class = GLM51RendererConfig
+
+    @staticmethod
+    def declare(tools: Tools) -> str:
+        """The functions without their wrapping; deferred ones are not declared."""
+        functions = (tool["function"] for tool in tools if not tool["function"].get("defer_loading"))
+        hidden = ("defer_loading", "strict")  # keys for the server, not for the model
+        visible = ({key: value for key, value in function.items() if key not in hidden} for function in functions)
+        return "".join(to_json(function) + "\n" for function in visible)
+
+    def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
+        """See `GLM5Renderer`."""
+        reasoning, content = view.reasoning(index), view.text(index)
+        if reasoning is None and "</think>" in content:
+            reasoning = content.split("</think>")[0].split("<think>")[-1]
+            content = content.split("</think>")[-1]
+        if reasoning is None and self._has_empty_block(view, index):
+            reasoning = ""
+        return (reasoning if reasoning is not None and self.writes_reasoning(view, index) else None), content
+
+    def _has_empty_block(self, view: ConversationView, index: int) -> bool:
+        """A turn without reasoning gets an empty block: after the last user, or if its neighbours have reasoning.
+
+        Neighbours are the assistant's turns between the same two users, as in the template.
+        """
+        if index > view.last_user:
+            return bool(self.config.enable_thinking)
+        asked = next((i for i in range(index - 1, -1, -1) if view.roles[i] == "user"), -1)
+        following = (i for i in range(asked + 1, len(view.roles)) if view.roles[i] == "user")
+        turns = range(asked + 1, next(following, len(view.roles)))
+        return asked >= 0 and any(view.roles[i] == "assistant" and view.reasoning(i) is not None for i in turns)

@@ -1,0 +1,195 @@
+"""gpt-oss: the Harmony format, in which reasoning, calls and answers have channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json, tools_of
+from niels_gpt.renderers.dialects.base import schemas_of
+from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, harmony_messages, namespace
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.reading import Completion, has_nothing_to_bridge
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
+
+
+class GptOssRendererConfig(FamilyConfig):
+    """gpt-oss.
+
+    Attributes:
+        reasoning_effort, knowledge_cutoff, model_identity: texts of the system block.
+        conversation_start_date: the date in the system block, as 2026-01-31; `None` leaves the line out, as
+            `openai-harmony` does. The clock is never read: a rendering must not depend on its day.
+        text_before_calls: the channel of a content beside a tool call where there is no reasoning: analysis, as the
+            official template writes it, or commentary, as the model itself does. Beside reasoning it is commentary.
+    """
+
+    day = ("conversation_start_date", "%Y-%m-%d")
+
+    name: Literal["gpt-oss"] = "gpt-oss"
+    reasoning_effort: Literal["low", "medium", "high"] = "medium"
+    conversation_start_date: str | None = None
+    knowledge_cutoff: str = "2024-06"
+    model_identity: str = "You are ChatGPT, a large language model trained by OpenAI."
+    text_before_calls: Literal["analysis", "commentary"] = "analysis"
+
+
+class GptOssRenderer(Family):
+    """gpt-oss 20b and 120b.
+
+    ::
+
+        <|start|>user<|message|>hello<|end|>
+        <|start|>assistant<|channel|>analysis<|message|>A greeting.<|end|>
+        <|start|>assistant<|channel|>final<|message|>hi<|return|>
+
+    (Without the newlines.) One assistant message becomes several of Harmony's: reasoning, then a text, then one call or
+    an answer. All after the first `<|start|>assistant` is sampled. An answer ends in `<|return|>` where it is the last
+    message, and in `<|end|>` in history.
+    """
+
+    name = "gpt-oss"
+    config_class = GptOssRendererConfig
+    roles = ("system", "user", "assistant", "tool", "developer")
+    stops = ("<|return|>", "<|call|>")
+    controls = (START, CHANNEL, MESSAGE, END)
+    truncation_stop = END
+    calls = _DIALECT = HarmonyCalls()
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the system block, of no message; then a developer block with instructions and tools, if any."""
+        out.scaffold(f"{START}system{MESSAGE}")
+        out.untrusted_label(self._system_text(view), -1)
+        out.scaffold(END)
+        has_instructions = view.roles[0] in ("system", "developer")
+        instructions = view.text(0) if has_instructions else ""
+        if not instructions and not view.tools:
+            return int(has_instructions)
+        # A system message that is empty has no tokens of its own: tools without instructions belong to no message.
+        owner = 0 if instructions else -1
+        out.scaffold(f"{START}developer{MESSAGE}", owner)
+        if instructions:
+            out.turn("# Instructions\n\n", instructions, "\n\n", owner)
+        if view.tools:
+            out.scaffold("# Tools\n\n", owner)
+            out.untrusted_label(view.tools.declaration(_declare), owner)
+        out.scaffold(END, owner)
+        return int(has_instructions)
+
+    def _system_text(self, view: ConversationView) -> str:
+        config = self.config
+        date = f"Current date: {config.conversation_start_date}\n" if config.conversation_start_date else ""
+        tools = "\nCalls to these tools must go to the commentary channel: 'functions'." if view.tools else ""
+        return (
+            f"{config.model_identity}\nKnowledge cutoff: {config.knowledge_cutoff}\n{date}\n"
+            f"Reasoning: {config.reasoning_effort}\n\n"
+            f"# Valid channels: analysis, commentary, final. Channel must be included for every message.{tools}"
+        )
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Refuse a system or developer message that is not the first message."""
+        refuse_late_system(index, self.name)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        out.turn(f"{START}user{MESSAGE}", view.text(index), END, index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write reasoning, a text before a call, then a call or an answer.
+
+        Reasoning is written before the last answer, and before calls that no answer follows.
+        """
+        # `analysis` and `preamble` are texts of the channels analysis and commentary.
+        calls, analysis, preamble = view.calls(index), view.reasoning(index), ""
+        is_last = index == len(view.roles) - 1 and not view.has_generation_prompt
+        out.scaffold(f"{START}assistant", index)
+        if calls:
+            refuse_many_calls(view, index, self.name)
+            analysis, preamble = self._before_call(analysis, view.text(index))
+        is_current = index > view.last_answer if calls else is_last
+        if analysis is not None and (is_current or self.preserves_thinking(view, index)):
+            self._write_message("analysis", analysis, f"{END}{START}assistant", out, index)
+        if preamble:
+            self._write_message("commentary", preamble, f"{END}{START}assistant", out, index)
+        if calls:
+            self._DIALECT.write(calls[0], out, index)
+        else:
+            self._write_message("final", view.text(index), "<|return|>" if is_last else END, out, index)
+
+    @staticmethod
+    def _write_message(channel: str, text: str, end: str, out: Emitter, index: int) -> None:
+        out.model_markup(f"{CHANNEL}{channel}{MESSAGE}", index)
+        out.model_text(text, index)
+        out.model_markup(end, index)
+
+    def _before_call(self, reasoning: str | None, content: str) -> tuple[str | None, str]:
+        """The texts on the channels analysis and commentary before a call.
+
+        A text without reasoning goes to analysis, as in the official template, unless `text_before_calls` differs. The
+        template refuses reasoning and a text beside one call; models write both, so both are written.
+        """
+        if reasoning or self.config.text_before_calls == "commentary":
+            return reasoning or None, content
+        return content or None, ""
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result as a JSON string, headed by the function that was called last.
+
+        Raises:
+            MessageError: the call is not among the messages (as in a bridge), and the result has no name.
+        """
+        # The template heads every result by the last call before it, whatever its tool_call_id is.
+        called = (calls[0].name for i in range(index - 1, -1, -1) if (calls := view.calls(i)))
+        name = next(called, None) or view.messages[index].get("name")
+        if not name:
+            raise MessageError(
+                "missing_field", f"message {index}: name is missing; expected the function that gpt-oss heads it by"
+            )
+        out.scaffold(f"{START}functions.", index)
+        out.untrusted_label(name, index)
+        out.turn(f" to=assistant{CHANNEL}commentary{MESSAGE}", to_json(view.text(index)), END, index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the role; the model writes channel and recipient itself."""
+        out.scaffold(f"{START}assistant")
+
+    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
+        """Analysis is reasoning, a message to a function is a call, and all other messages are content."""
+        completion, schemas = Completion(self.encoder, token_ids, self._stop_ids), schemas_of(tools_of(tools))
+        to_user = [message for message in harmony_messages(completion) if message.recipient is None]
+        thoughts = (completion.decoded(each.text_start, each.stop) for each in to_user if each.channel == "analysis")
+        texts = (completion.decoded(each.text_start, each.stop) for each in to_user if each.channel != "analysis")
+        calls = (block.call for block in self._DIALECT.read(completion, 0, schemas))
+        return ParsedResponse(_join(texts), _join(thoughts) or None, [call for call in calls if call is not None])
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """As in `Family`; results without a name get that of the sampled call, because their header needs one."""
+        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+            return None
+        calls = self.parse_response(previous_completion_ids).tool_calls
+        messages = normalise(new_messages)
+        if calls and calls[-1].name:
+            name = calls[-1].name
+            messages = [{"name": name, **message} if message["role"] == "tool" else message for message in messages]
+        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, messages, tools=tools)
+
+
+def _declare(tools: Tools) -> str:
+    return namespace("functions", tools)
+
+
+def _join(texts: Iterable[str]) -> str:
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,111 @@
+"""Kimi K2: names in headers, calls with ids in a section."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class KimiK2RendererConfig(FamilyConfig):
+    """Kimi K2 has no options of its own."""
+
+    name: Literal["kimi-k2"] = "kimi-k2"
+
+
+_DEFAULT_SYSTEM = "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>\n"
+
+
+def sorted_json(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools as JSON. The official tokenizer sorts their keys, at every level, before its template sees them."""
+    return json.dumps(tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+class KimiK2Renderer(Family):
+    """Kimi K2 Instruct.
+
+    ::
+
+        <|im_user|>user<|im_middle|>hello<|im_end|><|im_assistant|>assistant<|im_middle|>hi<|im_end|>
+
+    A header holds the message's `name`, else its role. Reasoning has no place in the format and is not written, as in
+    its template.
+    """
+
+    name = "kimi-k2"
+    config_class: ClassVar[type[FamilyConfig]] = KimiK2RendererConfig
+    roles = ("system", "user", "assistant", "tool", "tool_declare")
+    stops = ("<|im_end|>",)
+    controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
+    calls = KimiSection()
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the tools, then a default system message where there is none."""
+        if view.tools:
+            out.scaffold("<|im_system|>tool_declare<|im_middle|>")
+            out.untrusted_label(view.tools.declaration(sorted_json), -1)
+            out.scaffold("<|im_end|>")
+        if view.roles[0] != "system":
+            out.scaffold(_DEFAULT_SYSTEM)
+        return 0
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message, or a tool declaration that the caller wrote (role `tool_declare`)."""
+        self._message("<|im_system|>", view, index, out)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        self._message("<|im_user|>", view, index, out)
+
+    def _message(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
+        self._header(opener, view, index, out)
+        self.write_content(view, index, out)
+        out.scaffold("<|im_end|>", index)
+
+    def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a content that the model reads."""
+        out.content(view.text(index), index)
+
+    def _header(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
+        out.scaffold(opener, index)
+        # A caller's name must not become a control token, so the header's text is a label and not scaffold.
+        out.untrusted_label(view.messages[index].get("name") or view.roles[index], index)
+        out.scaffold("<|im_middle|>", index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the content, then the section of calls."""
+        self._header("<|im_assistant|>", view, index, out)
+        self.think_block(view, index, out)
+        out.model_text(view.text(index), index)
+        calls = view.calls(index)
+        if calls:
+            out.model_markup(KIMI_OPENING, index)
+            # Ids count over the whole conversation: functions.look:0, functions.look:1, ...
+            for number, call in enumerate(calls, view.calls_before(index)):
+                with_id = call if call.id else call._replace(id=f"functions.{call.name}:{number}")
+                self.calls.write(with_id, out, index)
+            out.model_markup(KIMI_CLOSING, index)
+        out.model_markup("<|im_end|>", index)
+
+    def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the think block before a content; K2 has none."""
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result in a turn of its own, headed by the id of its call."""
+        self._header("<|im_system|>", view, index, out)
+        out.scaffold("## Return of ", index)
+        # The id holds the function's name (functions.look:0); a result without id is headed by nothing.
+        out.untrusted_label(view.messages[index].get("tool_call_id", ""), index)
+        out.scaffold("\n", index)
+        self.write_content(view, index, out)
+        out.scaffold("<|im_end|>", index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold("<|im_assistant|>assistant<|im_middle|>")

@@ -1,0 +1,73 @@
+"""Kimi K2.5 and K2.6: Kimi K2 with think blocks, images, and tools declared in TypeScript."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView, Tools
+from niels_gpt.renderers.dialects.typescript import declare_tools
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, sorted_json
+from niels_gpt.renderers.image_family import TakesImages
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class KimiK25RendererConfig(FamilyConfig):
+    """Kimi K2.5 and K2.6.
+
+    Attributes:
+        thinking: `False` closes the think block in the generation prompt, and empties those of the turns.
+    """
+
+    name: Literal["kimi-k2.5"] = "kimi-k2.5"
+    thinking: bool = True
+
+
+class KimiK25Renderer(TakesImages, KimiK2Renderer):
+    """Kimi K2.5 and K2.6. Every turn has a think block.
+
+    ::
+
+        <|im_user|>user<|im_middle|>hello<|im_end|><|im_assistant|>assistant<|im_middle|><think></think>hi<|im_end|>
+
+    Reasoning is written for turns after the last answer that calls no tool; all other blocks are empty.
+    """
+
+    name = "kimi-k2.5"
+    config_class = KimiK25RendererConfig
+    # The template writes a newline after each image.
+    image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
+    placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
+    optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the tools, in TypeScript where their schemas can be declared so; there is no default system message."""
+        if view.tools:
+            out.scaffold("<|im_system|>tool_declare<|im_middle|>")
+            out.untrusted_label(view.tools.declaration(_declare), -1)
+            out.scaffold("<|im_end|>")
+        return 0
+
+    def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write texts, and images between their tags."""
+        self.write_parts(self.content_parts(view, index), index, out)
+
+    def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the block, empty in history and where thinking is off."""
+        # K2.5 empties the block of an answer as soon as it is written: only calls keep their reasoning.
+        has_text = (self.config.thinking and index > view.last_answer) or self.preserves_thinking(view, index)
+        out.model_markup("<think>", index)
+        out.model_text((view.reasoning(index) or "") if has_text else "", index)
+        out.model_markup("</think>", index)
+
+    def prefill(self) -> str:
+        """An opened block, or an empty one."""
+        return "<think>" if self.config.thinking else "<think></think>"
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold("<|im_assistant|>assistant<|im_middle|>" + self.prefill())
+
+
+def _declare(tools: Tools) -> str:
+    return declare_tools(tools) or sorted_json(tools)

@@ -1,0 +1,159 @@
+"""Laguna XS.2: turns between plain-text tags; an assistant's turn begins with a think block or its closing tag."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.xml_tags import Pairs
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import split_thinking
+
+
+class LagunaXS2RendererConfig(FamilyConfig):
+    """Laguna XS.2.
+
+    Attributes:
+        enable_thinking: the generation prompt opens a think block; else it supplies the closing tag.
+        render_assistant_messages_raw: contents of assistants are what was sampled, think tags and calls included; the
+            messages' reasoning and tool calls are not written beside them.
+    """
+
+    name: Literal["laguna-xs.2"] = "laguna-xs.2"
+    enable_thinking: bool = False
+    render_assistant_messages_raw: bool = False
+
+
+_DEFAULT_SYSTEM = (
+    "You are a helpful, conversationally-fluent assistant made by Poolside. "
+    "You are here to be helpful to users through natural language conversations."
+)
+_TOOLS = (
+    "\n\n### Tools\n\nYou may call functions to assist with the user query.\n"
+    "All available function signatures are listed below:\n<available_tools>\n"
+)
+_CALL_INSTRUCTIONS_THINKING = (
+    "Wrap your thinking in '<think>', '</think>' tags, followed by a function call. For each function call, return an "
+    "unescaped XML-like object with function name and arguments within '<tool_call>' and '</tool_call>' tags, like "
+    "here:\n<think> your thoughts here </think>\n"
+)
+_CALL_INSTRUCTIONS = (
+    "For each function call, return an unescaped XML-like object with function name and arguments within '<tool_call>' "
+    "and '</tool_call>' tags, like here:\n"
+)
+_EXAMPLE = (
+    "<tool_call>function-name\n<arg_key>argument-key</arg_key>\n<arg_value>value-of-argument-key</arg_value>\n"
+    "</tool_call>"
+)
+_STOP = "</assistant>"
+
+
+class LagunaXS2Renderer(Family):
+    """Laguna XS.2.
+
+    ::
+
+        <user>
+        hello
+        </user>
+        <assistant>
+        </think>
+        hi
+        </assistant>
+
+    Only `<assistant>` and `</assistant>` are control tokens; the other tags are ordinary text. Reasoning stays in
+    history.
+    """
+
+    name = "laguna-xs.2"
+    config_class = LagunaXS2RendererConfig
+    stops = (_STOP, "〈|EOS|〉")
+    controls = ("〈|EOS|〉", "<assistant>")
+    after_stop = "\n"
+    calls = Pairs(separators=("\n", "\n", "\n"))
+    before_first_call = "\n"
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write one system block, which belongs to no message, around the caller's text or the default one.
+
+        An empty system message without tools turns the block off.
+        """
+        out.scaffold("〈|EOS|〉")
+        has_system = view.roles[0] == "system"
+        text = view.text(0).rstrip() if has_system else _DEFAULT_SYSTEM
+        if not text and not view.tools:
+            return 1
+        out.scaffold("<system>\n")
+        if text:  # a block that holds tools only has one newline less
+            out.scaffold("\n")
+        if text and has_system:
+            out.content(text, 0)
+        elif text:
+            out.scaffold(text)
+        if view.tools:
+            out.scaffold(_TOOLS)
+            out.untrusted_label("".join(text + "\n" for text in view.tools.json_texts), -1)
+            instructions = _CALL_INSTRUCTIONS_THINKING if self.config.enable_thinking else _CALL_INSTRUCTIONS
+            out.scaffold(f"</available_tools>\n\n{instructions}{_EXAMPLE}")
+        out.scaffold("\n</system>\n")
+        return int(has_system)
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message after the first message."""
+        out.turn("<system>\n", view.text(index), "\n</system>\n", index)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        out.turn("<user>\n", view.text(index), "\n</user>\n", index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a think block or its closing tag, the content and the calls, each on lines of its own."""
+        out.scaffold("<assistant>\n", index)
+        if self.config.render_assistant_messages_raw:
+            self._raw(view.text(index), out, index)
+            return
+        reasoning, content = view.reasoning(index), view.text(index)
+        if "</think>" in content:  # also beside reasoning_content, which then wins
+            inline, content = split_thinking(content)
+            reasoning = reasoning or inline
+        if reasoning:
+            out.model_markup("<think>\n", index)
+            out.model_text(reasoning.strip(), index)
+            out.model_markup("\n</think>\n", index)
+        else:
+            out.model_markup("</think>\n", index)
+        content = content.strip()
+        if content:
+            out.model_text(content + "\n", index)
+        for call in view.calls(index):
+            self.calls.write(call, out, index)
+            out.model_markup("\n", index)
+        out.model_reply("", _STOP, "\n", index)
+
+    def _raw(self, content: str, out: Emitter, index: int) -> None:
+        """Write a content as it was sampled; it may hold the tag that the prompt supplies, and the stop."""
+        if not content.startswith(self.prefill()):
+            out.model_markup(self.prefill(), index)
+        text = content.removesuffix("\n")
+        if text.endswith(_STOP):
+            out.model_reply(text.removesuffix(_STOP), _STOP, content[len(text) :] + "\n", index)
+        else:
+            out.model_reply(content, "\n" + _STOP, "\n", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result in a turn of its own."""
+        out.turn("<tool_response>\n", view.text(index), "\n</tool_response>\n", index)
+
+    def prefill(self) -> str:
+        """An opened think block, or a closing tag."""
+        return "<think>" if self.config.enable_thinking else "</think>"
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold("<assistant>\n" + self.prefill())
+
+    def strip_content(self, content: str) -> str:
+        """The template strips contents."""
+        return content.strip()

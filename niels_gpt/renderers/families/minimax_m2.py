@@ -1,0 +1,147 @@
+"""MiniMax M2: a system block in every conversation, calls as invocations in a section."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.sections import MINIMAX, MiniMaxSection
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import Completion
+
+
+class MiniMaxM2RendererConfig(FamilyConfig):
+    """MiniMax M2.5; `model_identity` is written where there is no system message, or an empty one."""
+
+    name: Literal["minimax-m2"] = "minimax-m2"
+    model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
+
+
+_BEGIN, _TURN, _END = "]~!b[", "]~b]", "[e~["
+_TOOLS = (
+    "\n\n# Tools\nYou may call one or more tools to assist with the user query.\n"
+    "Here are the tools available in JSONSchema format:\n\n<tools>\n"
+)
+_CALL_INSTRUCTIONS = (
+    "</tools>\n\nWhen making tool calls, use XML format to invoke tools and pass parameters:\n\n"
+    '<minimax:tool_call>\n<invoke name="tool-name-1">\n<parameter name="param-key-1">param-value-1</parameter>\n'
+    '<parameter name="param-key-2">param-value-2</parameter>\n...\n</invoke>\n</minimax:tool_call>'
+)
+
+
+class MiniMaxM2Renderer(Family):
+    """MiniMax M2.5.
+
+    ::
+
+        ]~b]user
+        hello[e~[
+        ]~b]ai
+        hi[e~[
+
+    The generation prompt opens a think block, but a turn without reasoning has none in history.
+    """
+
+    name = "minimax-m2"
+    config_class = MiniMaxM2RendererConfig
+    stops = (_END,)
+    controls = (_BEGIN, _TURN)
+    after_stop = "\n"
+    calls = MiniMaxSection()
+    before_first_call = "\n"
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write one system block: the caller's message or the model's identity, then the tools."""
+        has_system = view.roles[0] == "system"
+        owner = 0 if has_system else -1
+        out.scaffold(f"{_BEGIN}{_TURN}system\n", owner)
+        if has_system and view.messages[0]["content"]:  # an empty system message gets the default text
+            out.content(view.text(0), 0)
+        else:
+            out.untrusted_label(self.config.model_identity, owner)
+        if has_system:
+            self._date_and_place(view, out)
+        if view.tools:
+            out.scaffold(_TOOLS, owner)
+            out.untrusted_label(view.tools.declaration(_declare), owner)
+            out.scaffold(_CALL_INSTRUCTIONS, owner)
+        out.scaffold(f"{_END}\n", owner)
+        return int(has_system)
+
+    def _date_and_place(self, view: ConversationView, out: Emitter) -> None:
+        """Write two optional keys of a system message, which only this format knows."""
+        for key, label in (("current_date", "Current date"), ("current_location", "Current location")):
+            value: object = view.messages[0].get(key)
+            if value:
+                out.scaffold(f"\n{label}: ", 0)
+                out.untrusted_label(str(value), 0)
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Refuse a system message after the first.
+
+        Raises:
+            MessageError: always (`late_system`).
+        """
+        raise MessageError(
+            "late_system", f"message {index}: a system message after others; expected at most one, first"
+        )
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        out.turn(f"{_TURN}user\n", view.text(index), f"{_END}\n", index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the reasoning of turns after the last user, the content, the calls."""
+        content, reasoning = view.text(index), view.reasoning(index)
+        if reasoning is None and "</think>" in content:
+            reasoning = content.split("</think>")[0].strip("\n").split("<think>")[-1].strip("\n")
+            content = content.split("</think>")[-1].strip("\n")
+        out.scaffold(f"{_TURN}ai\n", index)
+        if reasoning and (index > view.last_user or self.preserves_thinking(view, index)):
+            out.model_markup("<think>\n", index)
+            out.model_text(reasoning, index)
+            out.model_markup("\n</think>\n\n", index)
+        calls = view.calls(index)
+        if not calls:
+            out.model_reply(content, _END, "\n", index)
+            return
+        # The newline before the section is written for an empty content as well.
+        out.model_text(content, index)
+        out.model_markup(f"\n{MINIMAX.opening}\n", index)
+        for call in calls:
+            self.calls.write(call, out, index)
+        out.model_reply("", f"{MINIMAX.closing}{_END}", "\n", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result; adjacent results share one turn."""
+        if view.is_first_of_run(index):
+            out.scaffold(f"{_TURN}tool", index)
+        out.turn("\n<response>", view.text(index), "</response>", index)
+        if view.is_last_of_run(index):
+            out.scaffold(f"{_END}\n", index)
+
+    def parse_reasoning(self, completion: Completion) -> tuple[str, int]:
+        """As in `Family`, but a finished turn without think tags has no reasoning: history writes no block for it."""
+        has_tags = completion.find("</think>") >= 0 or completion.text.lstrip().startswith("<think>")
+        if completion.stopped and not has_tags:
+            return "", 0
+        return super().parse_reasoning(completion)
+
+    def prefill(self) -> str:
+        """An opened think block."""
+        return "<think>\n"
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold(f"{_TURN}ai\n" + self.prefill())
+
+    def strip_content(self, content: str) -> str:
+        """The newlines after a think block are the format's."""
+        return content.lstrip("\n")
+
+
+def _declare(tools: Tools) -> str:
+    return "".join(f"<tool>{to_json(tool['function'])}</tool>\n" for tool in tools)

@@ -1,0 +1,136 @@
+"""Mistral (v3 tekken): instructions in brackets, tools and system text in the last user's turn."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.bare_json import MistralList
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.unsupported import (
+    check_alternates,
+    refuse_late_system,
+    refuse_only_system,
+    refuse_text_beside_calls,
+)
+
+
+class MistralRendererConfig(FamilyConfig):
+    """Mistral has no options of its own."""
+
+    name: Literal["mistral"] = "mistral"
+
+
+_CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+class MistralRenderer(Family):
+    """Mistral Nemo.
+
+    ::
+
+        <s>[INST]hello[/INST]hi</s>[INST]Be brief.
+
+        more[/INST]ok</s>
+
+    System text and tools move to each new last user. A turn is a text or a list of calls, whose ids have nine letters
+    or digits. Roles must alternate.
+    """
+
+    name = "mistral"
+    config_class = MistralRendererConfig
+    has_reasoning = False
+    stops = ("</s>",)
+    controls = (
+        *("<s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"),
+        *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    )
+    calls = _DIALECT = MistralList()
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the beginning of the text; `user` writes a system message."""
+        out.scaffold("<s>")
+        if view.roles[0] != "system":
+            return 0
+        refuse_only_system(view, self.name)
+        return 1
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Refuse a system message that is not the first message."""
+        refuse_late_system(index, self.name)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message; the last one has the tools before it and the system text in it."""
+        check_alternates(view, index, self.name)
+        # In a longer conversation the same user message is written without them: earlier prompts are no prefixes.
+        is_last = index == view.last_user
+        if is_last and view.tools:
+            out.scaffold("[AVAILABLE_TOOLS]", index)
+            out.untrusted_label(view.tools.declaration(_declare_all), index)
+            out.scaffold("[/AVAILABLE_TOOLS]", index)
+        out.scaffold("[INST]", index)
+        if is_last and view.roles[0] == "system":
+            out.content(view.text(0), 0)
+            out.scaffold("\n\n", index)
+        out.content(view.text(index), index)
+        out.scaffold("[/INST]", index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a text, or a list of calls."""
+        calls = view.calls(index)
+        if not calls:
+            check_alternates(view, index, self.name)
+            out.model_reply(view.text(index), "</s>", "", index)
+            return
+        refuse_text_beside_calls(view, index, self.name)
+        out.model_markup("[TOOL_CALLS]", index)
+        before = "["
+        for call in calls:  # one JSON list, whose brackets and commas the model writes
+            _check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+            out.model_text(before, index)
+            self._DIALECT.write(call, out, index)
+            before = ", "
+        out.model_text("]", index)
+        out.model_markup("</s>", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result with the id of its call."""
+        call_id = view.messages[index].get("tool_call_id", "")
+        _check_call_id(call_id, f"message {index}: tool_call_id")
+        out.turn('[TOOL_RESULTS]{"content": ', view.text(index), ', "call_id": "', index)
+        out.untrusted_label(call_id, index)
+        out.scaffold('"}[/TOOL_RESULTS]', index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write nothing: the assistant's turn has no header."""
+
+
+def _declare_all(tools: Tools) -> str:
+    return "[" + ", ".join(_declare(tool["function"]) for tool in tools) + "]"
+
+
+def _declare(function: dict[str, object]) -> str:
+    """A function as the template writes it: strings between quotes, not escaped, everything else as JSON."""
+    pairs = (
+        f'"{key}": "{value}"' if isinstance(value, str) else f'"{key}": {to_json(value)}'
+        for key, value in function.items()
+        if key != "return"
+    )
+    return '{"type": "function", "function": {' + ", ".join(pairs) + "}}"
+
+
+def _check_call_id(call_id: str, where: str) -> None:
+    """Check a call's id.
+
+    Raises:
+        MessageError: `wrong_call_id`.
+    """
+    if not _CALL_ID.fullmatch(call_id):
+        found = repr(call_id) if call_id else "missing"
+        raise MessageError(
+            "wrong_call_id", f"{where} is {found}; expected nine letters or digits, as Mistral's ids are"
+        )

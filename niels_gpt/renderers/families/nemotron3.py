@@ -1,0 +1,253 @@
+"""Nemotron 3: ChatML with a system turn in every conversation, tools declared in XML, calls in function tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.chatml import ChatMLTurns
+from niels_gpt.renderers.options import FamilyConfig, with_options
+
+
+class _NemotronConfig(FamilyConfig):
+    """Nemotron's options.
+
+    Attributes:
+        enable_thinking: `False` supplies an empty think block in the generation prompt.
+        truncate_history_thinking: `False` keeps the reasoning of all turns.
+    """
+
+    enable_thinking: bool = True
+    truncate_history_thinking: bool = True
+
+
+class Nemotron3RendererConfig(_NemotronConfig):
+    """Nemotron 3.
+
+    Attributes:
+        low_effort: the last user's turn asks for little thinking; an option of Super that Nano's template does not
+            have.
+        ultra: the format is Ultra's, as with the name `nemotron-3-ultra`; `None`: if the tokenizer's name is Ultra's.
+    """
+
+    name: Literal["nemotron-3"] = "nemotron-3"
+    low_effort: bool = False
+    ultra: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_effort(self) -> Self:
+        if self.ultra and self.low_effort:
+            raise ValueError("low_effort is Super's; expected nemotron-3-ultra with medium_effort, which is Ultra's")
+        return self
+
+
+class Nemotron3UltraRendererConfig(_NemotronConfig):
+    """Nemotron 3 Ultra; with `medium_effort` the last user's turn asks for efficient thinking."""
+
+    name: Literal["nemotron-3-ultra"] = "nemotron-3-ultra"
+    medium_effort: bool = False
+
+
+_EMPTY_BLOCK = "<think></think>"
+_ULTRA_NAME = re.compile(r"(.*/)?NVIDIA-Nemotron-3-Ultra-", re.DOTALL)
+
+
+class Nemotron3Renderer(ChatMLTurns):
+    """Nemotron 3: Nano and Super, or with `ultra=True` Ultra, which has no newlines between a block and its content.
+
+    ::
+
+        <|im_start|>system
+        <|im_end|>
+        <|im_start|>user
+        hello<|im_end|>
+        <|im_start|>assistant
+        <think>
+        A greeting.
+        </think>
+        hi<|im_end|>
+
+    In history a think block is empty: `<think></think>hi`.
+    """
+
+    name = "nemotron-3"
+    config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
+    roles = ("system", "user", "assistant", "tool")
+    stops = ("<|im_end|>", "</s>")
+    calls: ClassVar[CallDialect] = FunctionTags(python=True)
+    before_first_call = "\n"
+
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
+        super().__init__(tokenizer, config, **options)
+        if self.ultra is None:  # resolved here, so that the fingerprint holds what is rendered
+            is_ultra = _ULTRA_NAME.match(self.encoder.name) is not None
+            self.config = with_options(self.config, {"ultra": is_ultra})
+
+    @property
+    def ultra(self) -> bool | None:
+        """The format is Ultra's."""
+        ultra: bool | None = self.config.ultra
+        return ultra
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write one system block, even an empty one: the caller's message, then the tools."""
+        has_system = view.roles[0] == "system"
+        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        out.scaffold("<|im_start|>system\n", owner)
+        if has_system:
+            out.content(text, 0)
+        if view.tools:
+            out.scaffold(("\n\n" if text else "") + TAGS_DECLARED, owner)
+            out.untrusted_label(view.tools.declaration(_declare_all), owner)
+            out.scaffold(TAGS_EXPLAINED, owner)
+        out.scaffold("<|im_end|>\n", owner)
+        return int(has_system)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message; the last one may ask for less thinking."""
+        end = (self._effort if index == view.last_user else "") + "<|im_end|>\n"
+        out.turn("<|im_start|>user\n", view.text(index), end, index)
+
+    @property
+    def _closing(self) -> str:
+        """The markup between reasoning and content."""
+        return "</think>" if self.ultra else "\n</think>\n"
+
+    @property
+    def _effort(self) -> str:
+        """The text that an option for less thinking writes after the last user's; "" where it is off."""
+        return "\n\n{reasoning effort: low}" if self.config.low_effort else ""
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a think block, the content, the calls."""
+        calls = view.calls(index)
+        out.scaffold("<|im_start|>assistant\n", index)
+        if self._is_current(view, index):
+            self._with_reasoning(view, index, out)
+        else:
+            self._without_reasoning(view, index, out, calls=bool(calls))
+        for call in calls:
+            out.model_markup("\n", index)
+            self.calls.write(call, out, index)
+        out.model_reply("", ("\n" if calls else "") + "<|im_end|>", "\n", index)
+
+    def _is_current(self, view: ConversationView, index: int) -> bool:
+        """The reasoning of this turn is written."""
+        current = not self.config.truncate_history_thinking or index > view.last_user
+        return current or self.preserves_thinking(view, index)
+
+    def _with_reasoning(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the reasoning, else an empty block unless the content has think tags, and the content."""
+        reasoning, content = view.reasoning(index) or "", view.text(index)
+        if reasoning.strip():
+            content = content.rstrip()
+            out.model_markup("<think>\n", index)
+            out.model_text(reasoning, index)
+            out.model_markup(self._closing if content else self._closing.rstrip(), index)
+        elif "<think>" in content or "</think>" in content:
+            content = content.strip()
+        else:
+            out.model_markup(_EMPTY_BLOCK, index)
+        out.model_text(content.rstrip(), index)
+
+    def _without_reasoning(self, view: ConversationView, index: int, out: Emitter, *, calls: bool) -> None:
+        """Write an empty block and the content.
+
+        The template joins reasoning and content, cuts the text at the last `</think>` and strips it in part: the
+        newline after the tag stays before a content, and goes before calls.
+        """
+        has_reasoning, content = (view.reasoning(index) or "").strip(), view.text(index)
+        opened, closed = "<think>" in content, "</think>" in content
+        rest = self._closing.partition("</think>")[2] + content if has_reasoning else content
+        rest = rest.split("</think>")[-1]
+        if calls:
+            rest = rest if has_reasoning or closed else rest.split("<think>")[0]
+            rest = rest if self.ultra else rest.strip()  # Ultra's template does not strip here
+        elif not has_reasoning and opened != closed:  # half a block is text in the template
+            out.model_text(content.strip(), index)
+            return
+        out.model_markup(_EMPTY_BLOCK, index)
+        out.model_text(rest if calls else rest.rstrip(), index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result; adjacent results share one user turn."""
+        if view.is_first_of_run(index):
+            out.scaffold("<|im_start|>user\n", index)
+        out.turn("<tool_response>\n", view.text(index), "\n</tool_response>\n", index)
+        if view.is_last_of_run(index):
+            out.scaffold("<|im_end|>\n", index)
+
+    def prefill(self) -> str:
+        """An opened think block, or an empty one."""
+        return "<think>\n" if self.config.enable_thinking else _EMPTY_BLOCK
+
+    def strip_content(self, content: str) -> str:
+        """The template strips contents."""
+        return content.strip()
+
+
+class Nemotron3UltraRenderer(Nemotron3Renderer):
+    """Nemotron 3 Ultra, by its own renderer name."""
+
+    name = "nemotron-3-ultra"
+    config_class: ClassVar[type[FamilyConfig]] = Nemotron3UltraRendererConfig
+
+    @property
+    def ultra(self) -> bool:
+        """See `Nemotron3Renderer`."""
+        return True
+
+    @property
+    def _effort(self) -> str:
+        """See `Nemotron3Renderer`."""
+        return "\n\n{reasoning effort: efficient}" if self.config.medium_effort else ""
+
+
+def _declare_all(tools: Tools) -> str:
+    return "".join(_declare(tool["function"]) for tool in tools)
+
+
+def _declare(function: Mapping[str, Any]) -> str:
+    """A function in XML: a tag for its name, its description, each parameter, and what else its schema holds."""
+    parameters = function.get("parameters")
+    schema = parameters if isinstance(parameters, Mapping) else {}
+    properties = schema.get("properties")
+    lines = [f"<function>\n<name>{function['name']}</name>"]
+    if "description" in function:
+        lines.append(f"<description>{str(function['description']).strip()}</description>")
+    lines.append("<parameters>")
+    for name, fields in (properties if isinstance(properties, Mapping) else {}).items():
+        lines += ["<parameter>", f"<name>{name}</name>", *_fields(fields), "</parameter>"]
+    lines += _extra(schema, ("type", "properties", "required"))
+    if "required" in schema:
+        lines.append(f"<required>{to_json(schema['required'])}</required>")
+    lines.append("</parameters>")
+    lines += _extra(function, ("type", "name", "description", "parameters"))
+    return "".join("\n" + line for line in [*lines, "</function>"])
+
+
+def _fields(fields: Any) -> list[str]:
+    if not isinstance(fields, Mapping):
+        return []
+    lines = [f"<type>{fields['type']}</type>"] if "type" in fields else []
+    if "description" in fields:
+        lines.append(f"<description>{str(fields['description']).strip()}</description>")
+    if "enum" in fields:
+        lines.append(f"<enum>{to_json(fields['enum'])}</enum>")
+    return [*lines, *_extra(fields, ("name", "type", "description", "enum"))]
+
+
+def _extra(schema: Mapping[str, Any], written: Collection[str]) -> list[str]:
+    """The other keys of a schema, each as a tag: objects and lists as JSON, all else as Python prints it."""
+    return [
+        f"<{key}>{to_json(value) if isinstance(value, Mapping | list) else value}</{key}>"
+        for key, value in schema.items()
+        if key not in written
+    ]

@@ -1,0 +1,49 @@
+"""Qwen2.5: Qwen3's turns without thinking, and with a default system message."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class Qwen25RendererConfig(FamilyConfig):
+    """Qwen2.5 has no options of its own."""
+
+    name: Literal["qwen2.5"] = "qwen2.5"
+
+
+class Qwen25Renderer(Qwen3Renderer):
+    """Qwen2.5 Instruct.
+
+    ::
+
+        <|im_start|>user
+        hello<|im_end|>
+        <|im_start|>assistant
+        hi<|im_end|>
+
+    Reasoning has no place in the format: it is not written, as in its template, and not read.
+    """
+
+    name = "qwen2.5"
+    config_class: ClassVar[type[FamilyConfig]] = Qwen25RendererConfig
+    has_reasoning = False
+    default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the content as it is, then the calls, each on a line of its own."""
+        content = view.text(index)
+        out.scaffold("<|im_start|>assistant\n", index)
+        self.finish_turn(content, view.calls(index), bool(content), out, index)
+
+    def prefill(self) -> str:
+        """Nothing: the model does not think."""
+        return ""
+
+    def strip_content(self, content: str) -> str:
+        """Contents are not changed."""
+        return content

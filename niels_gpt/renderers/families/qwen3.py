@@ -1,0 +1,138 @@
+"""Qwen3: ChatML with think blocks and Hermes JSON calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import Call, ConversationView
+from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.chatml import ChatMLTurns
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import split_thinking
+
+
+class Qwen3RendererConfig(FamilyConfig):
+    """Qwen3; `enable_thinking=False` supplies an empty think block in the generation prompt."""
+
+    name: Literal["qwen3"] = "qwen3"
+    enable_thinking: bool = True
+
+
+_TOOLS = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+)
+_CALL_INSTRUCTIONS = (
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
+)
+
+
+class Qwen3Renderer(ChatMLTurns):
+    """Qwen3, all sizes.
+
+    ::
+
+        <|im_start|>user
+        Look at it.<|im_end|>
+        <|im_start|>assistant
+        <think>
+        I need the tool.
+        </think>
+
+        One moment.
+        <tool_call>
+        {"name": "look", "arguments": {"at": "it"}}
+        </tool_call><|im_end|>
+        <|im_start|>user
+        <tool_response>
+        fine
+        </tool_response><|im_end|>
+
+    Class attributes:
+        default_system: the system message where the caller gives none; "": no system turn.
+    """
+
+    name = "qwen3"
+    config_class: ClassVar[type[FamilyConfig]] = Qwen3RendererConfig
+    roles = ("system", "user", "assistant", "tool")
+    stops = ("<|im_end|>", "<|endoftext|>")
+    calls: ClassVar[CallDialect] = HermesJSON()
+    before_first_call = "\n"
+    default_system: ClassVar[str] = ""
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """With tools, write one system block: the caller's message, then the tools."""
+        has_system = view.roles[0] == "system"
+        if not view.tools:  # the caller's system message is then written by `system`
+            if self.default_system and not has_system:
+                out.scaffold(f"<|im_start|>system\n{self.default_system}<|im_end|>\n")
+            return 0
+        owner = 0 if has_system else -1
+        out.scaffold("<|im_start|>system\n", owner)
+        if has_system:
+            out.content(view.text(0), 0)
+            out.scaffold("\n\n", 0)
+        elif self.default_system:
+            out.scaffold(self.default_system + "\n\n")
+        out.scaffold(_TOOLS, owner)
+        out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
+        out.scaffold(_CALL_INSTRUCTIONS, owner)
+        return int(has_system)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write reasoning after the last query, the content, the calls.
+
+        The last message always has a think block, even an empty one; in history a turn without reasoning has none.
+        """
+        content, is_last, reasoning = view.text(index), index == len(view.roles) - 1, view.reasoning(index)
+        if reasoning is None:
+            reasoning, content = split_thinking(content)
+            if not is_last and not reasoning and view.is_text_only(index):  # most answers: written in one call
+                out.assistant_turn("<|im_start|>assistant\n", content, "<|im_end|>", "\n", index)
+                return
+        out.scaffold("<|im_start|>assistant\n", index)
+        has_content = bool(content)
+        is_current = (reasoning or is_last) and index > view.last_query
+        if is_current or (reasoning and self.preserves_thinking(view, index)):
+            content = self.think_block(reasoning, content, out, index)
+        self.finish_turn(content, view.calls(index), has_content, out, index)
+
+    def think_block(self, reasoning: str, content: str, out: Emitter, index: int) -> str:
+        """Write the block, and return the content as it is written after one."""
+        out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
+        return content.lstrip("\n")
+
+    def finish_turn(self, content: str, calls: Sequence[Call], has_content: bool, out: Emitter, index: int) -> None:
+        """Write the content, the calls and the end of a turn.
+
+        Args:
+            has_content: `before_first_call` is written before the first call. It is not `bool(content)`: the template
+                asks for the content before it strips it.
+        """
+        if calls:  # the reply below then holds the stop and an empty text
+            out.model_text(content, index)
+            content = ""
+        for number, call in enumerate(calls):
+            if number or has_content:
+                out.model_markup("\n" if number else self.before_first_call, index)
+            self.calls.write(call, out, index)
+        out.model_reply(content, "<|im_end|>", "\n", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result; adjacent results share one user turn."""
+        header = "<|im_start|>user\n<tool_response>\n" if view.is_first_of_run(index) else "\n<tool_response>\n"
+        footer = "\n</tool_response><|im_end|>\n" if view.is_last_of_run(index) else "\n</tool_response>"
+        self.content_turn(header, view, index, footer, out)
+
+    def prefill(self) -> str:
+        """An empty block where thinking is off."""
+        return "" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
+
+    def strip_content(self, content: str) -> str:
+        """The newlines after a think block are the format's."""
+        return content.lstrip("\n")

@@ -1,0 +1,152 @@
+"""Qwen3.5: Qwen3 with tools before the system message, calls in tags, and a think block that the prompt opens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Literal
+
+from niels_gpt.messages import Message
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.qwen3_vl import QwenImages
+from niels_gpt.renderers.images.loading import ImagePart
+from niels_gpt.renderers.images.processors import CACHE_SIZE
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.unsupported import refuse_late_system
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+
+class Qwen35RendererConfig(FamilyConfig):
+    """Qwen3.5.
+
+    Attributes:
+        enable_thinking: what the generation prompt supplies: an opened think block, or (`False`) an empty one. `None`
+            is the model's own default: that of its template's generation prompt, else by its name (the smallest sizes
+            do not think), else an opened block.
+        add_vision_id: images are numbered (`Picture 1: `).
+    """
+
+    name: Literal["qwen3.5"] = "qwen3.5"
+    enable_thinking: bool | None = None
+    add_vision_id: bool = False
+
+
+_SIZES_WITHOUT_THINKING = re.compile(r"(.*/)?Qwen3\.5-(0\.8B|2B)\b", re.DOTALL)
+
+
+class Qwen35Renderer(QwenImages):
+    """Qwen3.5, all sizes.
+
+    ::
+
+        <|im_start|>assistant
+        <think>
+        I need the tool.
+        </think>
+
+        One moment.
+
+        <tool_call>
+        <function=look>
+        <parameter=at>
+        it
+        </parameter>
+        </function>
+        </tool_call><|im_end|>
+
+    Contents are stripped. Every turn after the last query has a think block, even an empty one.
+    """
+
+    name = "qwen3.5"
+    config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
+    calls: ClassVar[CallDialect] = FunctionTags(python=True)
+    before_first_call = "\n\n"
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: FamilyConfig | None = None,
+        *,
+        processor: Any = None,
+        image_cache_max: int = CACHE_SIZE,
+        **options: Any,
+    ) -> None:
+        super().__init__(tokenizer, config, processor=processor, image_cache_max=image_cache_max, **options)
+        if self.config.enable_thinking is None:  # resolved here, so that the fingerprint holds what is rendered
+            self.config = self.config.model_copy(update={"enable_thinking": thinks_by_default(self.encoder)})
+
+    def content(self, view: ConversationView, index: int) -> str:
+        """See `QwenImages`; contents are stripped."""
+        content = view.messages[index]["content"]
+        return (content if isinstance(content, str) else super().content(view, index)).strip()
+
+    def stripped_parts(self, parts: list[str | ImagePart]) -> list[str | ImagePart]:
+        """The parts without white space at the ends of the whole content."""
+        if parts and isinstance(parts[0], str):
+            parts[0] = parts[0].lstrip()
+        if parts and isinstance(parts[-1], str):
+            parts[-1] = parts[-1].rstrip()
+        return parts
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write one system block: the tools, then the caller's message."""
+        has_system = view.roles[0] == "system"
+        text = self.content(view, 0) if has_system else ""
+        if view.tools:
+            owner = 0 if has_system else -1
+            out.scaffold("<|im_start|>system\n" + TAGS_DECLARED, owner)
+            out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
+            out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
+        elif has_system:
+            super().system(view, 0, out)
+        return int(has_system)
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Refuse a system message that is not the first message; `begin` writes that one."""
+        refuse_late_system(index, self.name)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a think block after the last query, the content, the calls."""
+        content, reasoning = self.content(view, index), view.reasoning(index)
+        if reasoning is None:  # think tags in the content count where there is no field for reasoning
+            reasoning, content = split_thinking(content)
+        out.scaffold("<|im_start|>assistant\n", index)
+        if self._is_current(view, index) or self.preserves_thinking(view, index):
+            content = self.think_block(reasoning.strip(), content, out, index)
+        self.finish_turn(content, view.calls(index), bool(content), out, index)
+
+    def _is_current(self, view: ConversationView, index: int) -> bool:
+        """No query follows this message. A user message that is a tool result between tags is not a query."""
+        last = view.last_user
+        if index > last:
+            return True
+        if view.is_text_only(last) and "<tool_response>" not in view.text(last):  # nearly always
+            return False
+        asked = (self.content(view, i) for i in range(last, index, -1) if view.roles[i] == "user")
+        return all(text.startswith("<tool_response>") and text.endswith("</tool_response>") for text in asked)
+
+    def prefill(self) -> str:
+        """An opened think block, or an empty one."""
+        return "<think>\n" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
+
+    def strip_content(self, content: str) -> str:
+        """The template strips contents."""
+        return content.strip()
+
+
+def thinks_by_default(encoder: PieceEncoder) -> bool:
+    """The default of `enable_thinking`: that of the template's generation prompt, else by the model's name.
+
+    Raises:
+        MessageError, TemplateError: the template fails on a short conversation; pass `enable_thinking`.
+    """
+    if encoder.template is not None:
+        greeting: Message = {"role": "user", "content": "hi"}
+        prompt = TemplateRenderer(encoder).text([greeting], add_generation_prompt=True).rstrip()
+        if prompt.endswith(("<think>", "</think>")):
+            return prompt.endswith("<think>")
+    return _SIZES_WITHOUT_THINKING.match(encoder.name) is None

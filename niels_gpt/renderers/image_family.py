@@ -1,0 +1,190 @@
+"""`TakesImages`: what families with images share.
+
+A grammar writes one placeholder token for an image; `encode.py` repeats it as often as the model's processor says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.extras import check_library
+from niels_gpt.messages import Message
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.images.loading import ImagePart, image_part
+from niels_gpt.renderers.images.media import MultiModalData
+from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, ProcessedImage, no_processor
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.types import RenderedTokens
+
+
+class TakesImages(Family):
+    """A family with images; it is the first base class: `class KimiK25Renderer(TakesImages, KimiK2Renderer)`.
+
+    Args:
+        tokenizer, config, options: as `Family`.
+        processor: what `transformers.AutoProcessor` or `AutoImageProcessor` gives for the model. Without one,
+            conversations without images can be rendered, and `text` shows one placeholder for each image.
+        image_cache_max: how many processed images are cached.
+
+    Class attributes:
+        image_tokens: the text that opens an image, its placeholder token, the text that closes it.
+        placeholders: the type of each placeholder token, 1 for images and 2 for videos.
+
+    Raises:
+        UsageError: `processor` is no image processor. Else as `Family`.
+    """
+
+    image_tokens: ClassVar[tuple[str, str, str]]
+    placeholders: ClassVar[Mapping[str, int]]
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: FamilyConfig | None = None,
+        *,
+        processor: Any = None,
+        image_cache_max: int = CACHE_SIZE,
+        **options: Any,
+    ) -> None:
+        super().__init__(tokenizer, config, **options)
+        self.images = None if processor is None else Images.of(processor, image_cache_max)
+
+    @property
+    def mm_token_type_id_map(self) -> dict[int, int]:
+        """Placeholder id -> 1 for images, 2 for videos; placeholders that the tokenizer lacks are left out."""
+        ids = self.encoder.added_ids
+        return {ids[text]: kind for text, kind in self.placeholders.items() if text in ids}
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        previous_multi_modal_data: MultiModalData | None = None,
+    ) -> RenderedTokens | None:
+        """See `Renderer`; the result has the images of the previous ids, then those of the new messages.
+
+        Returns:
+            `None` also where the placeholders in the previous ids are not those of `previous_multi_modal_data`, token
+            by token: a model would get placeholders without their images.
+        """
+        earlier = previous_multi_modal_data or MultiModalData()
+        if not self._has_placeholders_of(earlier, [*previous_prompt_ids, *previous_completion_ids]):
+            return None
+        image_count = len(earlier.mm_placeholders.get("image", ()))
+        bridge = self._bridge(previous_prompt_ids, previous_completion_ids, new_messages, tools, image_count)
+        if bridge is None or earlier.is_empty():
+            return bridge
+        later = bridge.multi_modal_data
+        return bridge.with_media(earlier if later is None else earlier.followed_by(later))
+
+    def _has_placeholders_of(self, media: MultiModalData, ids: Sequence[int]) -> bool:
+        """The placeholder tokens among these ids are exactly the ranges of these media."""
+        if media.is_empty():  # nearly all bridges; searching a list for two ids is cheap
+            return not any(token in ids for token in self.mm_token_type_id_map)
+        found = np.isin(np.asarray(ids, dtype=np.int64), list(self.mm_token_type_id_map))
+        covered = np.zeros(len(ids), dtype=np.bool_)
+        for places in media.mm_placeholders.values():
+            for place in places:
+                covered[place.offset : place.offset + place.length] = True
+        total = sum(place.length for places in media.mm_placeholders.values() for place in places)
+        return bool(np.array_equal(found, covered)) and int(covered.sum()) == total
+
+    # ---- for the families
+
+    def content_parts(self, view: ConversationView, index: int) -> list[str | ImagePart]:
+        """The content as texts and images; adjacent texts are joined.
+
+        Raises:
+            MessageError: a part is neither (`unsupported_content`).
+        """
+        content = view.messages[index]["content"]
+        if isinstance(content, str):
+            return [content]
+        parts: list[str | ImagePart] = []
+        for number, part in enumerate(content):
+            image = image_part(part, index, number)
+            if image is not None:
+                parts.append(image)
+            elif parts and isinstance(parts[-1], str):
+                parts[-1] += view.text_of(part, index, number, or_else=" or an image")
+            else:
+                parts.append(view.text_of(part, index, number, or_else=" or an image"))
+        return parts
+
+    def write_parts(self, parts: Sequence[str | ImagePart], index: int, out: Emitter) -> None:
+        """Write the texts and images of one message."""
+        opens, token, closes = self.image_tokens
+        for part in parts:
+            if isinstance(part, str):
+                out.content(part, index)
+            else:
+                out.image(self.image_label(out.image_count + 1) + opens, token, closes, index, self._process(part))
+
+    def image_label(self, number: int) -> str:
+        """The text before image `number` of the conversation, counted from 1."""
+        return ""
+
+    def _process(self, part: ImagePart) -> Callable[[], ProcessedImage]:
+        if self.images is None:
+            return partial(_refuse_image, self.name, part)
+        return partial(self.images.process, part)
+
+
+def _refuse_image(format_name: str, part: ImagePart) -> ProcessedImage:
+    raise no_processor(format_name, part)
+
+
+# Keys of config.json that models with images have.
+_VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
+
+
+def takes_images(name: str) -> bool:
+    """A model takes images, by its config.json; `False` for a name that is neither a path nor on the hub.
+
+    Raises:
+        UsageError: the name is on the hub, and its config cannot be read.
+    """
+    path = Path(name)
+    folder = path.parent if path.is_file() else path
+    if not folder.is_dir():
+        return _takes_images_on_hub(name)
+    file = folder / "config.json"
+    return file.is_file() and _has_vision_key(file)
+
+
+def _has_vision_key(file: Path) -> bool:
+    try:
+        fields = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
+    return isinstance(fields, dict) and any(fields.get(key) is not None for key in _VISION_KEYS)
+
+
+def _takes_images_on_hub(name: str) -> bool:
+    if name.count("/") != 1 or name.startswith(("/", ".")):
+        return False  # a tokenizer object without a name, or one built in this process
+    check_library("huggingface_hub")
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return _has_vision_key(Path(hf_hub_download(name, "config.json")))
+    except EntryNotFoundError:
+        return False
+    except Exception as error:  # the network may raise errors of httpx, of requests, or of the system
+        raise UsageError(
+            f"{name}: whether this model takes images cannot be told ({type(error).__name__}: {error}); name the "
+            "renderer: a family, or 'template' for conversations without images"
+        ) from error

@@ -1,0 +1,172 @@
+"""`Images`: the user's image processor with a cache of what it made.
+
+The processor decides how many placeholder tokens an image takes, and makes the arrays that the model gets.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.forks import new_lock
+from niels_gpt.renderers.images.loading import ImagePart, image_hash, load_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CACHE_SIZE, CACHE_BYTES = 256, 1 << 30
+
+
+@dataclass(frozen=True)
+class ProcessedImage:
+    """What the processor made of one image.
+
+    Attributes:
+        hash: see `image_hash`.
+        tokens: the number of its placeholder tokens.
+        item: the processor's arrays by the names of the model's arguments (`pixel_values`, `image_grid_thw`). They are
+            shared by all renderings with the same image and must not be changed.
+    """
+
+    hash: str
+    tokens: int
+    item: Mapping[str, npt.NDArray[Any]]
+
+
+def no_processor(format_name: str, part: ImagePart) -> MessageError:
+    """The error for an image where the renderer has no processor."""
+    return MessageError(
+        "no_processor",
+        f"{part.where} is an image, and there is no processor to say how many tokens it takes; make the {format_name} "
+        "renderer with processor=transformers.AutoImageProcessor.from_pretrained(MODEL), or drop the row",
+    )
+
+
+@runtime_checkable
+class _GridProcessor(Protocol):
+    """Image processors of Transformers whose images are grids of patches (Qwen's, and Kimi's own in Transformers)."""
+
+    merge_size: int
+
+    def __call__(self, images: Any, **options: Any) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class _MediaProcessor(Protocol):
+    """The image processor that Kimi's repositories bring along."""
+
+    def media_tokens_calculator(self, media: Any) -> int: ...
+
+    def preprocess(self, medias: Any, **options: Any) -> Mapping[str, Any]: ...
+
+
+class Images:
+    """The user's processor and a least-recently-used cache of what it made, by the images' hashes.
+
+    Threads may share it if they may share the processor, as Transformers' allow. A pickle holds the processor only.
+
+    Args:
+        processor: what `AutoProcessor` or `AutoImageProcessor` gives.
+        most: how many images are cached; the cache also holds at most 1 GiB of arrays.
+
+    Raises:
+        UsageError: it is no processor of images.
+    """
+
+    def __init__(self, processor: Any, *, most: int = CACHE_SIZE) -> None:
+        inner = getattr(processor, "image_processor", processor)
+        if not isinstance(inner, _GridProcessor | _MediaProcessor):
+            raise UsageError(
+                f"processor is a {type(processor).__name__}, which counts no tokens of images; expected what "
+                "transformers.AutoProcessor or AutoImageProcessor gives for the model"
+            )
+        self._inner, self.most = inner, most
+        self._cache: OrderedDict[str, ProcessedImage] = OrderedDict()
+        self._bytes = 0
+        self._lock = new_lock()
+
+    @classmethod
+    def of(cls, processor: Any, most: int) -> Images:
+        """An `Images` is returned as it is, so that the renderers of a pool share one cache."""
+        return processor if isinstance(processor, cls) else cls(processor, most=most)
+
+    def process(self, part: ImagePart) -> ProcessedImage:
+        """What the processor makes of an image; processed once while it is in the cache.
+
+        Raises:
+            MissingExtra: Pillow is not installed.
+            MessageError: the image cannot be loaded, or the processor fails on it (`image_refused`).
+            UsageError: the processor returns something else than one grid.
+        """
+        image = load_image(part)
+        key = image_hash(image)
+        with self._lock:
+            processed = self._cache.get(key)
+            if processed is not None:
+                self._cache.move_to_end(key)
+                return processed
+        # Outside of the lock, because it takes long: two threads may process the same image, and one result is kept.
+        processed = self._run_processor(image, key, part)
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = processed
+                self._bytes += _size(processed)
+                while len(self._cache) > self.most or self._bytes > CACHE_BYTES:
+                    self._bytes -= _size(self._cache.popitem(last=False)[1])
+        return processed
+
+    def _run_processor(self, image: Image, key: str, part: ImagePart) -> ProcessedImage:
+        try:
+            if isinstance(self._inner, _MediaProcessor):
+                medium = {"type": "image", "image": image}
+                tokens = int(self._inner.media_tokens_calculator(medium))
+                arrays = self._inner.preprocess([medium], return_tensors="np")
+            else:
+                arrays = self._inner(images=[image], return_tensors="np")
+                tokens = int(np.prod(_grid(arrays))) // self._inner.merge_size**2
+        except UsageError:
+            raise
+        except Exception as error:  # a processor may raise anything; one row must not end a build
+            raise MessageError(
+                "image_refused",
+                f"{part.where}: the processor fails on this image of {image.width} x {image.height} pixels, mode "
+                f"{image.mode} ({type(error).__name__}: {error}); change the image or drop the row",
+            ) from error
+        if tokens < 1:
+            raise MessageError(
+                "image_refused", f"{part.where}: the processor gives this image {tokens} tokens; expected 1 or more"
+            )
+        return ProcessedImage(key, tokens, {name: np.asarray(array) for name, array in arrays.items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The processor without the cache, which may hold a gigabyte."""
+        return {"processor": self._inner, "most": self.most}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["processor"], most=state["most"])  # type: ignore[misc]
+
+
+def _grid(arrays: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """The grid of the one image: patches in time, height and width, of shape (1, 3).
+
+    Raises:
+        UsageError: there is none.
+    """
+    grid = np.asarray(arrays["image_grid_thw"]) if "image_grid_thw" in arrays else np.zeros(0)
+    if grid.shape != (1, 3):
+        raise UsageError(
+            f"the processor gives {', '.join(arrays)} and a grid of shape {grid.shape} for one image; expected "
+            "image_grid_thw of shape (1, 3). Pass the processor of the model"
+        )
+    return grid
+
+
+def _size(processed: ProcessedImage) -> int:
+    """Its bytes in the cache."""
+    return sum(array.nbytes for array in processed.item.values())

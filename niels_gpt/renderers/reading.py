@@ -1,0 +1,190 @@
+"""Completions as text with their tokens, reasoning between think tags, and the prompt of the next turn.
+
+`Completion` is what dialects and families search for tags and calls. Below it: helpers for think tags, and the parts of
+a bridge (`bridge_to_next_turn`): the previous ids up to their last stop, followed by a rendering of the new messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from niels_gpt.forks import cached_property
+from niels_gpt.messages import Message
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+_UNKNOWN = "\ufffd".encode()
+
+
+class Completion:
+    """The text of sampled ids up to the first stop, and the way back from characters to tokens.
+
+    Bytes that are not UTF-8 (half a character at the end of what was sampled) are lone surrogates in `text`, one for
+    each byte, so that every byte has a place; `decoded` shows them as U+FFFD.
+
+    Attributes:
+        ids: the ids up to the first stop, without it.
+        text: their text.
+        stopped: there was a stop.
+    """
+
+    def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
+        ids = [int(token) for token in token_ids]
+        end = next((at for at, token in enumerate(ids) if token in stop_ids), len(ids))
+        self.stopped = end < len(ids)
+        self.ids = ids[:end]
+        self._added, self._controls = encoder.added_ids, encoder.control_ids
+        # A model whose embedding is padded may sample ids that the tokenizer does not have.
+        known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < encoder.vocab_size]))
+        self._bytes = [next(known) if 0 <= token < encoder.vocab_size else _UNKNOWN for token in self.ids]
+        self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
+
+    def decoded(self, start: int = 0, stop: int | None = None) -> str:
+        """The characters `start` to `stop` as valid Unicode."""
+        return replace_surrogates(self.text[start:stop])
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """The tokens that hold the characters `start` to `stop`."""
+        first = int(self._starts.searchsorted(start, side="right")) - 1
+        return first, max(first, int(self._starts.searchsorted(stop, side="left")))
+
+    def find(self, marker: str, start: int = 0, stop: int | None = None) -> int:
+        """The next character at which a marker begins, -1 if there is none.
+
+        A marker that is a token of its own is searched by id, so that its spelling in several tokens is text. Where no
+        such id follows, its spelling counts, since models may write it so. Control tokens count by id only.
+        """
+        end = len(self.text) if stop is None else stop
+        token = self._added.get(marker)
+        if token is not None:
+            places = self._places.get(token, [])
+            at = bisect_left(places, start)
+            if at < len(places) and places[at] + len(marker) <= end:
+                return places[at]
+            if marker in self._controls:
+                return -1
+        return self.text.find(marker, start, end)
+
+    def has_text(self, start: int, stop: int) -> bool:
+        """The tokens `start` to `stop` hold more than white space."""
+        return bool(b"".join(self._bytes[start:stop]).strip())
+
+    @cached_property
+    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The character in which each token starts, and the end: int64 of shape (tokens + 1,).
+
+        ::
+
+            tokens  "a" b"\\xc3" b"\\xa9b"     bytes before  0 1 2 4     characters "aéb" start at bytes  0 1 3 4
+            starts  0 1 1 3                  (the last character that starts at or before each byte)
+        """
+        sizes = [len(char.encode("utf-8", "surrogateescape")) for char in self.text]
+        edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+        before = np.concatenate(([0], np.cumsum([len(part) for part in self._bytes], dtype=np.int64)))
+        return edges.searchsorted(before, side="right") - 1
+
+    @cached_property
+    def _places(self) -> dict[int, list[int]]:
+        """For each id that is an added token, the characters at which it starts, ascending."""
+        added = set(self._added.values())
+        places: dict[int, list[int]] = {}
+        for token, at in zip(self.ids, self._starts.tolist(), strict=False):
+            if token in added:
+                places.setdefault(token, []).append(at)
+        return places
+
+
+def replace_surrogates(text: str) -> str:
+    """A text in which lone surrogates (bytes that are not UTF-8) are replaced by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+# ---- reasoning
+
+
+def strip_think_tags(text: str) -> str:
+    """The reasoning of a text that ends before `</think>`, with or without an opening tag."""
+    before, opened, after = text.partition("<think>")
+    return (after if opened and not before.strip() else text).strip("\n")
+
+
+def split_thinking(content: str) -> tuple[str, str]:
+    """`(reasoning, rest)` of a content that holds its reasoning between think tags, as Qwen's template splits it."""
+    if "</think>" not in content:
+        return "", content
+    parts = content.split("</think>")
+    return parts[0].rstrip("\n").split("<think>")[-1].lstrip("\n"), parts[-1].lstrip("\n")
+
+
+def should_preserve_past_thinking(
+    messages: Sequence[Message],
+    msg_idx: int,
+    *,
+    preserve_all_thinking: bool,
+    preserve_thinking_between_tool_calls: bool,
+) -> bool:
+    """An option keeps the reasoning of this message although its template would drop it from history.
+
+    `preserve_thinking_between_tool_calls` keeps it in the current tool cycle: in messages after the last user message,
+    if a tool has answered since then. Without a tool result there is no cycle, and the template decides.
+    """
+    if preserve_all_thinking:
+        return True
+    if not preserve_thinking_between_tool_calls:
+        return False
+    roles = [message["role"] for message in messages]
+    since = len(roles) - roles[::-1].index("user") if "user" in roles else 0
+    return msg_idx >= since and "tool" in roles[since:]
+
+
+# ---- bridges
+
+
+def has_nothing_to_bridge(previous_prompt_ids: Sequence[int], new_messages: Sequence[Message]) -> bool:
+    """The prompt or the new messages are empty; a bridge is `None` then, as in the `renderers` package."""
+    return len(previous_prompt_ids) == 0 or (isinstance(new_messages, list | tuple) and not new_messages)
+
+
+def reject_assistant_in_extension(new_messages: Sequence[Message]) -> bool:
+    """An assistant's turn is among the new messages; a bridge is `None` then, because it was rendered, not sampled."""
+    return any(message["role"] == "assistant" for message in new_messages)
+
+
+def trim_to_turn_close(
+    previous_prompt_ids: Sequence[int],
+    previous_completion_ids: Sequence[int],
+    close_token_ids: set[int],
+    *,
+    synthesize_close: int | None = None,
+) -> list[int] | None:
+    """Prompt and completion up to and including the completion's last close.
+
+    ::
+
+        prompt 1 2, completion 5 9 9 7, closes {9}  ->  1 2 5 9 9
+        prompt 1 9, completion 5, closes {9}        ->  1 9 5 9 with synthesize_close=9, else `None`
+    """
+    prompt, completion = list(previous_prompt_ids), list(previous_completion_ids)
+    closes = [at for at, token in enumerate(completion) if token in close_token_ids]
+    if closes:
+        return prompt + completion[: closes[-1] + 1]
+    return None if synthesize_close is None else [*prompt, *completion, synthesize_close]
+
+
+def append_rendering(before: Sequence[int], added: RenderedTokens, skip: int = 0) -> RenderedTokens:
+    """Ids followed by a rendering: the ids belong to no message, and `added` loses its first `skip` tokens."""
+    no = [False] * len(before)
+    media = added.multi_modal_data
+    return RenderedTokens(
+        token_ids=[*before, *added.token_ids[skip:]],
+        message_indices=[-1] * len(before) + added.message_indices[skip:],
+        sampled_mask=no + added.sampled_mask[skip:],
+        is_content=no + added.is_content[skip:],
+        message_roles=added.message_roles,
+        message_tool_names=added.message_tool_names,
+        attribution=added.attribution,
+        multi_modal_data=None if media is None else media.shifted(len(before) - skip),
+    )

@@ -1,0 +1,247 @@
+"""Which message every character of a rendered template belongs to, and whether its control tokens are the template's.
+
+The input is the template's output in chunks, each with the message whose loop iteration wrote it, and each character
+with its origin. The result is a list of spans in order::
+
+    {% for m in messages %}<u>{{ m.content }}<e>{% endfor %}      with two messages "Hi" and "Yo"
+
+    text       <u>      Hi  <e>      <u>      Yo  <e>
+    message    0        0   0        1        1   1
+    origin     LITERAL  0   LITERAL  LITERAL  1   LITERAL
+
+What this guarantees: every character has a message or none, content keeps its origin, and a control token in the
+output is either written by the template's own constants or refused or encoded as text. What it does not: that content
+whose origin is LOST is attributed; `lost_content` reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import Message
+from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, runs_of
+from niels_gpt.renderers.template.spans import ControlTokens, Span
+
+# Two origins that are assigned after rendering, beside those of `provenance.py`.
+QUOTED: Final = -2  # content of another message than the one that the span belongs to
+UNKNOWN_ROLE: Final = -5  # a role that is not in `KNOWN_ROLES`; it may not become part of a control token
+
+# Roles of the formats in use. Templates write them into control tokens (`'<|' + message.role + '|>'`), so these count
+# as the template's own text.
+KNOWN_ROLES: Final = frozenset(
+    {
+        "system",
+        "developer",
+        "user",
+        "assistant",
+        "model",
+        "chatbot",
+        "tool",
+        "function",
+        "ipython",
+        "observation",
+        "environment",
+        "context",
+    }
+)
+
+
+# ---- messages
+
+
+def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
+    """The template's output as spans, each with its message.
+
+    Inside a loop over messages, scaffold belongs to the message of the iteration. Outside of loops, a stretch that
+    contains content of a message belongs to that message (a system block written before the loop), and a stretch
+    without content belongs to none. Content of an assistant that is written into another message's turn (the name of
+    the function that a tool result answers) belongs to that turn, as QUOTED.
+
+    Args:
+        roles: the role of each message.
+    """
+    spans: list[Span] = []
+    outside: list[Span] = []  # the current stretch outside of loops
+    for chunk in chunks:
+        if type(chunk.text) is str:  # template data: the compiler writes it without runs
+            written = [Span(chunk.text, chunk.message, LITERAL)] if chunk.text else []
+        else:
+            written = [_span(text, origin, chunk.message, roles) for text, origin in _split_by_origin(chunk.text)]
+        if chunk.message == NO_MESSAGE:
+            outside += written
+            continue
+        spans += _attribute_outside_loops(outside)
+        spans += written
+        outside = []
+    return spans + _attribute_outside_loops(outside)
+
+
+def _span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
+    if origin < 0:
+        return Span(text, message, origin)
+    if message not in (NO_MESSAGE, origin) and roles[origin] == "assistant" != roles[message]:
+        return Span(text, message, QUOTED)
+    return Span(text, origin, origin)
+
+
+def _split_by_origin(text: str) -> Iterator[tuple[str, int]]:
+    """`(stretch, origin)` for each maximal stretch of one origin: neighbouring runs of the same origin are merged."""
+    start = stop = 0
+    current = LITERAL
+    for length, origin in runs_of(text):
+        if length and origin != current:
+            if stop > start:
+                yield str.__getitem__(text, slice(start, stop)), current
+            start, current = stop, origin
+        stop += length
+    if stop > start:
+        yield str.__getitem__(text, slice(start, stop)), current
+
+
+def _attribute_outside_loops(stretch: list[Span]) -> list[Span]:
+    """Give the scaffold of a stretch outside of loops to the last message whose content precedes it in the stretch.
+
+    Scaffold before any content belongs to the first message with content; without content all stays as it is.
+    """
+    origins = [span.origin for span in stretch if span.origin >= 0]
+    if not origins:
+        return stretch
+    message, attributed = origins[0], []
+    for span in stretch:
+        message = span.origin if span.origin >= 0 else message
+        attributed.append(Span(span.text, message, span.origin))
+    return attributed
+
+
+# ---- turns
+
+
+def turns_of(spans: list[Span]) -> list[tuple[int, list[Span]]]:
+    """`(message, spans)` for each maximal sequence of spans of one message."""
+    turns: list[tuple[int, list[Span]]] = []
+    for span in spans:
+        if not turns or turns[-1][0] != span.message:
+            turns.append((span.message, []))
+        turns[-1][1].append(span)
+    return turns
+
+
+def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
+    """How many leading spans of the first message's turn are a turn that the template adds, such as a default system.
+
+    Templates write it inside the loop's first iteration, so it is attributed to the first message. It is recognised by
+    a stop token before the first character of the message's content (before the message's own stop, if it has no
+    content), or by an opener that occurs twice (gpt-oss: a system turn, then the developer's turn).
+    """
+    leading = 0
+    while leading < len(turn) and turn[leading].origin < 0:
+        leading += 1
+    stops = [at + 1 for at in range(leading) if controls.last_stop(turn[at].text)]
+    opener = controls.first(turn[0].text) if turn else ""
+    reopened = [at for at in range(1, leading) if opener and turn[at].text.startswith(opener)]
+    return max([*(stops[:-1] if leading == len(turn) else stops), *reopened[-1:]], default=0)
+
+
+def detach_after(spans: list[Span], start: int) -> list[Span]:
+    """The same text, in which nothing after character `start` belongs to a message."""
+    result, at = [], 0
+    for span in spans:
+        cut = max(0, min(len(span.text), start - at))
+        result += [span._replace(text=span.text[:cut]), without_message(span._replace(text=span.text[cut:]))]
+        at += len(span.text)
+    return [span for span in result if span.text]
+
+
+def without_message(span: Span) -> Span:
+    """The same text, belonging to no message; content becomes a label."""
+    return Span(span.text, NO_MESSAGE, LABEL if span.origin >= 0 else span.origin)
+
+
+# ---- checks
+
+
+def lost_content(messages: Sequence[Message], spans: list[Span]) -> str:
+    """A description of output whose origin is LOST; empty if there is none."""
+    lost = [span.text for span in spans if span.origin == LOST and span.text.strip()]
+    if not lost:
+        return ""
+    for index, message in enumerate(messages):
+        if any(text and text in stretch for text in _texts(message["content"]) for stretch in lost):
+            return f"the content of message {index} lost its origin in the template"
+    return f"the origin of {_shown(lost[0])} was lost in the template"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    """The texts of a message's content, which may be a list of parts."""
+    parts = [content] if isinstance(content, str) else [part.get("text") for part in content]
+    return [part.strip() for part in parts if isinstance(part, str)]
+
+
+def check_controls(spans: Sequence[Span], messages: Sequence[Message], inputs: Any, controls: ControlTokens) -> None:
+    """Refuse control tokens in the output of which it is not certain that the template writes them.
+
+    A control token whose characters are only partly LITERAL is encoded as text, so content never becomes one. Two
+    cases need an error instead: a token that contains an unknown role, and a token with LOST text that no input
+    contains, which the template therefore writes itself, through an operation that keeps no origins.
+
+    Args:
+        inputs: the other inputs of the rendering: tools and variables.
+
+    Raises:
+        MessageError: `unknown_role_in_control_token`.
+        TemplateError: the template writes a control token through an operation that does not keep origins.
+    """
+    uncertain = {span.origin for span in spans} & {LOST, UNKNOWN_ROLE}
+    if not uncertain:
+        return
+    for spelling, parts in _spelled(spans, controls):
+        role = next((span for span in parts if span.origin == UNKNOWN_ROLE), None)
+        if role is not None:
+            raise MessageError(
+                "unknown_role_in_control_token",
+                f"the role {role.text[:40]!r} would be part of the control token {spelling!r}; expected one of "
+                f"{', '.join(sorted(KNOWN_ROLES))}. If the format has this role, pass roles=({role.text[:40]!r},)",
+            )
+        if any(span.origin == LOST for span in parts) and not _contains((messages, inputs), spelling):
+            raise TemplateError(
+                f"the chat template writes the control token {spelling!r} through an operation that does not keep "
+                "where text comes from, so that it cannot be told from text of the messages; write it as a string "
+                "constant and join it with + or ~"
+            )
+
+
+def _spelled(spans: Sequence[Span], controls: ControlTokens) -> Iterator[tuple[str, list[Span]]]:
+    """Each control token that the output spells, with the spans that it extends over.
+
+    ::
+
+        spans  "a<" "e>" "b"      control token <e> at 1..4      ->  ("<e>", ["a<", "e>"])
+    """
+    at, number = 0, 0  # the first span that the token can begin in, and the character that span starts at
+    for start, end in controls.places("".join(span.text for span in spans)):
+        while at + len(spans[number].text) <= start:
+            at += len(spans[number].text)
+            number += 1
+        parts, stop, last = [spans[number]], at + len(spans[number].text), number
+        while stop < end:
+            last += 1
+            parts.append(spans[last])
+            stop += len(spans[last].text)
+        spelling = "".join(span.text for span in spans[number : last + 1])[start - at : end - at]
+        yield spelling, parts
+
+
+def _contains(value: Any, text: str) -> bool:
+    """Whether some string in a value, at any depth, contains this text."""
+    if isinstance(value, str):
+        return text in value
+    if isinstance(value, dict):
+        return any(_contains(key, text) or _contains(item, text) for key, item in value.items())
+    return isinstance(value, list | tuple) and any(_contains(item, text) for item in value)

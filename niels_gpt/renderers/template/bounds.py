@@ -1,0 +1,416 @@
+"""Where a chat template is charged: operators, methods, filters, tests, loops and macros.
+
+`BoundedEnvironment` is the environment of `jinja.py` in which each of these is charged to the rendering's budget
+(`budget.py`). An operation whose result can be larger than its inputs is charged before it runs, by an upper bound of
+the result's size (`sizes.py`)::
+
+    {{ "ab" * 10**12 }}     call_binop("*"): size 2 * 10**12 > the largest size  ->  TemplateError, nothing is created
+
+There are two ways in: methods that Jinja calls for every operator, call and filter are overridden; for what compiled
+templates do by themselves (loops, comparisons, output) `_ChargeInserter` adds calls to the syntax tree.
+
+What this guarantees: nothing else changes; a template within its budget writes the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinMethodType, GeneratorType, MethodDescriptorType, MethodType
+from typing import Any, Final
+
+import jinja2
+import jinja2.nodes as nodes
+from jinja2.compiler import Frame
+from jinja2.runtime import BlockReference, LoopContext, Macro
+from jinja2.visitor import NodeTransformer
+
+from niels_gpt.errors import TemplateError
+from niels_gpt.renderers.template.budget import (
+    ASKED_ELEMENT,
+    CALL,
+    ELEMENT,
+    MAX_BITS,
+    NODE,
+    BoundedContext,
+    Budget,
+    size_of,
+    text_size,
+)
+from niels_gpt.renderers.template.jinja import TrackingCodeGenerator, TrackingEnvironment
+from niels_gpt.renderers.template.sizes import FILTER_SIZES, format_size, method_size, percent_size
+
+DEEPEST: Final = 40  # statements nested in statements; compiling takes time in proportion to the depth
+LONGEST_DATE: Final = 1000  # characters of the format of `strftime_now`
+
+# Filters that take the same short time for any value.
+_CHEAP: Final = frozenset(
+    ["abs", "attr", "boolean", "count", "d", "default", "first", "float", "last", "length", "random", "safe"]
+)
+# Filters that read only the outermost level of their value, or return a generator over its elements.
+_SHALLOW: Final = frozenset(["int", "items", "map", "reject", "rejectattr", "reverse", "select", "selectattr"])
+_SORTING: Final = frozenset(["dictsort", "groupby", "max", "min", "sort", "unique"])
+_COMPARING: Final = frozenset(  # tests
+    ["==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=", "le", "in"]
+)
+# Methods of strings whose result is never larger than the string.
+_NOT_GROWING: Final = frozenset(
+    [
+        "endswith",
+        "isalnum",
+        "isalpha",
+        "isascii",
+        "isdecimal",
+        "isdigit",
+        "isidentifier",
+        "islower",
+        "isnumeric",
+        "isprintable",
+        "isspace",
+        "istitle",
+        "isupper",
+        "lstrip",
+        "removeprefix",
+        "removesuffix",
+        "rstrip",
+        "startswith",
+        "strip",
+    ]
+)
+_DICT_READS: Final = frozenset({"get", "items", "keys", "values"})  # methods of mappings that only look up
+_METHODS: Final = (MethodType, BuiltinMethodType)
+_JINJA_CALLABLES: Final = (Macro, BlockReference, LoopContext)
+_COMPILER_ARGUMENTS: Final = frozenset({"_loop_vars", "_block_vars", "caller"})  # which compiled calls add
+
+
+class BoundedCodeGenerator(TrackingCodeGenerator):
+    """Compiles the calls that `_ChargeInserter` adds, such as `context.charge(96)`, which no template can write."""
+
+    def write_commons(self) -> None:
+        """Replace the function with which macros and set blocks join their output by one that charges it."""
+        super().write_commons()
+        self.writeline("concat = context.bounded_concat(concat)")
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
+        """Compile calls on the context directly, without the sandbox's check; all others as before."""
+        function = node.node
+        if not isinstance(function, nodes.Getattr) or not isinstance(function.node, nodes.ContextReference):
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.write(f"context.{function.attr}(")
+        self.visit(node.args[0], frame)
+        self.write(")")
+
+
+class BoundedEnvironment(TrackingEnvironment):
+    """The environment of chat templates, with charges to `context.budget`, which each rendering sets."""
+
+    code_generator_class = BoundedCodeGenerator
+    context_class = BoundedContext
+    intercepted_binops = frozenset(["*", "**", "+", "-", "%"])
+
+    def __init__(self, clock: Callable[[str], str]) -> None:
+        super().__init__(clock)
+        self.filters = {
+            name: function if name in _CHEAP else _bounded_filter(name, function)
+            for name, function in {**self.filters, "sum": _sum}.items()
+        }
+        self.tests |= {name: _bounded_test(self.tests[name]) for name in _COMPARING}
+        self.globals["strftime_now"] = _short_format(self.globals["strftime_now"])
+        del self.globals["lipsum"]  # it writes random text; a rendering must depend on its inputs only
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        template = super()._parse(source, name, filename)
+        _check_depth(template)
+        _ChargeInserter().visit(template)
+        template.set_environment(self)
+        return template
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """As the sandbox does it, charged before it runs."""
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):  # by far the most frequent
+            context.budget.reserve(text_size(left) + text_size(right))
+        else:
+            _charge_operator(context.budget, operator, left, right)
+        return self.binop_table[operator](left, right)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """As the sandbox does it; a key that takes too long to hash is refused."""
+        if isinstance(argument, tuple):
+            Budget().weigh(argument)
+        return super().getitem(obj, argument)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """The sandbox's `str.format`, as an object that `call` recognises."""
+        function = super().wrap_str_format(value)
+        return None if function is None else _Format(value.__self__, function)
+
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the sandbox does it, charged before and after it runs."""
+        budget, kind = context.budget, type(obj)
+        budget.spend(CALL)
+        if kind is MethodDescriptorType:  # `dict.update(message, ...)` would change what `message.update` may not
+            raise jinja2.exceptions.SecurityError(f"{obj.__name__} of a type is unsafe")
+        own = obj.__self__ if kind in _METHODS else None
+        if kind in _JINJA_CALLABLES:
+            budget.spend(CALL)  # a second Python frame; the body charges itself
+            return super().call(context, obj, *args, **kwargs)
+        if isinstance(own, str) and obj.__name__ in _NOT_GROWING:
+            budget.spend(len(own))
+            return super().call(context, obj, *args, **kwargs)
+        if isinstance(own, str | bytes) and obj.__name__ == "join" and args:
+            args = (_listed(args[0]), *args[1:])
+        arguments = {key: kwargs[key] for key in kwargs if key not in _COMPILER_ARGUMENTS}
+        _charge_call(budget, obj, own, args, arguments)
+        result = budget.charge_result(super().call(context, obj, *args, **kwargs))
+        return context.charge_output(result) if "caller" in kwargs else result  # a call block writes its result
+
+
+class _Format:
+    """The method `format` or `format_map` of a text. Its fields are not visible to templates."""
+
+    def __init__(self, text: str, function: Callable[..., str]) -> None:
+        self._text, self._function = text, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> str:
+        return self._function(*args, **kwargs)
+
+
+def _charge_operator(budget: Budget, operator: str, left: Any, right: Any) -> None:
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        if isinstance(left, int) and isinstance(right, int):
+            # An upper bound of the result's bits: 2 ** 100 has left.bit_length() * 100 = 200 at most.
+            bits = left.bit_length() * abs(right) if operator == "**" else left.bit_length() + right.bit_length()
+            if bits > MAX_BITS and abs(left) > 1:
+                raise TemplateError(
+                    f"the chat template makes an integer of more than {MAX_BITS:,} bits by {operator}; repair it, or "
+                    "use another template"
+                )
+    elif operator == "+":
+        budget.reserve(size_of(left) + size_of(right))
+    elif operator == "%" and isinstance(left, str | bytes):
+        budget.reserve(percent_size(budget, left, right))
+    elif operator == "*":
+        for value, times in ((left, right), (right, left)):
+            budget.reserve(size_of(value) * max(0, times) if isinstance(times, int) else 0)
+    elif operator == "-":  # views of a mapping's keys are sets
+        budget.weigh([left, right])
+
+
+def _charge_call(budget: Budget, obj: Any, own: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Charge a call of anything but Jinja's own callables; `own` is the value whose method is called, or `None`."""
+    if isinstance(obj, _Format):
+        budget.reserve(format_size(budget, obj._text, args, kwargs))
+    elif isinstance(own, str | bytes | int):
+        budget.reserve(method_size(budget, own, obj.__name__, args, kwargs))
+    elif isinstance(own, dict) and obj.__name__ in _DICT_READS:
+        budget.weigh(args[:1])
+    else:  # a method of a list or a loop, or a function: `dict`, `range`, `namespace`, a variable of the caller
+        weight = budget.weigh(args)
+        budget.spend(size_of(own) * (1 + weight // ELEMENT) if own is not None else 0)
+
+
+def _listed(value: Any) -> Any:
+    """A generator's elements as a list, so that they can be counted; each was charged when it was generated."""
+    return list(value) if isinstance(value, GeneratorType) else value
+
+
+def _charged(budget: Budget, values: Iterable[Any]) -> Iterator[Any]:
+    """The values, each charged when it is generated."""
+    for value in values:
+        budget.spend(size_of(value) + ELEMENT)
+        yield value
+
+
+def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter with charges for what it reads and creates.
+
+    It takes the context for its budget; that also keeps Jinja's compiler from running it on constants, uncharged.
+    """
+    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+    reads_all = name not in FILTER_SIZES and name not in _SHALLOW | _SORTING
+
+    @jinja2.pass_context
+    def bounded(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = context.budget
+        if reads_all and isinstance(value, str) and not args and not kwargs:  # such as `trim`, the most frequent
+            budget.spend(CALL + 4 * text_size(value))
+        else:
+            value = value if name in _SHALLOW else _listed(value)
+            _charge_filter(budget, name, value, args, kwargs)
+        if passed is None:
+            result = function(value, *args, **kwargs)
+        else:
+            first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
+            result = function(first[passed], value, *args, **kwargs)
+        if not isinstance(result, GeneratorType):
+            return budget.charge_result(result)
+        result = _charged(budget, result)
+        budget.check_chain(result, value)
+        return result
+
+    return bounded
+
+
+def _charge_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    budget.spend(CALL)
+    size = FILTER_SIZES.get(name)
+    if size is not None:
+        budget.reserve(size(budget, value, args, kwargs))
+    elif name in _SHALLOW:
+        budget.spend(size_of(value) * (ASKED_ELEMENT // ELEMENT))
+    else:
+        weight = budget.weigh([value, args, *kwargs.values()])
+        budget.spend(weight * weight.bit_length() if name in _SORTING else 4 * weight)  # n log n to sort
+
+
+def _bounded_test(function: Any) -> Callable[..., bool]:
+    @jinja2.pass_context
+    def bounded(context: Any, value: Any, other: Any) -> bool:
+        context.charge_comparison(value)
+        context.charge_search(other)
+        return bool(function(value, other))
+
+    return bounded
+
+
+@jinja2.pass_context
+def _sum(context: Any, iterable: Iterable[Any], attribute: str | int | None = None, start: Any = 0) -> Any:
+    """Jinja's filter `sum`, with a `+` that is charged."""
+    if isinstance(start, str | bytes):
+        raise TypeError("sum() can't sum strings [use ''.join(seq) instead]")
+    if attribute is not None:
+        iterable = map(jinja2.filters.make_attrgetter(context.environment, attribute), iterable)
+    total = start
+    for value in iterable:
+        total = context.environment.call_binop(context, "+", total, value)
+    return total
+
+
+def _short_format(clock: Any) -> Callable[[str], Any]:
+    def strftime_now(form: str) -> Any:
+        if isinstance(form, str) and len(form) > LONGEST_DATE:
+            raise TemplateError(
+                f"the chat template asks for a date in a format of {len(form):,} characters; expected at most "
+                f"{LONGEST_DATE:,}"
+            )
+        return clock(form)
+
+    return strftime_now
+
+
+class _ChargeInserter(NodeTransformer):
+    """Adds charges to a template's syntax tree where compiled code does not call the environment.
+
+    ::
+
+        {% for m in xs %}{{ m }}{% endfor %}
+        ->  {% for m in context.charge_loop(xs) %}{% do context.charge(192) %}{{ context.charge_output(m) }}{% endfor %}
+    """
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 (the library's names)
+        """Every iteration is charged the loop's body, and every element the loop's condition."""
+        cost = _cost(node.body)
+        test_cost = 0 if node.test is None else _cost([node.test])
+        self.generic_visit(node)
+        node.iter = _context_call("charge_loop", node.iter)
+        node.body.insert(0, _charge(cost, node.lineno))
+        if node.test is not None:
+            node.test = nodes.And(_context_call("charge", nodes.Const(test_cost)), node.test, lineno=node.lineno)
+        return node
+
+    def _body(self, node: Any) -> Any:
+        """Every execution of a macro, a call block or a block is charged its body."""
+        cost = _cost(node.body)
+        self.generic_visit(node)
+        node.body.insert(0, _charge(cost, node.lineno))
+        return node
+
+    visit_Macro = visit_CallBlock = visit_Block = _body  # noqa: N815
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802
+        """Output converts values to text."""
+        self.generic_visit(node)
+        node.nodes = [_unless_constant("charge_output", child) for child in node.nodes]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
+        """`a ~ b`: each part is charged, then the result."""
+        self.generic_visit(node)
+        if all(isinstance(part, nodes.Const) for part in node.nodes):
+            return node
+        node.nodes = [_unless_constant("charge_output", part) for part in node.nodes]
+        return _context_call("charge_result", node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+        """A slice is a new value."""
+        self.generic_visit(node)
+        return _context_call("charge_result", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
+        """Both sides are charged, except in a comparison with a constant, which ends at the first difference."""
+        self.generic_visit(node)
+        sides: list[Any] = [node, *node.ops]
+        searches = any(operand.op in ("in", "notin") for operand in node.ops)
+        if searches or not any(isinstance(side.expr, nodes.Const) for side in sides):
+            for side in sides:
+                is_searched = isinstance(side, nodes.Operand) and side.op in ("in", "notin")
+                side.expr = _unless_constant("charge_search" if is_searched else "charge_comparison", side.expr)
+        return node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Dict:  # noqa: N802
+        """The keys of a new mapping are hashed."""
+        self.generic_visit(node)
+        for pair in node.items:
+            pair.key = _unless_constant("charge_comparison", pair.key)
+        return node
+
+
+def _check_depth(template: nodes.Template) -> None:
+    """Refuse statements that are nested deeper than any template needs: compiling takes time in proportion.
+
+    Raises:
+        TemplateError: statements are nested too deeply.
+    """
+    level: list[nodes.Node] = [template]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in _statements(node)]
+    if level:
+        raise TemplateError(
+            f"the chat template nests more than {DEEPEST} statements (line {level[0].lineno}); repair it, or use "
+            "another template"
+        )
+
+
+def _statements(node: nodes.Node) -> list[nodes.Node]:
+    """The statements directly inside one."""
+    parts = (getattr(node, name) for name in ("body", "elif_", "else_") if name in node.fields)
+    return [child for part in parts for child in part if not isinstance(child, nodes.Output)]
+
+
+_BODIES: Final = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
+
+
+def _cost(body: Iterable[nodes.Node]) -> int:
+    """The charge for executing these nodes once, without the bodies of loops and macros, which charge themselves."""
+    count, waiting = 1, list(body)
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        waiting.extend(node.iter_child_nodes(exclude=("body",) if isinstance(node, _BODIES) else None))
+    return NODE * count
+
+
+def _context_call(method: str, value: Any) -> nodes.Call:
+    """`context.method(value)`."""
+    function = nodes.Getattr(nodes.ContextReference(), method, "load")
+    return nodes.Call(function, [value], [], None, None, lineno=value.lineno)
+
+
+def _unless_constant(method: str, value: Any) -> Any:
+    """`context.method(value)`; a constant as it is."""
+    return value if isinstance(value, nodes.Const | nodes.TemplateData) else _context_call(method, value)
+
+
+def _charge(cost: int, line: int) -> nodes.ExprStmt:
+    """`context.charge(cost)` as a statement."""
+    return nodes.ExprStmt(_context_call("charge", nodes.Const(cost, lineno=line)), lineno=line)

@@ -1,0 +1,156 @@
+"""Extend a sampled turn to the next prompt, for any template, by rendering what the template writes after a turn.
+
+Between two turns of a rollout, ids are kept and only the template's text after the completion is added (a bridge). A
+family knows that text; for a template it is found by rendering the completion as history::
+
+    previous prompt + completion        <u>Hi<e>\\n<a>\\n  Yo<e>          ids that were sampled, never encoded again
+    rendered with the new messages      <u>probe<e>\\n<a>\\nYo<e>\\n<u>More<e>\\n<a>\\n
+    bridge                                                 \\n<u>More<e>\\n<a>\\n
+
+What this guarantees: the completion's text is in the rendering exactly as it was sampled, and the added text is the
+same after two unrelated conversations. Where that cannot be shown, there is no bridge (`None`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.reading import (
+    Completion,
+    append_rendering,
+    has_nothing_to_bridge,
+    reject_assistant_in_extension,
+    strip_think_tags,
+)
+from niels_gpt.renderers.types import Piece, RenderedTokens
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+# Two conversations with nothing in common; what the template adds after a turn must be the same after both.
+_PASTS: tuple[list[dict[str, str]], ...] = (
+    [{"role": "user", "content": "probe"}],
+    [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "three, longer than before\n"},
+    ],
+)
+
+
+class RendersPieces(Protocol):
+    """The methods of `TemplateRenderer` that a bridge uses."""
+
+    encoder: PieceEncoder
+
+    def get_stop_token_ids(self) -> list[int]: ...
+
+    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str: ...
+
+    def pieces(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[Piece]: ...
+
+    def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens: ...
+
+
+def bridge_by_rendering(
+    renderer: RendersPieces,
+    previous_prompt_ids: Sequence[int],
+    previous_completion_ids: Sequence[int],
+    new_messages: Sequence[Message],
+    *,
+    tools: Any,
+) -> RenderedTokens | None:
+    """A bridge for a format that is known by its chat template only.
+
+    The completion is rendered as an assistant message after two unrelated conversations. The bridge is what the
+    template writes after the completion's stop, if that is the same in both, and if prompt and completion are
+    unchanged in the rendering.
+
+    Returns:
+        `None` where that cannot be shown: prompt or new messages are empty, the template drops reasoning from history,
+        needs the call that a tool result answers, does not end the turn in a control token, or refuses.
+
+    Raises:
+        MessageError: the new messages are malformed.
+    """
+    if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+        return None
+    messages = normalise(new_messages)
+    if reject_assistant_in_extension(messages):
+        return None
+    completion = Completion(renderer.encoder, previous_completion_ids, renderer.get_stop_token_ids())
+    if len(completion.ids) + completion.stopped < len(previous_completion_ids):  # ids follow the stop
+        return None
+    text = completion.decoded()
+    for reply in _as_messages(text):
+        try:
+            found = [_text_after(renderer, past, reply, text, messages, tools) for past in _PASTS]
+        except MessageError:  # the template refuses this past, or the new messages after it
+            continue
+        if found[0] is not None and found[0] == found[1]:
+            stop, pieces = found[0]
+            before = [*previous_prompt_ids, *previous_completion_ids]
+            return _append(renderer, before, completion.stopped, stop, renderer.rendered_pieces(pieces, messages))
+    return None
+
+
+def _as_messages(text: str) -> list[dict[str, str]]:
+    """A completion as an assistant message: first with its reasoning in a field of its own, then as content only."""
+    before, closed, after = text.partition("</think>")
+    whole = {"role": "assistant", "content": text}
+    if not closed:
+        return [whole]
+    return [
+        {"role": "assistant", "reasoning_content": strip_think_tags(before), "content": after.lstrip("\n")},
+        whole,
+    ]
+
+
+def _text_after(
+    renderer: RendersPieces,
+    past: list[dict[str, str]],
+    reply: dict[str, str],
+    completion: str,
+    new_messages: list[Message],
+    tools: Any,
+) -> tuple[str, list[Piece]] | None:
+    """`(stop, pieces)`: the stop after the reply, and the pieces after the stop, with the new messages' indices.
+
+    `None` if the rendering does not contain the completion exactly as it was sampled.
+    """
+    at = len(past)
+    produced = renderer.pieces(normalise([*past, reply]), tools=tools)
+    whole = renderer.pieces(normalise([*past, reply, *new_messages]), tools=tools, add_generation_prompt=True)
+    served = renderer.text(normalise(past), tools=tools, add_generation_prompt=True) + completion
+    if not "".join(piece.text for piece in whole).startswith(served):
+        return None
+    # The turn must render the same as the last one and as history.
+    turns = [[piece for piece in pieces if piece.msg == at and piece.sampled] for pieces in (produced, whole)]
+    texts = ["".join(piece.text for piece in turn) for turn in turns]
+    if texts[0] != texts[1] or not texts[0].startswith(completion):
+        return None
+    stop = texts[0][len(completion) :]
+    if stop and stop not in renderer.encoder.control_ids:
+        return None
+    last = max((i for i, piece in enumerate(whole) if piece.msg == at), default=-1)
+    end = max(i for i, piece in enumerate(whole) if piece.msg == at and piece.sampled) if turns[1] else last
+    following = [piece._replace(msg=piece.msg - at - 1 if piece.msg > at else -1) for piece in whole[end + 1 :]]
+    return stop, following
+
+
+def _append(
+    renderer: RendersPieces, before: list[int], stopped: bool, stop: str, added: RenderedTokens
+) -> RenderedTokens | None:
+    """The previous ids, the stop if the completion was cut off before it, and the added tokens."""
+    if stop:
+        stop_id = renderer.encoder.control_ids[stop]
+        if not stopped:
+            return append_rendering([*before, stop_id], added)
+        return append_rendering(before, added) if before[-1] == stop_id else None
+    # The format has no stop: the opener of the next turn ends this one, so it may be the last sampled id already.
+    if not stopped:
+        return append_rendering(before, added)
+    return append_rendering(before, added, skip=1) if before[-1] == added.token_ids[0] else None

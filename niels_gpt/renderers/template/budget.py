@@ -1,0 +1,268 @@
+"""The budget of one rendering: a limit on the template's work, and a largest size for each value.
+
+A chat template is a program. The sandbox keeps it from Python's internals, but not from doubling a text sixty times.
+So every operation that reads or creates a value is charged to a budget before it happens. The unit is about one byte
+read or created; an element of a list, a node of the template and a call are charged what they take in memory and time.
+
+Both limits grow with the conversation, so that none is refused for its length. How much a conversation adds is only
+computed once the base is used up; ordinary renderings never need it::
+
+    3 messages, 10 kB in all: work  256 Mi + 10 000 * (512 + 16 * 3) + 8192 * 3 * 3     size  8 Mi + 64 * 10 000
+
+What this guarantees: a rendering ends with a `TemplateError` after a bounded amount of work, some seconds at most.
+What it does not: exact figures. Charges are estimates, and one native operation (a regular expression, a sort) can take
+longer than its charge; `isolation.py` has limits that the operating system enforces.
+
+`bounds.py` decides when something is charged, `sizes.py` how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import GeneratorType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from jinja2.runtime import Context
+from jinja2.utils import Namespace
+
+from niels_gpt.errors import TemplateError
+
+BASE_WORK: Final = 256 * 1024 * 1024
+BASE_SIZE: Final = 8 * 1024 * 1024
+# What a conversation adds to the base. Work per unit of input is allowed once more for each message, since templates
+# may read the whole conversation for every message; the pair term covers doing so for short messages.
+WORK_PER_INPUT: Final = 512
+WORK_PER_MESSAGE: Final = 16
+WORK_PER_PAIR: Final = 8192
+SIZE_PER_INPUT: Final = 64
+
+# Charges, in units of about one byte.
+NODE: Final = 64  # one node of the template's syntax tree, executed once
+CALL: Final = 2048
+ELEMENT: Final = 64  # of a list or a mapping
+ASKED_ELEMENT: Final = 512  # an element to which a filter applies a function
+TRACKED_ELEMENT: Final = 256  # a `TrackedStr` of its own in a list, with its runs
+
+LONGEST_CHAIN: Final = 50  # generators that read generators; each level uses the C stack
+MAX_BITS: Final = 16_384  # of an integer, about 4,900 digits
+
+_VIEWS: Final[tuple[type[Any], ...]] = (type({}.keys()), type({}.values()), type({}.items()))
+SEQUENCES: Final[tuple[type[Any], ...]] = (list, tuple, set, frozenset, *_VIEWS)
+_SMALL = frozenset({bool, float, type(None)})
+
+
+def runs_in(text: Any) -> int:
+    """How many runs a text has; 0 for an ordinary string."""
+    return len(getattr(text, "runs", ()))
+
+
+def text_size(text: str | bytes) -> int:
+    """Bytes of memory of a text, at most four per character, and its runs."""
+    if type(text) is str:
+        return len(text) if text.isascii() else 4 * len(text)
+    if isinstance(text, bytes):
+        return len(text)
+    return (len(text) if text.isascii() else 4 * len(text)) + ELEMENT * runs_in(text)
+
+
+def is_sequence(value: Any) -> bool:
+    """A list, a tuple, a set, or a view of a mapping."""
+    return isinstance(value, SEQUENCES)
+
+
+def size_of(value: Any) -> int:
+    """The size of a value without the contents of its elements."""
+    if isinstance(value, str | bytes):
+        return text_size(value)
+    if is_sequence(value) or isinstance(value, dict | range):
+        return ELEMENT * len(value)
+    return value.bit_length() // 8 if isinstance(value, int) else 0
+
+
+def weight_of(value: Any, most: int) -> int:
+    """The size of a value with its contents at all depths, each element counted as often as it appears.
+
+    A list that contains a list twice, which contains another list twice, and so on for sixty levels, needs little
+    memory but practically forever to compare or to write. So elements are counted by appearance, and counting stops
+    above `most`.
+    """
+    total, waiting = 0, [value]
+    while waiting and total <= most:
+        item = waiting.pop()
+        kind = type(item)
+        if kind is int:
+            total += item.bit_length() // 8
+        elif kind in _SMALL:
+            continue
+        elif isinstance(item, str):
+            total += text_size(item)
+        elif isinstance(item, dict):
+            total += ELEMENT * len(item)
+            if total <= most:
+                waiting.extend(item.keys())
+                waiting.extend(item.values())
+        elif is_sequence(item):
+            total += ELEMENT * len(item)
+            if total <= most:
+                waiting.extend(item)
+        elif kind is Namespace:
+            waiting.append(item._Namespace__attrs)  # its `repr` writes them
+            total += CALL
+        else:
+            total += size_of(item)
+    return total
+
+
+class Budget:
+    """The remaining work of one rendering, and the largest size of a value.
+
+    Args:
+        inputs: the template's inputs (messages, tools and variables), by whose size both limits grow.
+        messages: how many messages there are.
+    """
+
+    def __init__(self, inputs: Any = (), messages: int = 0) -> None:
+        self.left = BASE_WORK
+        self.size = BASE_SIZE  # of one value
+        self._inputs, self._messages = inputs, messages
+        self._grown = False
+        self._depths: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # generator -> length of its chain
+
+    def spend(self, units: int) -> bool:
+        """Charge work. Returns `True`, so that compiled templates can use it in a condition.
+
+        Raises:
+            TemplateError: the budget is used up.
+        """
+        self.left -= units
+        if self.left < 0:
+            self._grow()
+            if self.left < 0:
+                raise TemplateError(
+                    "the chat template does far more work than its conversation needs (loops, calls or texts without "
+                    "end); repair it, or use another template"
+                )
+        return True
+
+    def reserve(self, size: int) -> None:
+        """Charge a value of this size, before it is created.
+
+        Raises:
+            TemplateError: the value would be too large, or the budget is used up.
+        """
+        if size > self.size:
+            self.check_size(size)
+        self.left -= size
+        if self.left < 0:
+            self.spend(0)
+
+    def check_size(self, size: int) -> None:
+        """Refuse a value, or an output, of this size if it is too large, without charging it.
+
+        Raises:
+            TemplateError: it is too large.
+        """
+        if size > self.size:
+            self._grow()
+            if size > self.size:
+                raise TemplateError(
+                    f"the chat template makes a value larger than {self.size:,} bytes, far larger than its "
+                    "conversation; repair it, or use another template"
+                )
+
+    def charge_result(self, value: Any) -> Any:
+        """Charge a value that has just been created, and return it."""
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TemplateError(f"the chat template makes an integer of more than {MAX_BITS:,} bits")
+        self.reserve(size_of(value) + ELEMENT)
+        return value
+
+    def check_chain(self, generator: Any, source: Any) -> None:
+        """Refuse too long a chain of generators that read from each other, which would overflow the C stack.
+
+        Raises:
+            TemplateError: the chain is too long.
+        """
+        depth = 1 + self._depths.get(source, 0) if isinstance(source, GeneratorType) else 1
+        if depth > LONGEST_CHAIN:
+            raise TemplateError(f"the chat template chains more than {LONGEST_CHAIN} filters; use another template")
+        self._depths[generator] = depth
+
+    def weigh(self, value: Any) -> int:
+        """Charge work that reads all of a value, and return the value's weight."""
+        weight = weight_of(value, self.size)
+        if weight > self.size:
+            self._grow()
+            weight = weight_of(value, self.size)
+        self.reserve(weight)
+        return weight
+
+    def _grow(self) -> None:
+        """Add what the conversation allows to both limits, once."""
+        if self._grown:
+            return
+        self._grown = True
+        most = 1 << 40
+        weight, messages = weight_of(self._inputs, most), self._messages
+        self.size += SIZE_PER_INPUT * weight
+        self.left += weight * (WORK_PER_INPUT + WORK_PER_MESSAGE * messages) + WORK_PER_PAIR * messages * messages
+
+
+class BoundedContext(Context):
+    """A rendering's variables with its budget. Compiled templates call its `charge...` methods (see `bounds.py`)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.budget = Budget()
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Context:
+        """The context of a block, with the same budget."""
+        context = super().derived(locals)
+        context.budget = self.budget  # type: ignore[attr-defined]
+        return context
+
+    def bounded_concat(self, concat: Callable[[list[str]], str]) -> Callable[[list[str]], str]:
+        """The function that joins the output of a macro or a set block, with its result charged."""
+
+        def bounded(parts: list[str]) -> str:
+            self.budget.reserve(sum(map(text_size, parts)) + ELEMENT * len(parts))
+            return concat(parts)
+
+        return bounded
+
+    def charge(self, units: int) -> bool:
+        """Charge one execution of a loop's or a macro's body."""
+        return self.budget.spend(units)
+
+    def charge_loop(self, value: Any) -> Any:
+        """Charge what a loop iterates over: each character of a text becomes a string of its own."""
+        if isinstance(value, str):
+            self.budget.spend(len(value) * TRACKED_ELEMENT)
+        return value
+
+    def charge_result(self, value: Any) -> Any:
+        """Charge a slice, or texts joined by `~`."""
+        return self.budget.charge_result(value)
+
+    def charge_output(self, value: Any) -> Any:
+        """Charge a value that is converted to text."""
+        if not isinstance(value, str):
+            self.budget.weigh(value)
+        return value
+
+    def charge_comparison(self, value: Any) -> Any:
+        """Charge a value that is compared with another, or hashed."""
+        if isinstance(value, str):
+            self.budget.spend(len(value))
+        elif type(value) not in _SMALL:
+            self.budget.weigh(value)
+        return value
+
+    def charge_search(self, value: Any) -> Any:
+        """Charge the right side of `in`. Searching a text may read it more than once."""
+        if isinstance(value, str):
+            self.budget.spend(4 * len(value))
+        elif not isinstance(value, dict):
+            self.budget.weigh(value)
+        return value

@@ -1,0 +1,171 @@
+"""Parsers by name, for the completions of models that are rendered through their chat template.
+
+A template tells how tool calls are written, not how they are read, so the user names a parser. Each tool parser is one
+of the dialects that the families use (`renderers/dialects/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.renderers.conversation import tools_of
+from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
+from niels_gpt.renderers.dialects.base import CallDialect, calls_in, schemas_of
+from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection
+from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
+from niels_gpt.renderers.parsing import ParsedToolCall
+from niels_gpt.renderers.reading import Completion, strip_think_tags
+from niels_gpt.tokenizer.load import open_encoder
+
+
+class ToolParser(Protocol):
+    """Separates the tool calls of a completion from its content."""
+
+    def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
+        """The ids of the content, and the calls in order, each with its span in `token_ids`."""
+
+
+class ReasoningParser(Protocol):
+    """Separates the reasoning of a completion from the rest of its text."""
+
+    def extract(self, text: str) -> tuple[str | None, str]:
+        """`(reasoning, rest)`; reasoning is `None` if there is none."""
+
+
+class DialectParser:
+    """A tool parser for one dialect; subclasses set `form`."""
+
+    form: ClassVar[CallDialect]
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._encoder = open_encoder(tokenizer)
+
+    def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
+        """See `ToolParser`."""
+        completion = Completion(self._encoder, token_ids, ())
+        blocks = list(self.form.read(completion, 0, schemas_of(tools_of(tools))))
+        spans = [completion.span(block.start, block.stop) for block in blocks]
+        # Nine ids with calls at 3..5 and 6..9 have content at 0..3, 5..6 and 9..9.
+        starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(completion.ids)]
+        parts = [*zip(starts, stops, strict=True)]
+        # White space between and after calls belongs to the format, as in the families' parsers.
+        content_parts = [part for at, part in enumerate(parts) if not at or completion.has_text(*part)]
+        content = [token for lo, hi in content_parts for token in completion.ids[lo:hi]]
+        return content, calls_in(blocks)
+
+
+class Qwen3ToolParser(DialectParser):
+    """Hermes JSON between `<tool_call>` tags."""
+
+    form = HermesJSON()
+
+
+class Qwen35ToolParser(DialectParser):
+    """Function tags between `<tool_call>` tags, as Qwen3.5, Qwen3.6 and Nemotron 3 write them."""
+
+    form = FunctionTags(python=True)
+
+
+class GlmToolParser(DialectParser):
+    """Pairs of key and value tags between `<tool_call>` tags."""
+
+    form = Pairs()
+
+
+class KimiK2ToolParser(DialectParser):
+    """Kimi's section of calls with ids."""
+
+    form = KimiSection()
+
+
+class MiniMaxToolParser(DialectParser):
+    """MiniMax's section of invocations."""
+
+    form = MiniMaxSection()
+
+
+class DeepSeekV3ToolParser(DialectParser):
+    """DeepSeek's section of fenced JSON."""
+
+    form = FencedJSON()
+
+
+class Llama3ToolParser(DialectParser):
+    """Llama's bare JSON."""
+
+    form = LlamaJSON()
+
+
+class MistralToolParser(DialectParser):
+    """Mistral's list after `[TOOL_CALLS]`."""
+
+    form = MistralList()
+
+
+class ThinkTextReasoningParser:
+    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it.
+
+    The text after the closing tag is returned unchanged, newlines included: how many of them the template writes
+    there is not known here.
+    """
+
+    def __init__(self, tokenizer: Any = None) -> None:
+        """The tokenizer is not used; it is accepted so that all parsers are constructed alike."""
+
+    def extract(self, text: str) -> tuple[str | None, str]:
+        """See `ReasoningParser`."""
+        before, closed, after = text.partition("</think>")
+        if closed:
+            return strip_think_tags(before) or None, after
+        if text.lstrip().startswith("<think>"):  # truncated before the closing tag: all of it is reasoning
+            return strip_think_tags(text) or None, ""
+        return None, text
+
+
+# Several model families share a dialect, so one parser has several names.
+TOOL_PARSERS: dict[str, type[DialectParser]] = {
+    "hermes": Qwen3ToolParser,
+    "qwen2.5": Qwen3ToolParser,
+    "qwen3": Qwen3ToolParser,
+    "qwen3-coder": Qwen35ToolParser,
+    "qwen3.5": Qwen35ToolParser,
+    "nemotron-3": Qwen35ToolParser,
+    "glm": GlmToolParser,
+    "laguna-xs.2": GlmToolParser,
+    "kimi-k2": KimiK2ToolParser,
+    "minimax-m2": MiniMaxToolParser,
+    "deepseek-v3": DeepSeekV3ToolParser,
+    "llama-3": Llama3ToolParser,
+    "mistral": MistralToolParser,
+}
+REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
+
+
+def get_tool_parser(name: str, tokenizer: Any) -> ToolParser:
+    """A tool parser by name.
+
+    Raises:
+        UsageError: no such parser.
+    """
+    if name not in TOOL_PARSERS:
+        raise UsageError(
+            f"no tool parser {name!r}; expected one of {', '.join(TOOL_PARSERS)}{did_you_mean(name, TOOL_PARSERS)}"
+        )
+    return TOOL_PARSERS[name](tokenizer)
+
+
+def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:
+    """A reasoning parser by name.
+
+    Raises:
+        UsageError: no such parser.
+    """
+    if name not in REASONING_PARSERS:
+        names = ", ".join(REASONING_PARSERS)
+        raise UsageError(
+            f"no reasoning parser {name!r}; expected one of {names}{did_you_mean(name, REASONING_PARSERS)}"
+        )
+    return REASONING_PARSERS[name](tokenizer)

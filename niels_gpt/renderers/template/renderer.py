@@ -1,0 +1,397 @@
+"""`TemplateRenderer`: renders conversations through any Jinja chat template, with attribution for every token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.images.loading import refuse_images
+from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.reading import Completion, replace_surrogates
+from niels_gpt.renderers.template.attribution import (
+    KNOWN_ROLES,
+    UNKNOWN_ROLE,
+    attribute_spans,
+    check_controls,
+    default_turn_length,
+    detach_after,
+    lost_content,
+    turns_of,
+    without_message,
+)
+from niels_gpt.renderers.template.bridge import bridge_by_rendering
+from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
+from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.parsers import get_reasoning_parser, get_tool_parser
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, NO_MESSAGE, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.run import compile_template, run_template
+from niels_gpt.renderers.template.sampled_span import added_prompt, fixed_prompt, history_opening, sampled_span
+from niels_gpt.renderers.template.spans import ControlTokens, Span
+from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
+from niels_gpt.sources.inputs import read_text
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.load import open_encoder
+
+# The fields that are a message's content. Templates write headers from the others (role, name, ids): labels.
+_CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
+_MESSAGE_FIELDS = _CONTENT_FIELDS | {"role", "name", "tool_call_id", "train", "weight"}
+
+_NO_IMAGES = (
+    "a template tells where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
+    "which shows what the template writes"
+)
+
+
+def no_clock(form: str) -> str:
+    """The default clock, which refuses.
+
+    Raises:
+        MessageError: always; a rendering must not depend on the time at which it is made.
+    """
+    raise MessageError(
+        "no_clock",
+        f"the chat template asks for the date ({form!r}); pass clock=, for example lambda form: '01 Jan 2026'",
+    )
+
+
+class TemplateRenderer:
+    """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
+
+    The package's docstring (`renderers/template/__init__.py`) describes how. Instances pickle and are thread-safe.
+
+    Args:
+        tokenizer: anything that `open_encoder` accepts: a hub name, a directory, a tokenizer object, an encoder.
+        template: the template's text; default the tokenizer's own.
+        clock: the function behind `strftime_now(format)`; a renderer never reads the real clock.
+        stops: spellings that end a turn besides the tokenizer's eos, for formats whose stop is ordinary text.
+        tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
+        roles: roles that the template may write into its control tokens, in addition to `KNOWN_ROLES`.
+        isolate: run the template in a process with these limits; for templates from untrusted sources.
+        variables: further variables of the template, such as `enable_thinking=False`. Values of variables named
+            `..._token` become control tokens where the template writes them, like the tokenizer's own `bos_token`;
+            other values never do.
+
+    Raises:
+        TemplateError: no template, or a syntax error. TokenizerError: the tokenizer cannot be used.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        template: str | None = None,
+        clock: Callable[[str], str] = no_clock,
+        stops: Sequence[str] = (),
+        tool_parser: str | None = None,
+        reasoning_parser: str | None = None,
+        roles: Sequence[str] = (),
+        isolate: Isolation | None = None,
+        **variables: Any,
+    ) -> None:
+        self.encoder = open_encoder(tokenizer)
+        if isinstance(self.encoder, TokenizerAdapter):  # so that content can never contain a stop
+            self.encoder = self.encoder.with_controls(stops)
+        source = self.encoder.template if template is None else template
+        if source is None:
+            name = self.encoder.name
+            raise TemplateError(f"{name}: no chat template; pass template=, the text of a Jinja chat template")
+        self.source, self._clock = source, clock
+        self._variables = {**self.encoder.special_tokens, **variables}
+        self._tracked_variables = {name: _tracked_variable(name, value) for name, value in self._variables.items()}
+        self._roles = {role: tracked_text(role, LITERAL) for role in KNOWN_ROLES.union(roles)}
+        self._isolate = isolate
+        self._compiled = self._compile()
+        self._fixed_prompt = (
+            self._compiled.fixed_prompt(self._tracked_variables)
+            if isinstance(self._compiled, TemplateProcess)
+            else fixed_prompt(source, clock, self._tracked_variables)
+        )
+        own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
+        self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
+        eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
+        self._controls = ControlTokens([*self.encoder.control_ids, *stops], [*eos, *stops])
+        self._tool_parser = None if tool_parser is None else get_tool_parser(tool_parser, self.encoder)
+        self._reasoning_parser = (
+            None if reasoning_parser is None else get_reasoning_parser(reasoning_parser, self.encoder)
+        )
+
+    @property
+    def supports_tools(self) -> bool:
+        """Whether tool calls are parsed from completions: there is a tool parser."""
+        return self._tool_parser is not None
+
+    @property
+    def vocab_size(self) -> int:
+        """Every id is below this number."""
+        return self.encoder.vocab_size
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 of the tokenizer's bytes, the template's text and its variables, as datasets record them."""
+        variables = json.dumps(self._variables, sort_keys=True, default=repr)
+        return {
+            "tokenizer_sha256": self.encoder.fingerprints["tokenizer"],
+            "template_sha256": hashlib.sha256(self.source.encode()).hexdigest(),
+            "template_variables_sha256": hashlib.sha256(variables.encode()).hexdigest(),
+        }
+
+    def __repr__(self) -> str:
+        """The tokenizer whose template it is, and what encodes."""
+        return f"<{type(self).__name__} for {self.encoder.name}, encoded by {self.encoder.engine}>"
+
+    def get_stop_token_ids(self) -> list[int]:
+        """The ids at which serving stops: the argument `stops`, eos, and those of the generation config."""
+        return list(self._stop_ids)
+
+    def render_ids(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """The ids of `render`."""
+        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
+        """Ids with attribution.
+
+        `RenderedTokens.attribution` is "full", or "partial: ..." with what could not be attributed.
+
+        Raises:
+            MessageError: the messages are malformed, or the template refuses or fails on them (`template_raised`,
+                `template_failed`, with the index of the message that it was at).
+            TemplateError: the template is unusable: a forbidden operation, endless work.
+        """
+        return encode_one(self.encoder, self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt))
+
+    def rendered_pieces(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> RenderedTokens:
+        """Encode ready pieces, whose messages are indices into `messages`."""
+        return encode_one(self.encoder, Emitter.from_pieces(pieces, messages))
+
+    def render_many(
+        self, conversations: Sequence[Sequence[Message]], *, tools: Sequence[Any] | None = None
+    ) -> RenderedBatch:
+        """Many conversations in one call, each with the result of `render`.
+
+        Args:
+            tools: the tools of each conversation; default none.
+
+        Raises:
+            MessageError: for the first conversation that cannot be rendered; the message begins with its index.
+        """
+        return render_conversations(self.encoder, self.emit, conversations, tools)
+
+    def text(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> str:
+        """The rendered text."""
+        chunks = self._chunks(normalise(messages), tools, add_generation_prompt)
+        return "".join(chunk.text for chunk in chunks)
+
+    def pieces(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[Piece]:
+        """The rendering as pieces, before it is encoded."""
+        return self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).pieces()
+
+    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
+        """Content, reasoning and tool calls of a completion, as far as there are parsers for them; see `Renderer`."""
+        completion = Completion(self.encoder, token_ids, self._stop_ids)
+        thought, rest = None, completion.text
+        if self._reasoning_parser is not None:
+            thought, rest = self._reasoning_parser.extract(rest)
+        reasoning, content = None if thought is None else replace_surrogates(thought), replace_surrogates(rest)
+        if self._tool_parser is None:
+            return ParsedResponse(content, reasoning)
+        # Calls are parsed from the tokens after the reasoning. A text of 9 characters in 5 tokens, of which the last 4
+        # characters are content that begins in token 3: the parser gets tokens 3 and 4.
+        start = len(completion.text) - len(rest)
+        first = completion.span(start, len(completion.text))[0] if rest else len(completion.ids)
+        content_ids, calls = self._tool_parser.extract(completion.ids[first:], tools=tools)
+        text = Completion(self.encoder, content_ids, ()).decoded()
+        return ParsedResponse(text if calls else content, reasoning, [call.shifted(first) for call in calls])
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """The next prompt, if rendering proves that the template only appends to what it wrote; see `bridge.py`."""
+        return bridge_by_rendering(self, previous_prompt_ids, previous_completion_ids, new_messages, tools=tools)
+
+    # ---- running the template
+
+    def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
+        """The template's output; `gen` sets `add_generation_prompt`."""
+        if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
+            raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
+        variables = {
+            "messages": [self._tracked_message(message, index) for index, message in enumerate(messages)],
+            "tools": track(tools, LABEL),
+            "documents": None,
+            "add_generation_prompt": gen,
+            **self._tracked_variables,
+        }
+        if isinstance(self._compiled, TemplateProcess):
+            return self._compiled.run(variables)
+        return run_template(self._compiled, variables)
+
+    def _compile(self) -> jinja2.Template | TemplateProcess:
+        """The compiled template, in this process or in one of its own."""
+        if self._isolate is not None:
+            return TemplateProcess(self.source, self._clock, self._isolate)
+        return compile_template(self.source, self._clock)
+
+    def _tracked_message(self, message: Message, index: int) -> MessageDict:
+        """A message as transformers passes it to templates, with provenance.
+
+        Content has the message's index as origin, everything else is a label, except a known role, which counts as the
+        template's own text. Reasoning is offered under the names that templates read; a missing content is left out.
+        """
+        fields: Mapping[str, Any] = message
+        reasoning = reasoning_of(message)
+        if reasoning is not None:
+            fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+        tracked = {
+            key if key in _MESSAGE_FIELDS else track(key, LABEL): track(
+                value, index if key in _CONTENT_FIELDS else LABEL
+            )
+            for key, value in fields.items()
+            if type(value) is not NoContent
+        }
+        role = message["role"]
+        tracked["role"] = self._roles.get(role) or tracked_text(role, UNKNOWN_ROLE)
+        return MessageDict(tracked, index)
+
+    # ---- attribution
+
+    def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
+        """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`."""
+        messages, gen = normalise(messages), add_generation_prompt
+        refuse_images(messages, "unsupported_content", _NO_IMAGES)
+        spans = attribute_spans(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
+        check_controls(spans, messages, (tools, self._variables), self._controls)
+        problem = lost_content(messages, spans)
+        out = Emitter(messages)
+        before = ""  # all text before the turn
+        for index, turn in self._turns(spans, messages, tools, gen):
+            text = "".join([span.text for span in turn])
+            if index >= 0 and messages[index]["role"] == "assistant":
+                prompt = self._generation_prompt(messages, index, tools, before, turn)
+                found = self._emit_assistant_turn(out, turn, index, prompt)
+                problem = problem or ("" if found else f"message {index} does not begin as the generation prompt")
+            else:
+                for span in turn:
+                    bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
+                    out.piece(span.text, index, bits)
+            before += text
+        out.attribution = f"partial: {problem}" if problem else "full"
+        return out
+
+    def _turns(
+        self, spans: list[Span], messages: list[Message], tools: Any, gen: bool
+    ) -> Iterator[tuple[int, list[Span]]]:
+        """`(message, spans)` of each turn; a default system turn and the generation prompt belong to no message."""
+        if gen and spans and spans[-1].message >= 0:
+            # The template writes the prompt inside its loop, so it is attributed to the last message: detach it.
+            without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
+            if "".join(span.text for span in spans).startswith(without):
+                spans = detach_after(spans, len(without))
+        first = True
+        for index, turn in turns_of(spans):
+            default_turn = default_turn_length(turn, self._controls) if first and index >= 0 else 0
+            first = first and index < 0
+            if default_turn:
+                yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
+            yield index, turn[default_turn:]
+
+    def _emit_assistant_turn(self, out: Emitter, turn: list[Span], index: int, prompt: str) -> bool:
+        """Emit an assistant's turn, cut at the sampled span; whether it begins as the generation prompt does."""
+        start, stop, found = sampled_span(turn, prompt, self._controls)
+        at = 0
+        for span in turn:
+            end = at + len(span.text)
+            bits = SCAFFOLD if span.origin == LITERAL else 0
+            for lo, hi in _cut(at, end, start, stop):
+                sampled = start <= lo and hi <= stop
+                out.piece(span.text[lo - at : hi - at], index, bits | SAMPLED | CONTENT if sampled else bits)
+            at = end
+        return found
+
+    def _generation_prompt(self, messages: list[Message], index: int, tools: Any, before: str, turn: list[Span]) -> str:
+        """The generation prompt that serving would have used for message `index`.
+
+        It may depend on all messages before, so in general they are rendered again with the prompt. This is avoided
+        for a fixed prompt with which the turn begins, and, in a template without prompts, for a turn that begins with
+        content.
+
+        Args:
+            before: the rendered text before the turn.
+            turn: the message's spans.
+        """
+        fixed = self._fixed_prompt
+        if fixed == "" and turn[0].origin == index:
+            return ""
+        if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self._controls)):
+            return fixed
+        try:
+            return self._prompt_after(messages[:index], tools, before)
+        except MessageError:  # the template refuses the shorter conversation, or one without any message
+            past = messages if index else normalise([{"role": "user", "content": "probe"}])
+            return self._prompt_after(past, tools, None)
+
+    def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
+        """The generation prompt after these messages; `before` is their text in the whole rendering, if it is known."""
+        served = "".join(chunk.text for chunk in self._chunks(messages, tools, True))
+        # Where history renders as it was served, the prompt is simply what follows. It may contain more than
+        # add_generation_prompt adds (DeepSeek closes its tool outputs there).
+        if before is not None and served.startswith(before):
+            return served[len(before) :]
+        without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
+        return added_prompt(served, without, self._controls)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Compiled templates do not pickle; they are compiled again by `__setstate__`."""
+        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._compiled = self._compile()
+
+
+def load_template(path: str | Path) -> str:
+    """The text of a template file.
+
+    Raises:
+        TemplateError: the file is missing or empty. InputError: it is not UTF-8 text.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise TemplateError(f"{file}: no such file; expected a Jinja chat template")
+    text = read_text(file)
+    if not text.strip():
+        raise TemplateError(f"{file}: the file is empty; expected a Jinja chat template")
+    return text
+
+
+def _tracked_variable(name: str, value: Any) -> Any:
+    """A variable with provenance: special tokens (`eos_token`) count as the template's own text, others are labels."""
+    return track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
+
+
+def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
+    """The range `start..stop`, cut at those of the ascending places that lie inside: 0..6 at 2 9 gives 0..2, 2..6."""
+    inside = [place for place in places if start < place < stop]
+    if not inside:
+        return [(start, stop)] if start < stop else []
+    return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]

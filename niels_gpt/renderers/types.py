@@ -1,0 +1,496 @@
+"""The values that renderers return, and the protocol that every renderer follows.
+
+::
+
+    RenderedTokens    one conversation: ids, and three facts of every token        Renderer.render
+    RenderedBatch     many conversations, as flat arrays                           render_many
+    ParsedResponse    a completion: content, reasoning, tool calls                 Renderer.parse_response
+    MultiModalData    the images of a conversation, with their tokens
+
+The three facts are: the message that a token belongs to, whether the model would emit it, whether it is content.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.forks import cached_property
+from niels_gpt.messages import Message
+from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
+from niels_gpt.renderers.images.media import MultiModalData
+from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
+from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.tokenizer.pieces import SCAFFOLD as SCAFFOLD
+from niels_gpt.tokenizer.pieces import edges_of
+
+# A piece's facts in one number, `(msg << 3) | bits`: sampled content of message 2 is 2 * 8 + 3 = 19, scaffold of no
+# message is -1 * 8 + 4 = -4. SCAFFOLD is 4; `tokenizer/pieces.py` defines it, because tokenizers read it.
+SAMPLED, CONTENT = 1, 2
+IGNORED = -100  # the label of a token that is not in the loss, as torch's cross entropy ignores it by default
+
+
+class Piece(NamedTuple):
+    """A run of characters with one origin.
+
+    Attributes:
+        text: the characters.
+        msg: index into the caller's messages, -1 for none.
+        sampled: the model itself would emit it.
+        content: it is data of the caller or the model; on assistant text the same as `sampled`.
+        scaffold: the template or the model's markup wrote it, so control tokens in it are recognised.
+    """
+
+    text: str
+    msg: int = -1
+    sampled: bool = False
+    content: bool = False
+    scaffold: bool = True
+
+
+_TYPE_IDS = {"image": 1, "video": 2}
+
+
+def as_array(values: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
+    """A list as an array; quicker than `np.asarray`, which goes through a list twice."""
+    return np.fromiter(values, dtype, len(values))
+
+
+@dataclass(frozen=True)
+class RenderedTokens:
+    """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
+
+    Renderers make it from arrays (`from_arrays`). Each of the four lists per token, and `message_tool_names`, is built
+    when it is first read, because many callers read one of them only.
+
+    Attributes:
+        token_ids: the ids.
+        message_indices: the index of each token's message among the caller's, -1 for none.
+        sampled_mask: the model itself would emit this token: reply, tool calls, end of turn.
+        is_content: the token is content of a message, or, on assistant messages, is sampled.
+        message_roles: the role of each of the caller's messages.
+        multi_modal_data: the images; `None` where there are none.
+        message_tool_names: for each tool message the function that it answers, as far as known, else `None`.
+        attribution: "full", or "partial: " and the content that could not be traced to its message.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    message_indices: list[int] = field(default_factory=list)
+    sampled_mask: list[bool] = field(default_factory=list)
+    is_content: list[bool] = field(default_factory=list)
+    message_roles: list[str] = field(default_factory=list)
+    multi_modal_data: MultiModalData | None = None
+    message_tool_names: list[str | None] = field(default_factory=list)
+    attribution: str = "full"
+
+    @classmethod
+    def from_arrays(
+        cls,
+        ids: npt.NDArray[np.int32],
+        facts: npt.NDArray[np.int32],
+        counts: npt.NDArray[np.int64],
+        messages: Sequence[Message],
+        attribution: str = "full",
+        media: MultiModalData | None = None,
+        spelling: Callable[[list[int]], str] | None = None,
+    ) -> RenderedTokens:
+        """One conversation, from arrays as `RenderedBatch` has them; `spelling` gives the text of ids, for `show`."""
+        made = cls.__new__(cls)
+        made.__dict__.update(
+            _ids=ids,
+            _facts=facts,
+            _counts=counts,
+            _messages=messages,
+            message_roles=[message["role"] for message in messages],
+            multi_modal_data=media,
+            attribution=attribution,
+            _spelling=spelling,
+        )
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        """Build a list that is read for the first time; from then on it is an attribute like any other."""
+        build = _LAZY_FIELDS.get(name)
+        if build is None or "_ids" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.__dict__[name] = value = build(self.__dict__)
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The dataclass fields: a pickle holds all lists and no arrays."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def weights(
+        self,
+        loss_on: LossOn | Preset = "all_assistant_turns",
+        *,
+        messages: Sequence[Message] | None = None,
+        allow_partial: bool = False,
+    ) -> npt.NDArray[np.float32]:
+        """The loss weight of every token, float32 of shape (tokens,): 0 where a token is not trained.
+
+        Args:
+            loss_on: which tokens are trained: a `LossOn`, or the name of its preset.
+            messages: the messages that were rendered, normalised; needed only after unpickling.
+            allow_partial: also for a rendering in which some content could not be attributed.
+
+        Raises:
+            UsageError: no such preset, a rendering without attribution or without its messages, or other messages.
+            MessageError: partial attribution; a weight that is negative or not a number.
+        """
+        own: Sequence[Message] | None = self.__dict__.get("_messages") if messages is None else messages
+        if own is None:
+            raise UsageError(
+                "this rendering does not have its messages, which hold weights and train flags (a pickle leaves them "
+                "out). Pass messages=, the messages that were rendered"
+            )
+        self.check_attribution()
+        check_full(self.attribution, allow_partial=allow_partial)
+        roles = [message["role"] for message in own]
+        if self.message_roles != roles:
+            raise UsageError(
+                f"the rendering has messages of roles {self.message_roles}; expected those of the messages: {roles}"
+            )
+        on = loss_on if isinstance(loss_on, LossOn) else LossOn(loss_on)
+        indices = as_array(self.message_indices, np.int64)
+        return on.weights(indices, self._fact(self.sampled_mask), self._fact(self.is_content), own)
+
+    def check_attribution(self) -> None:
+        """Refuse a rendering without attribution.
+
+        Raises:
+            UsageError: there is not one fact per token.
+        """
+        n = len(self.token_ids)
+        if not len(self.message_indices) == len(self.sampled_mask) == len(self.is_content) == n:
+            raise UsageError(
+                f"{n} ids with {len(self.message_indices)} message_indices, {len(self.sampled_mask)} in sampled_mask "
+                f"and {len(self.is_content)} in is_content; expected one of each per id. No mask can be built without "
+                "them: use a renderer with attribution"
+            )
+
+    def labels(
+        self,
+        loss_on: LossOn | Preset = "all_assistant_turns",
+        *,
+        messages: Sequence[Message] | None = None,
+        allow_partial: bool = False,
+    ) -> list[int]:
+        """The ids with -100 where a token is not trained, as `transformers` takes them: not shifted.
+
+        ::
+
+            token_ids      5   7    9   4    11   3      the model emits 11 and the stop token 3
+            sampled_mask   .   .    .   .    #    #
+            labels()    -100 -100 -100 -100  11   3
+
+        Args, Raises: as `weights`.
+
+        Raises:
+            UsageError: a weight that is neither 0 nor 1, which labels cannot express.
+        """
+        weights = self.weights(loss_on, messages=messages, allow_partial=allow_partial)
+        fractional = weights[(weights != 0) & (weights != 1)]
+        if fractional.size:
+            raise UsageError(
+                f"a message has the weight {float(fractional[0]):g}; labels can express only 0 and 1. Use weights(), "
+                "or give the messages weights of 0 and 1"
+            )
+        found: list[int] = np.where(weights > 0, as_array(self.token_ids, np.int64), IGNORED).tolist()
+        return found
+
+    def show(self, loss_on: LossOn | Preset = "all_assistant_turns") -> None:
+        """Print the text in colour: what is trained, sampled, context and scaffold.
+
+        Raises:
+            UsageError, MessageError: as `weights`, but partial attribution is shown.
+        """
+        print(terminal_text(self._columns(self.weights(loss_on, allow_partial=True))), end="")
+
+    def _columns(self, weights: npt.NDArray[np.float32] | None = None) -> TokenColumns:
+        """What is shown; default weights: those of `LossOn()`, where the messages are at hand."""
+        n = len(self.token_ids)
+        sampled = self._fact(self.sampled_mask) if self.message_indices else np.zeros(n, np.bool_)
+        if weights is None:
+            # `repr` must not raise: without messages, or with weights that are invalid, nothing is shown as trained.
+            with suppress(UsageError, MessageError):
+                weights = self.weights(allow_partial=True)
+        spelling = self.__dict__.get("_spelling")
+        return TokenColumns(
+            ids=as_array(self.token_ids, np.int64),
+            message_indices=as_array(self.message_indices or [-1] * n, np.int64),
+            sampled=sampled,
+            is_content=self._fact(self.is_content) if self.message_indices else np.zeros(n, np.bool_),
+            weights=weights,
+            roles=self.message_roles,
+            spelling=None if spelling is None else lambda token: spelling([token]),
+        )
+
+    def __repr__(self) -> str:
+        """One line of counts; the lists are attributes."""
+        return f"<RenderedTokens: {summary(self._columns(), self.attribution)}>"
+
+    def __str__(self) -> str:
+        """In a terminal the text in colour, elsewhere the same as `repr`."""
+        columns = self._columns()
+        if columns.spelling is None or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+            return repr(self)
+        return f"{self!r}\n{terminal_text(columns)}"
+
+    def _repr_html_(self) -> str:
+        """Coloured tokens for notebooks."""
+        return notebook_html(self._columns(), self.attribution)
+
+    def tokens_per_message(self, n_messages: int | None = None, *, sampled_only: bool = False) -> list[int]:
+        """The number of tokens of each of the first `n_messages` (default: all), or of their sampled tokens."""
+        n = len(self.message_roles)
+        owners = as_array(self.message_indices, np.int64)
+        counted = (owners >= 0) & (owners < n)
+        if sampled_only:
+            counted &= self._fact(self.sampled_mask)
+        counts: list[int] = np.bincount(owners[counted], minlength=n).tolist()
+        return counts[: n if n_messages is None else n_messages]
+
+    def with_media(self, media: MultiModalData) -> RenderedTokens:
+        """The same tokens with these images."""
+        return replace(self, multi_modal_data=media)
+
+    def mm_token_type_ids(self) -> list[int]:
+        """0 for text, 1 for placeholders of images, 2 for those of videos: an input of vision models."""
+        kinds = np.zeros(len(self.token_ids), dtype=np.int64)
+        media = self.multi_modal_data or MultiModalData()
+        for kind, places in media.mm_placeholders.items():
+            for place in places:
+                kinds[place.offset : place.offset + place.length] = _TYPE_IDS[kind]
+        types: list[int] = kinds.tolist()
+        return types
+
+    def _fact(self, values: list[bool]) -> npt.NDArray[np.bool_]:
+        """A fact as an array; all False where the renderer has not set it."""
+        is_set = len(values) == len(self.message_indices)
+        return as_array(values, np.bool_) if is_set else np.zeros(len(self.message_indices), dtype=np.bool_)
+
+    def message_token_spans(self) -> list[tuple[int, int] | None]:
+        """For each message its first token and the one after its last; `None` where it has no tokens."""
+        owners = as_array(self.message_indices, np.int64)
+        found = [np.flatnonzero(owners == index) for index in range(len(self.message_roles))]
+        return [(int(at[0]), int(at[-1]) + 1) if at.size else None for at in found]
+
+    def role_token_spans(self) -> dict[str, list[tuple[int, int]]]:
+        """The spans of messages by role."""
+        spans: dict[str, list[tuple[int, int]]] = {role: [] for role in self.message_roles}
+        for role, span in zip(self.message_roles, self.message_token_spans(), strict=True):
+            if span is not None:
+                spans[role].append(span)
+        return spans
+
+    def tokens_by_role(self, *, sampled_only: bool = False) -> dict[str, int]:
+        """How many tokens each role has."""
+        counts = dict.fromkeys(self.message_roles, 0)
+        for role, number in zip(self.message_roles, self.tokens_per_message(sampled_only=sampled_only), strict=True):
+            counts[role] += number
+        return counts
+
+    def content_mask_for_roles(self, roles: Collection[str]) -> list[bool]:
+        """True on content tokens of messages with one of these roles."""
+        wanted = np.array([role in roles for role in self.message_roles] + [False], dtype=np.bool_)
+        owners = as_array(self.message_indices, np.int64)
+        if len(owners) != len(self.token_ids):
+            return [False] * len(self.token_ids)
+        owners = np.where(owners < len(self.message_roles), owners, -1)
+        mask: list[bool] = (wanted[owners] & self._fact(self.is_content)).tolist()
+        return mask
+
+    def content_token_spans_by_role(self) -> dict[str, list[tuple[int, int]]]:
+        """The runs of content tokens of each role, message by message."""
+        spans: dict[str, list[tuple[int, int]]] = {}
+        owners = as_array(self.message_indices, np.int64)
+        content = self._fact(self.is_content)
+        for index, role in enumerate(self.message_roles):
+            # content  . # # . #  with a False at both ends changes at 1 3 4 5: the runs 1..3 and 4..5.
+            inside = np.concatenate([[False], (owners == index) & content, [False]])
+            edges = np.flatnonzero(inside[1:] != inside[:-1]).reshape(-1, 2)
+            spans.setdefault(role, []).extend((int(start), int(stop)) for start, stop in edges)
+        return spans
+
+
+@dataclass(frozen=True)
+class RenderedBatch:
+    """Many conversations as ids, one after the other, with the three facts of every token.
+
+    The facts are stored per piece, of which a conversation has some forty, and become arrays per token when they are
+    read. Two conversations of 3 and 2 tokens, each with two pieces::
+
+        ids      5 6 7 | 5 8     lengths  3 2
+        counts   1 2   | 1 1     pieces   2 2      facts  one for each piece
+
+    Attributes:
+        ids: int32 of shape (tokens,).
+        lengths: int64 of shape (conversations,), the number of tokens of each.
+        facts: int32 of shape (pieces,), `(msg << 3) | bits` of each piece.
+        counts: int64 of shape (pieces,), the number of tokens of each piece.
+        pieces: int64 of shape (conversations,), the number of pieces of each.
+        messages: the normalised messages of each conversation; those that need no normalising are the caller's own.
+        attribution: as in `RenderedTokens`, for each conversation.
+        media: the images of each conversation or `None`; empty where no conversation has any.
+        spelling: the text of ids, so that a conversation of the batch can be shown; not part of a pickle.
+    """
+
+    ids: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int64]
+    facts: npt.NDArray[np.int32]
+    counts: npt.NDArray[np.int64]
+    pieces: npt.NDArray[np.int64]
+    messages: Sequence[Sequence[Message]]
+    attribution: Sequence[str]
+    media: Sequence[MultiModalData | None] = ()
+    spelling: Callable[[list[int]], str] | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def message_indices(self) -> npt.NDArray[np.int32]:
+        """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""
+        return (self.facts >> 3).repeat(self.counts)
+
+    @cached_property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._has_bit(SAMPLED)
+
+    @cached_property
+    def is_content(self) -> npt.NDArray[np.bool_]:
+        """bool of shape (tokens,), as in `RenderedTokens`."""
+        return self._has_bit(CONTENT)
+
+    def _has_bit(self, bit: int) -> npt.NDArray[np.bool_]:
+        mask: npt.NDArray[np.bool_] = (self.facts & bit != 0).repeat(self.counts)
+        return mask
+
+    def __repr__(self) -> str:
+        """One line of counts."""
+        partial = sum(1 for attribution in self.attribution if attribution != "full")
+        end = f", {partial:,} with partial attribution" if partial else ""
+        sampled = int(self.counts[self.facts & SAMPLED != 0].sum())
+        return f"<RenderedBatch: {len(self):,} conversations, {len(self.ids):,} tokens, {sampled:,} sampled{end}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All fields but `spelling`, which belongs to a tokenizer of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "spelling"} | {"spelling": None}
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[RenderedTokens]:
+        """Each conversation as `render` returns it."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> RenderedTokens:
+        """Conversation `number` as `render` returns it."""
+        number = range(len(self))[number]
+        own, pieces = slice(*self.edges[number : number + 2]), slice(*self.piece_edges[number : number + 2])
+        media = self.media[number] if self.media else None
+        of_pieces = self.facts[pieces], self.counts[pieces]
+        return RenderedTokens.from_arrays(
+            self.ids[own], *of_pieces, self.messages[number], self.attribution[number], media, self.spelling
+        )
+
+    @cached_property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """int64 of shape (conversations + 1,): the token at which each conversation starts, and the end."""
+        return edges_of(self.lengths)
+
+    @cached_property
+    def piece_edges(self) -> npt.NDArray[np.int64]:
+        """int64 of shape (conversations + 1,): the piece at which each conversation starts, and the end."""
+        return edges_of(self.pieces)
+
+
+# The fields of `RenderedTokens` that are built when they are first read, from the arrays of `from_arrays`.
+_LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
+    "token_ids": lambda own: own["_ids"].tolist(),
+    "message_indices": lambda own: (own["_facts"] >> 3).repeat(own["_counts"]).tolist(),
+    "sampled_mask": lambda own: (own["_facts"] & SAMPLED != 0).repeat(own["_counts"]).tolist(),
+    "is_content": lambda own: (own["_facts"] & CONTENT != 0).repeat(own["_counts"]).tolist(),
+    "message_tool_names": lambda own: extract_message_tool_names(own["_messages"]),
+}
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Messages to tokens and back, for one model family.
+
+    `tools` are what the turn offers, in the shape of the OpenAI chat format.
+    """
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
+        """Ids with attribution.
+
+        Raises:
+            MessageError: naming message and field.
+        """
+
+    def render_ids(
+        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """The ids without their facts."""
+
+    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
+        """A completion as content, reasoning and tool calls. It never raises, whatever the model wrote.
+
+        With `tools`, values without quotes take the types of their schemas.
+        """
+
+    def get_stop_token_ids(self) -> list[int]:
+        """The ids at which sampling stops; the first is the one that ends an answer."""
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """The next prompt: the previous ids, unchanged, then the new messages and the generation prompt.
+
+        The previous ids belong to no message and both of their masks are False; after them, indices count the new
+        messages.
+
+        Returns:
+            `None` where the format does not allow it, and for an empty prompt or no new messages: the caller then
+            renders the whole conversation again.
+        """
+
+
+def supports_tools(renderer: object) -> bool:
+    """The renderer reads tool calls from completions; one without the attribute does, as in `renderers`."""
+    return bool(getattr(renderer, "supports_tools", True))
+
+
+@runtime_checkable
+class MultimodalRenderer(Renderer, Protocol):
+    """A renderer that takes images."""
+
+    @property
+    def mm_token_type_id_map(self) -> Mapping[int, int]:
+        """Placeholder id -> 1 for images, 2 for videos."""
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        previous_multi_modal_data: MultiModalData | None = None,
+    ) -> RenderedTokens | None:
+        """See `Renderer`; the result also holds the images of the previous turns."""

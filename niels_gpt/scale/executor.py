@@ -1,0 +1,199 @@
+"""`UnitExecutor`: builds in units, on this machine or elsewhere, with the bytes of a build without units.
+
+::
+
+    source --slices--> UnitTasks --Runner--> units, finished in any order
+                                               |
+              split and files <-- chunks <-- checked one by one, in order
+
+A unit is finished when its directory has its name, see `builds.units`. A build that dies leaves its finished units, and
+the next one of the same recipe builds only the others. Units are read in order and hold nothing that depends on where
+the input was cut, so the output does not depend on the units.
+
+`LocalRunner` builds units in processes of this machine, `ray_executor.RayRunner` on a Ray cluster.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from niels_gpt import ranges
+from niels_gpt.builds import units as unit_store
+from niels_gpt.builds.tasks import Chunk, Task
+from niels_gpt.builds.units import Unit, UnitTask, build_unit
+from niels_gpt.errors import DataError, StorageError, UsageError
+from niels_gpt.progress import Progress
+from niels_gpt.ranges import UNIT_BYTES
+from niels_gpt.scale.process_pool import Pool
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.slices import SLICE_BYTES, Sliceable
+from niels_gpt.storage.staging import rename_and_delete
+
+
+class Runner(Protocol):
+    """Builds units somewhere."""
+
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
+        """Yield each unit task in order, as soon as its unit is finished. A few later units are begun ahead.
+
+        Raises:
+            NielsError: of the first unit, in order, that failed.
+        """
+
+
+class UnitExecutor:
+    """An `Executor` that builds in units.
+
+    Args:
+        runner: `LocalRunner` or `ray_executor.RayRunner`.
+        slice_bytes: size of a unit, in bytes of input; the output does not depend on it.
+    """
+
+    def __init__(self, runner: Runner, *, slice_bytes: int = SLICE_BYTES) -> None:
+        UNIT_BYTES.check(slice_bytes)
+        self._runner = runner
+        self._slice_bytes = slice_bytes
+        self._fraction_read: float | None = None
+        self._folder: Path | None = None
+
+    def chunks(
+        self,
+        task: Task,
+        rows: Iterable[Any],
+        rejections: Rejections,
+        *,
+        out: Path,
+        recipe: Mapping[str, Any],
+        progress: Progress,
+    ) -> Generator[Chunk]:
+        """See `Executor`; `rows` must be a source that can be cut into slices.
+
+        Raises:
+            UsageError: another kind of rows.
+        """
+        if not isinstance(rows, Sliceable):
+            raise UsageError(
+                f"{type(rows).__name__} cannot be cut into units; pass the source itself (ChatFile(path)), or no "
+                "executor"
+            )
+        source = rows.resolved()
+        folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
+        self._fraction_read = None
+        unit_tasks = (
+            UnitTask(number, part, folder, rejections.max_bad_rows)
+            for number, part in enumerate(source.slices(self._slice_bytes))
+        )
+        usable_rows = 0
+        with closing(self._runner.run(task, source, unit_tasks)) as finished:
+            for unit_task in finished:
+                unit = _open_unit(task, source, unit_task, progress)
+                yield from _chunks_of(unit, rejections)
+                usable_rows += unit.rows
+                self._fraction_read = unit_task.part.read
+        if not usable_rows:  # the build is about to fail with "no usable rows", and the units hold nothing
+            rename_and_delete(unit_store.units_path(out))
+
+    def fraction_read(self) -> float | None:
+        """See `Executor`."""
+        return self._fraction_read
+
+    def build_finished(self, out: Path) -> None:
+        """See `Executor`."""
+        self._folder = None
+        unit_store.delete_all(out)
+
+    def build_failed(self, out: Path, progress: Progress) -> None:
+        """See `Executor`."""
+        folder, self._folder = self._folder, None
+        if folder is not None:  # else this executor had not begun: another process is building here, for one
+            unit_store.retain_or_delete(out, folder, progress)
+
+
+def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
+    """The unit's chunks; its rejected rows are recorded in their places between them."""
+    try:
+        for part in unit.contents():
+            if isinstance(part, Rejected):
+                rejections.record([part])
+            else:
+                yield part
+        rejections.changed.update(unit.changed)
+    finally:
+        # A stopped unit is not whole: `record` has raised, or the budgets are full. A run that allows more bad rows
+        # must build it again.
+        if unit.stopped:
+            rename_and_delete(unit.path)
+
+
+def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:
+    """Open a finished unit. One that was damaged since it was written is built once more, in this process."""
+    try:
+        return Unit(unit_task.path)
+    except StorageError:  # a DataError too, but building again would not help
+        raise
+    except DataError as error:
+        progress.note(str(error))
+        rename_and_delete(unit_task.path)
+        build_unit(task, source, unit_task)
+        return Unit(unit_task.path)
+
+
+class LocalRunner:
+    """Builds units in this process, or in several worker processes.
+
+    Args:
+        workers: number of processes; 1 means this one, unless there is a timeout.
+        timeout: seconds after which a worker counts as hung at a unit; `None` waits for ever. A process cannot watch
+            itself, so with a timeout a single worker is a process of its own too.
+
+    Raises:
+        UsageError: a number of workers or a timeout out of range.
+    """
+
+    def __init__(self, workers: int = 1, *, timeout: float | None = None) -> None:
+        ranges.WORKERS.check(workers)
+        self._workers, self._timeout = workers, check_timeout(timeout)
+
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
+        """See `Runner`.
+
+        Raises:
+            UsageError: the task or the source does not pickle.
+            EngineError: the workers of a unit died or hung three times.
+        """
+        if self._workers > 1 or self._timeout is not None:
+            yield from Pool(pickled_job(task, source), self._workers, self._timeout).run(unit_tasks)
+        else:
+            for unit_task in unit_tasks:
+                build_unit(task, source, unit_task)
+                yield unit_task
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """The timeout of a unit, in seconds.
+
+    Raises:
+        UsageError: less than a millisecond, or not a number.
+    """
+    ranges.UNIT_TIMEOUT.check(timeout)
+    return timeout
+
+
+def pickled_job(task: Task, source: Sliceable) -> bytes:
+    """The task and the source as bytes, sent to a worker once for all units.
+
+    Raises:
+        UsageError: something in them does not pickle.
+    """
+    try:
+        return pickle.dumps((task, source))
+    except Exception as error:  # libraries raise TypeError, AttributeError, PicklingError, RuntimeError, ...
+        raise UsageError(
+            f"the encoder or the source cannot be sent to other processes ({error}); make it picklable, or use one "
+            "worker"
+        ) from error

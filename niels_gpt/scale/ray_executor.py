@@ -1,0 +1,209 @@
+"""Units on a Ray cluster.
+
+A worker receives the task and source (once), and a path and a range for each unit. It returns `None` or an error; ids
+never pass through Ray. Units are written to the folder beside the output, which all machines must see under the same
+path.
+
+Ray restarts a task when its worker or node dies. It does not notice a worker that hangs, so this module does: an
+attempt that has begun (its directory exists) and exceeds the timeout, by this process's own clock, is cancelled, and
+another begins in a directory of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.builds.tasks import Task
+from niels_gpt.builds.units import UnitTask, build_unit
+from niels_gpt.errors import EngineError, NielsError
+from niels_gpt.extras import check_library
+from niels_gpt.ranges import WORKERS
+from niels_gpt.scale.executor import check_timeout, pickled_job
+from niels_gpt.scale.process_pool import unpickled_job
+from niels_gpt.sources.slices import Sliceable
+
+RAY_RETRIES = 8  # of one attempt, after its worker or node died
+MOST_ATTEMPTS = 4
+AHEAD = 4  # units per worker that are begun or finished before the first of them is consumed
+POLL_SECONDS = 0.5
+LOCAL = "local"
+
+
+class RayRunner:
+    """Builds units as Ray tasks of one CPU each.
+
+    Args:
+        address: of the cluster; `None` is $RAY_ADDRESS, or else "local": a cluster that is started on this machine and
+            stopped afterwards. "auto" is the one that runs on this machine already. If the program has called
+            `ray.init`, that connection is used.
+        workers: number of units that are built at once; `None` is the number of the cluster's CPUs.
+        timeout: seconds after which an attempt counts as hung; `None` waits for ever.
+
+    Raises:
+        MissingExtra: Ray is not installed. UsageError: its version does not fit, or a number out of range.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None, timeout: float | None = None) -> None:
+        self._timeout = check_timeout(timeout)
+        WORKERS.check(workers)
+        self._ray = _ray()
+        self._address, self._workers = address, workers
+
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
+        """See `executor.Runner`.
+
+        Raises:
+            EngineError: the cluster cannot be reached, or a unit's attempts died or hung four times.
+        """
+        with self._connected():
+            workers = self._workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            job = self._ray.put(pickled_job(task, source))
+            queue = _Queue(self._ray, job, self._timeout)
+            try:
+                yield from _in_order(queue, iter(unit_tasks), workers)
+            finally:
+                queue.cancel()
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        if self._ray.is_initialized():
+            yield
+            return
+        # Without an address Ray connects to the cluster named in a file in its temporary directory, even a dead one.
+        address = self._address or os.environ.get("RAY_ADDRESS") or LOCAL
+        try:
+            self._ray.init(address=address, num_cpus=self._workers if address == LOCAL else None, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            place = "this machine" if address == LOCAL else address
+            raise EngineError(
+                f"no Ray cluster at {place} ({error}); start one with `ray start --head`, or name it with --ray-address"
+            ) from error
+        try:
+            yield
+        finally:
+            self._ray.shutdown()
+
+
+def _ray() -> Any:
+    check_library("ray")
+    import ray
+    import ray.exceptions
+
+    return ray
+
+
+def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Generator[UnitTask]:
+    """Keep two units per worker in Ray's queue, and yield finished units in order."""
+    waiting: deque[_Started] = deque()
+    while True:
+        under_way = sum(not started.done for started in waiting)
+        wanted = min(AHEAD * workers - len(waiting), 2 * workers - under_way)
+        waiting.extend(queue.start(unit_task) for unit_task in islice(unit_tasks, max(0, wanted)))
+        if not waiting:
+            return
+        if waiting[0].done:
+            started = waiting.popleft()
+            if started.error is not None:
+                raise started.error
+            yield started.unit_task
+        else:
+            queue.wait([started for started in waiting if not started.done])
+
+
+@dataclass
+class _Started:
+    """A unit that was submitted to Ray.
+
+    Attributes:
+        since: when its attempt was first seen to have begun, by this process's monotonic clock.
+    """
+
+    unit_task: UnitTask
+    ref: Any
+    since: float | None = None
+    done: bool = False
+    error: NielsError | None = None
+
+
+class _Queue:
+    """The units that were submitted to Ray and are not finished."""
+
+    def __init__(self, ray: Any, job: Any, timeout: float | None) -> None:
+        self._ray, self._job, self._timeout = ray, job, timeout
+        options = {"num_cpus": 1, "max_retries": RAY_RETRIES, "scheduling_strategy": "SPREAD"}
+        self._remote = ray.remote(**options)(_build)
+        self._open: list[_Started] = []
+
+    def start(self, unit_task: UnitTask) -> _Started:
+        """Submit a unit."""
+        started = _Started(unit_task, self._send(unit_task))
+        self._open.append(started)
+        return started
+
+    def _send(self, unit_task: UnitTask) -> Any:
+        return self._remote.remote(self._job, unit_task, str(Path.cwd()))
+
+    def wait(self, under_way: list[_Started]) -> None:
+        """Wait until one is done, at most half a second; submit those again that died or hang."""
+        refs = {started.ref: started for started in under_way}
+        ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=POLL_SECONDS)
+        for ref in ready:
+            self._take(refs[ref])
+        for started in under_way:
+            if not started.done and self._hangs(started):
+                self._ray.cancel(started.ref, force=True)
+                self._again(started, f"took longer than {self._timeout:g} s")
+
+    def _take(self, started: _Started) -> None:
+        try:
+            started.error = self._ray.get(started.ref)
+            started.done = True
+            self._open.remove(started)
+        except (
+            self._ray.exceptions.RayTaskError
+        ) as error:  # raised in a source or an encoder; our own errors are returned
+            raise error.cause from error
+        except self._ray.exceptions.RayError as error:
+            self._again(started, f"died ({type(error).__name__})")
+
+    def _hangs(self, started: _Started) -> bool:
+        if self._timeout is None:
+            return False
+        now = time.monotonic()
+        if started.since is None:
+            started.since = now if started.unit_task.attempts_path.exists() else None
+            return False
+        return now - started.since > self._timeout
+
+    def _again(self, started: _Started, why: str) -> None:
+        if started.unit_task.attempt + 1 == MOST_ATTEMPTS:
+            unit = started.unit_task
+            raise EngineError(
+                f"unit {unit.number} {why}, {MOST_ATTEMPTS} times over ({unit.part}); see Ray's logs, or give it more "
+                "time (--unit-timeout) or less to do (--unit-bytes), then run the same command again"
+            )
+        started.unit_task = started.unit_task.again()
+        started.ref, started.since = self._send(started.unit_task), None
+
+    def cancel(self) -> None:
+        """Cancel everything that is not finished."""
+        for started in self._open:
+            self._ray.cancel(started.ref, force=True)
+
+
+def _build(job: bytes, unit_task: UnitTask, folder: str) -> NielsError | None:
+    """Build a unit on a worker, in the driver's working directory, so that relative paths mean the same."""
+    try:
+        with chdir(folder):
+            build_unit(*unpickled_job(job), unit_task)
+    except NielsError as error:
+        return error
+    return None

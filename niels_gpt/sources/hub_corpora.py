@@ -1,0 +1,150 @@
+"""Four data sets on the Hugging Face hub: FineWeb-Edu, WikiText and Gutenberg (texts), dolly-15k (conversations).
+
+OpenAssistant, whose rows are trees of messages, is in `oasst1`; all are listed in `registry`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from typing import Any, ClassVar, Final, Self
+
+from niels_gpt import ranges
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Conversation, normalise
+from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
+from niels_gpt.sources.hub import HubDataset, HubSource, StoredRows, text_of
+from niels_gpt.sources.inputs import Document, Rejected
+
+FINEWEB_EDU: Final = "HuggingFaceFW/fineweb-edu"
+FINEWEB_EDU_SAMPLE: Final = "CC-MAIN-2024-10"
+WIKITEXT: Final = "Salesforce/wikitext"
+WIKITEXT_CONFIG: Final = "wikitext-103-raw-v1"
+GUTENBERG: Final = "sedthh/gutenberg_english"
+DOLLY: Final = "databricks/databricks-dolly-15k"
+
+
+@dataclass(frozen=True)
+class FineWebEdu(HubSource, TextSource):
+    """Documents of a FineWeb-Edu snapshot, streamed and shuffled; never downloaded or held in memory as a whole.
+
+    The order is that of the library's `shuffle(seed, buffer_size)` on this commit. `iterate(start=n)` continues after
+    the first `n` rows of that order.
+
+    Raises:
+        UsageError: the seed or the buffer out of range.
+    """
+
+    seed: int = 42
+    shuffle_buffer: int = SHUFFLE_BUFFER
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(FINEWEB_EDU, FINEWEB_EDU_SAMPLE))
+    unbounded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        ranges.SEED.check(self.seed)
+        ranges.SHUFFLE_BUFFER.check(self.shuffle_buffer)
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """See `Source`."""
+        return cls(seed=options.seed, shuffle_buffer=options.shuffle_buffer, **cls._dataset_option(options))
+
+    def config(self) -> dict[str, Any]:
+        """Repository, configuration, commit, and the shuffling."""
+        # Another version of the library may shuffle differently, so its version is part of the configuration.
+        shuffle = {"seed": self.seed, "buffer_size": self.shuffle_buffer, "datasets": version("datasets")}
+        return {**super().config(), "shuffle": shuffle}
+
+    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
+        """The documents in shuffled order, from row `start` on."""
+        rows = self.dataset.rows("train", shuffle=(self.seed, self.shuffle_buffer), start=start)
+        for number, row in enumerate(rows, start=start):
+            yield text_of(row, f"{self.dataset} row {number}")
+
+
+WIKITEXT_SPLITS: Final = {"train": "train", "validation": "val"}
+_TITLE = re.compile(r" = [^=].* = \n?")  # " = Title = "; section titles have more equals signs
+
+
+@dataclass(frozen=True)
+class WikiText(HubSource, TextSource):
+    """Articles of WikiText, which is stored as one row per line; an article runs from one title line to the next.
+
+    The rows of an article are joined unchanged. The data set's own split into train and validation is used.
+    """
+
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(WIKITEXT, WIKITEXT_CONFIG))
+
+    @property
+    def name(self) -> str:
+        """The configuration, such as `wikitext-103-raw-v1`, by which this data set is known."""
+        return self.dataset.config or self.dataset.repo
+
+    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
+        """The articles of `train`, then of `validation`, from article `start` on."""
+        return islice(self._articles(), start, None)
+
+    def _articles(self) -> Iterator[Document | Rejected]:
+        for hub_split, split in WIKITEXT_SPLITS.items():
+            lines = (
+                text_of(row, f"{self.dataset} {hub_split} row {number}")
+                for number, row in enumerate(self.dataset.rows(hub_split))
+            )
+            yield from articles(lines, split)
+
+
+def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Document | Rejected]:
+    """Documents of whole articles from documents of lines; a title line (` = Title = `) begins a new one."""
+    parts: list[str] = []
+    where = ""
+    for line in lines:
+        if isinstance(line, Rejected):
+            yield line
+            continue
+        if _TITLE.fullmatch(line.text) and "".join(parts).strip():
+            yield Document(where, "".join(parts), split=split)
+            parts = []
+        where = where if parts else line.where
+        parts.append(line.text)
+    if "".join(parts).strip():
+        yield Document(where, "".join(parts), split=split)
+
+
+@dataclass(frozen=True)
+class Gutenberg(StoredRows, TextSource):
+    """Books of Project Gutenberg, one document per book, in the stored order."""
+
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(GUTENBERG))
+
+    def row(self, row: dict[str, Any], where: str) -> Document | Rejected:
+        """A book."""
+        return text_of(row, where)
+
+
+@dataclass(frozen=True)
+class Dolly(StoredRows, ChatSource):
+    """Conversations of databricks-dolly-15k: one question, possibly with a context, and one answer."""
+
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(DOLLY))
+
+    def row(self, row: dict[str, Any], where: str) -> Conversation | Rejected:
+        """A conversation. The user message is the instruction, then a blank line and `context:` if there is a context.
+
+        The row's `category` is in the metadata.
+        """
+        missing = [key for key in ("instruction", "response") if not isinstance(row.get(key), str)]
+        if missing:
+            found = ", ".join(map(repr, row)) or "none"
+            return Rejected(where, "missing_field", f"{where}: no text under {missing[0]!r}; keys found: {found}")
+        question = row["instruction"]
+        if isinstance(row.get("context"), str) and row["context"].strip():
+            question += f"\n\ncontext:\n{row['context']}"
+        turns = [{"role": "user", "content": question}, {"role": "assistant", "content": row["response"]}]
+        try:
+            messages = normalise(turns)
+        except MessageError as error:
+            return Rejected(where, error.reason, f"{where}: {error}")
+        return Conversation(messages, where=where, metadata={"category": row.get("category")})

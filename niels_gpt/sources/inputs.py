@@ -1,0 +1,298 @@
+"""The user's input files: which ones, and their bytes, text, lines and records, with errors that name the place.
+
+Tokenizer training and all sources read files through this module, so they accept the same paths and raise the same
+errors. What it returns is `Record`s (parsed rows), `Document`s (texts) and `Rejected` (rows that cannot be used).
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast, overload
+
+from niels_gpt.errors import InputError, storage_errors
+from niels_gpt.extras import check_library
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
+
+TEXT_SUFFIXES = (".txt", ".md", ".markdown")
+JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+MAX_LINE_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A row that is not used.
+
+    Attributes:
+        where: its place. Lines are counted from 1 (`chats.jsonl:17`), other rows from 0 (`chats.parquet row 16`).
+        reason: a short code, by which rows are counted.
+        detail: a sentence for people that begins with the place.
+        expected: the source left it out on purpose (a deleted message, another language). It is counted, but not as a
+            bad row.
+    """
+
+    where: str
+    reason: str
+    detail: str
+    expected: bool = False
+
+    @property
+    def why(self) -> str:
+        """The detail without the place."""
+        return self.detail.removeprefix(f"{self.where}: ")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text.
+
+    Attributes:
+        where: its place, as in `Rejected`.
+        group: neighbouring documents of the same group go to the same split.
+        split: "train" or "val" if the source itself has a split.
+    """
+
+    where: str
+    text: str
+    group: str | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A parsed row.
+
+    Attributes:
+        where: its place, as in `Rejected`.
+        arrow: it was read through Arrow (parquet, `datasets`, the hub), which adds nulls; see `sources.arrow_nulls`.
+    """
+
+    where: str
+    value: Any
+    arrow: bool = False
+
+
+def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """The files named by paths, directories and glob patterns, in a fixed order without repeats.
+
+    A directory means all files below it whose name ends in one of `suffixes`, sorted by path.
+
+    Raises:
+        InputError: a path does not exist, a pattern or directory matches nothing.
+    """
+    files: dict[Path, None] = {}
+    for one in inputs:
+        files.update(dict.fromkeys(_expand_one(str(one), suffixes)))
+    return list(files)
+
+
+def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
+    if not pattern:
+        raise InputError("an input path is empty; expected a file, directory or pattern (is a shell variable unset?)")
+    path = Path(pattern)
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes) and file.is_file())
+        if not found:
+            raise InputError(f"{pattern}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
+        return found
+    if path.is_file():
+        return [path]
+    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
+    if path.exists():
+        return [existing_file(path)]  # a pipe or device: this raises
+    if matches in ([], [path]):  # glob also finds a dead link or a device by its own name
+        raise InputError(f"{pattern}: no such file or directory; check the path (it is relative to {Path.cwd()})")
+    return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
+
+
+@overload
+def existing_file(path: str | Path) -> Path:
+    """A local path stays a `Path`."""
+
+
+@overload
+def existing_file(path: AnyFile) -> AnyFile:
+    """A file that may be remote."""
+
+
+def existing_file(path: str | AnyFile) -> AnyFile:
+    """Check that `path` is an existing, non-empty regular file, on this machine or at a URL, and return it.
+
+    Raises:
+        InputError: it is missing, a directory, a pipe or device, or empty.
+    """
+    if isinstance(path, RemoteFile):
+        return _existing_remote_file(path)
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file}: this is a directory; expected a file")
+    if not file.exists():
+        raise InputError(f"{file}: no such file; check the path (it is relative to {Path.cwd()})")
+    if not file.is_file():
+        raise InputError(f"{file}: a pipe or device; expected a regular file, which can be read twice. Write it to one")
+    if file.stat().st_size == 0:
+        raise InputError(f"{file}: the file is empty; expected at least one row")
+    return file
+
+
+def _existing_remote_file(file: RemoteFile) -> RemoteFile:
+    size = file.size()
+    if size is None:
+        raise InputError(f"{file}: no such file; check the URL")
+    if size == 0:
+        raise InputError(f"{file}: the file is empty; expected at least one row")
+    return file
+
+
+def size_of(file: AnyFile) -> int:
+    """The size of a file in bytes; 0 if it does not exist, which is reported when it is read."""
+    if isinstance(file, RemoteFile):
+        return file.size() or 0
+    return file.stat().st_size if file.exists() else 0
+
+
+def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
+    """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once."""
+    records = [(file, file_record(file)) for file in files]
+    return [{"name": file.name, "bytes": record.bytes, "sha256": record.sha256} for file, record in records]
+
+
+def reading(path: AnyFile) -> AbstractContextManager[None]:
+    """A block in which errors of the disk or the network become a `StorageError` that names the file."""
+    return remote_errors("reading", path.url) if isinstance(path, RemoteFile) else storage_errors("reading", path)
+
+
+def read_text(path: AnyFile) -> str:
+    """A whole text file, decoded as UTF-8. Line ends are not changed; a byte order mark is removed.
+
+    Raises:
+        InputError: invalid UTF-8, naming line and byte offset.
+    """
+    with reading(path), path.open("rb") as file:
+        data = file.read()
+    return decode(data, str(path), first_line=1).removeprefix("\ufeff")
+
+
+def decode(data: bytes, where: str, *, first_line: int | None = None, first_byte: int = 0) -> str:
+    """`data` decoded as UTF-8; an `InputError` names the bad byte and, with `first_line`, its line.
+
+    Args:
+        first_line, first_byte: the line (from 1) and the byte (from 0) of the file at which `data` begins.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = "" if first_line is None else f":{first_line + data.count(10, 0, error.start)}"
+        raise InputError(
+            f"{where}{line}: invalid UTF-8 at byte {first_byte + error.start} (0x{data[error.start]:02x}); "
+            "save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8"
+        ) from error
+
+
+@contextmanager
+def open_bytes(path: AnyFile) -> Iterator[IO[bytes]]:
+    """Open a file for reading, decompressed if its name ends in `.gz` or `.zst`.
+
+    Raises:
+        InputError: missing, a directory, empty, or truncated or damaged as a compressed file.
+        StorageError: the disk or the network failed.
+    """
+    path = existing_file(path)
+    with reading(path):
+        try:
+            with path.open("rb") as file, _decompressed(path, file) as plain:
+                yield plain
+        except (EOFError, zlib.error, OSError) as error:
+            if isinstance(error, OSError) and (error.errno is not None or not _is_compressed(path)):
+                raise  # an error of the disk, not of the decompression
+            raise InputError(f"{path}: not a whole {path.suffix} file ({error}); compress or copy it again") from error
+
+
+def _is_compressed(path: AnyFile) -> bool:
+    return path.suffix in (".gz", ".zst")
+
+
+def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(file, "rb"))
+    if path.suffix == ".zst":
+        check_library("pyarrow")
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"))
+    return file
+
+
+def read_jsonl(
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+) -> Iterator[Record | Rejected]:
+    """The records of a JSON-lines file, one by one in constant memory; blank lines are skipped.
+
+    A line that is not UTF-8, not JSON, or longer than 256 MiB comes as `Rejected` in its place.
+
+    Args:
+        start, stop: the bytes (decompressed) to read, from the beginning of a line to the end of one.
+        before: number of lines before `start`, so that lines are numbered as in the whole file.
+
+    Raises:
+        InputError: missing, a directory or empty (on the first step).
+        StorageError: the disk failed.
+    """
+    lines = read_lines(path, start=start, stop=stop, before=before)
+    return (parse_line(line, where) for where, line in lines)
+
+
+def read_lines(
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+) -> Iterator[tuple[str, bytes]]:
+    """`(where, line)` of the lines of a file that are not blank, undecoded, in constant memory.
+
+    A line longer than 256 MiB is cut there, without a line end, and `parse_line` refuses it. Arguments as for
+    `read_jsonl`.
+
+    Raises:
+        InputError, StorageError: as `read_jsonl`.
+    """
+    with open_bytes(path) as file:
+        if start:  # 0 for compressed files, which cannot seek
+            file.seek(start)
+        number, at = before, start
+        while at < stop and (line := file.readline(MAX_LINE_BYTES)):
+            number += 1
+            at += len(line)
+            # The rest of a line that is too long is read and dropped, in parts, to stay in bounded memory.
+            rest = line
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE_BYTES)
+                at += len(rest)
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if line.strip():
+                yield f"{path}:{number}", line
+
+
+def parse_line(line: bytes, where: str) -> Record | Rejected:
+    """A line of JSON as a `Record`, or `Rejected` with the reason."""
+    if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+        return Rejected(where, "line_too_long", f"{where}: the line is longer than 256 MiB; split the row")
+    try:
+        return Record(where, json.loads(decode(line, where)))
+    except InputError as error:
+        return Rejected(where, "invalid_utf8", str(error))
+    except json.JSONDecodeError as error:
+        what = f"{error.msg[0].lower()}{error.msg[1:]}"
+        detail = f"{where}: not valid JSON at column {error.colno} ({what}); expected one JSON object per line"
+        return Rejected(where, "invalid_json", detail)
+    except ValueError:  # Python's limit for converting a decimal to an integer
+        return Rejected(where, "invalid_json", f"{where}: holds an integer of more than 4300 digits; shorten it")
+    except RecursionError:
+        return Rejected(where, "invalid_json", f"{where}: JSON nested too deeply to read")

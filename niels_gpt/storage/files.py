@@ -1,0 +1,193 @@
+"""Writing files so that they are whole or absent.
+
+A file is written under a temporary name, flushed to the disk, then renamed. A reader can trust what it finds under the
+final name, whatever was killed when. (Directories: `storage.staging`.) Sizes and checksums are computed during the
+write, so they cost no second read.
+
+::
+
+    write_atomic       a small file, replacing an earlier one
+    atomic_file        the same for a file of any size
+    create_exclusive   a small file that must not exist yet: of several processes one succeeds
+    HashedWriter       a large file inside a staging directory, with its `FileRecord`
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import OutputExists, storage_errors
+from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
+
+_TEMPORARY = ".niels.tmp"  # suffix of files that are not finished
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # as FAT and some network file systems answer
+
+
+class HashedWriter:
+    """A new binary file: `write` bytes or arrays, then `close` for its `FileRecord`. The file must not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._checksums = Checksums()
+        with storage_errors("creating the file", path):
+            self._file: IO[bytes] = path.open("xb", buffering=COPY_BYTES)
+
+    def write(self, data: bytes | memoryview | npt.NDArray[Any]) -> None:
+        """Append bytes, or an array's bytes in C order."""
+        view = np.ascontiguousarray(data).data if isinstance(data, np.ndarray) else memoryview(data)
+        if view.nbytes == 0:  # an empty view cannot be cast
+            return
+        view = view.cast("B")
+        self._checksums.update(view)
+        with storage_errors("writing", self.path):
+            self._file.write(view)
+
+    def close(self) -> FileRecord:
+        """Flush to the disk, close, and return the record."""
+        with storage_errors("writing", self.path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        return self._checksums.record()
+
+    def abandon(self) -> None:
+        """Close and delete the unfinished file; does nothing after `close`."""
+        if not self._file.closed:
+            with suppress(OSError):  # on a full disk, flushing the buffer fails again; the file is deleted anyway
+                self._file.close()
+            self.path.unlink(missing_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the entries of a directory, so that a rename in it survives a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes) -> FileRecord:
+    """Write a small file: to a temporary file, flushed, renamed over `path`.
+
+    Raises:
+        StorageError: the file system refused; `path` is then unchanged.
+    """
+    checksums = Checksums()
+    checksums.update(memoryview(data))
+    with atomic_file(path) as file:
+        file.write(data)
+    return checksums.record()
+
+
+def create_exclusive(path: Path, data: bytes) -> bool:
+    """Write a small file, unless `path` exists (then False): of several processes only one succeeds.
+
+    Raises:
+        StorageError: the file system refused.
+    """
+    with storage_errors("creating the file", path):
+        remove_abandoned(path)
+        aside, file = _open_aside(path)
+        try:
+            with file:
+                file.write(data)
+                file.flush()
+                os.link(aside, path)  # unlike a rename, it fails if the name is taken
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            return _create(path, data)
+        finally:
+            aside.unlink(missing_ok=True)
+    return True
+
+
+def _create(path: Path, data: bytes) -> bool:
+    """For file systems without hard links. A process killed in here leaves an empty file."""
+    try:
+        with path.open("xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file to write in the block, renamed over `path` at its end; deleted after an error.
+
+    A symbolic link at `path` stays, and its target is replaced. Temporary files of killed processes are removed by the
+    next one that writes `path`.
+
+    Raises:
+        OutputExists: `path` is a device or a pipe.
+        StorageError: the file system refused; `path` is then unchanged.
+    """
+    with storage_errors("writing", path):
+        place = _replaceable_file(path)
+        remove_abandoned(place)
+        aside, file = _open_aside(place)
+    try:
+        with storage_errors("writing", path), file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            aside.replace(place)
+            sync_directory(place.parent)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _open_aside(path: Path) -> tuple[Path, IO[bytes]]:
+    """A new temporary file beside `path`, locked while it is open; its name is never used again."""
+    while True:
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_TEMPORARY}")
+        file = aside.open("xb+", buffering=COPY_BYTES)
+        with suppress(OSError):  # without locks, `remove_abandoned` gets none either, and deletes nothing
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:  # else another process deleted it as abandoned before it was locked
+            return aside, file
+        file.close()
+
+
+def remove_abandoned(path: Path) -> None:
+    """Delete the temporary files of `path` that killed processes left; those of live processes are locked."""
+    # RDWR: NFS locks only files that are open for writing. NOFOLLOW and NONBLOCK: another user may have put a link or a
+    # pipe under such a name.
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
+        with suppress(OSError):  # locked, deleted meanwhile, or owned by another user
+            descriptor = os.open(left, flags)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _replaceable_file(path: Path) -> Path:
+    """The target of `path`. A rename would replace a symbolic link itself, or a device such as /dev/null."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OutputExists(f"{path}: a device or a pipe; expected a file to create or replace. Choose another path")
+    return Path(os.path.realpath(path))  # Path.resolve() raises for a cycle of links
+
+
+def json_bytes(value: Any) -> bytes:
+    """JSON as all manifests are written: indented, keys in the order of `value`, UTF-8, one final newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

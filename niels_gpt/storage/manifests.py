@@ -1,0 +1,223 @@
+"""Manifests: the JSON file that a build writes last, with the record of every other file of its directory.
+
+`meta.json` of a cache and `episodes.json` of an episodes dataset are manifests. A directory that has one is complete::
+
+    {"kind": "sft", "seed": 42, "tokenizer_sha256": "9f86...", ...
+     "files": {"train_tokens.bin": {"bytes": 5120, "sha256": "...", "crc32_blocks": "..."}, ...},
+     "manifest_sha256": "60303a..."}
+
+`manifest_sha256` is the hash of all other contents, as canonical JSON, so a change of any field is found while white
+space and the order of keys do not matter. Manifests of earlier versions lack it and are accepted.
+
+In this module: reading a manifest and checking its fields, its own hash, the list of files, the files themselves; and
+`tokenizer_sha256`, by which manifests identify tokenizers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.checksums import BLOCK_BYTES, file_record, find_damage
+from niels_gpt.storage.schema import COUNT, COUNTS, FILE, REPAIR, check_fields, check_objects, objects_of
+
+HASH_KEY: Final = "manifest_sha256"
+NO_HASH: Final = (
+    f"no {HASH_KEY} in it (written by an earlier version or another program), so edits of it cannot be detected"
+)
+MOST_NAME_BYTES: Final = 255  # of one part of a path, the limit of common file systems
+MOST_PATH: Final = 1000  # characters
+
+Manifest = dict[str, Any]
+FileRecords = Mapping[str, Mapping[str, Any]]
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CacheError: absent (then the directory is not complete), not JSON, or not an object.
+    """
+    if not path.is_file():
+        raise CacheError(
+            f"{path}: does not exist, so this is not a finished cache; expected a directory that a build completed. "
+            "Run the build (again)"
+        )
+    with storage_errors("reading", path):
+        data = path.read_bytes()
+    try:
+        manifest = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CacheError(
+            f"{path}: not valid JSON ({error}); restore the file, or build again with --overwrite"
+        ) from error
+    if not isinstance(manifest, dict):
+        raise CacheError(f"{path}: holds {type(manifest).__name__}; expected a JSON object")
+    return manifest
+
+
+def check_keys(path: Path, manifest: Manifest, required: Sequence[str], what: str) -> None:
+    """Raise `CacheError` unless the manifest has all required keys; `what` names its kind in the message."""
+    missing = [key for key in required if key not in manifest]
+    if missing:
+        raise CacheError(f"{path}: lacks {', '.join(missing)}; this is not a {what} of this format")
+
+
+def check_splits(path: Path, manifest: Manifest, splits: Sequence[str], counted: Sequence[str]) -> None:
+    """Raise `CacheError` unless `manifest["splits"]` has only these splits, each with counts, among them `counted`."""
+    check_objects(path, manifest, "splits", dict.fromkeys(counted, COUNT))
+    check_fields(path, manifest, {"splits": objects_of(COUNTS)})
+    foreign = sorted(set(manifest["splits"]) - set(splits))
+    if foreign:
+        raise CacheError(f"{path}: splits has {foreign[0]!r}; expected {' and '.join(splits)}. {REPAIR}")
+    columns = {tuple(sorted(row)) for row in manifest["splits"].values()}
+    if len(columns) > 1:
+        raise CacheError(f"{path}: splits count different things: {' and '.join(map(str, columns))}. {REPAIR}")
+
+
+def with_manifest_hash(manifest: Mapping[str, Any]) -> Manifest:
+    """The manifest with `manifest_sha256` as its last key, converted to what JSON can hold.
+
+    JSON turns keys into strings and tuples into lists. Without the conversion the hash would differ when it is read
+    back.
+    """
+    contents = json.loads(json.dumps({key: value for key, value in manifest.items() if key != HASH_KEY}))
+    return {**contents, HASH_KEY: _contents_sha256(contents)}
+
+
+def check_manifest_hash(path: Path, manifest: Manifest) -> None:
+    """Raise `CacheError` if the manifest was changed since it was written; one without a hash passes.
+
+    After an intended edit, the line `manifest_sha256` can be deleted.
+    """
+    if HASH_KEY not in manifest:
+        return
+    found = _contents_sha256(manifest)
+    if manifest[HASH_KEY] != found:
+        raise CacheError(
+            f"{path}: edited or damaged since it was written: {HASH_KEY} is {shown(manifest[HASH_KEY])}, the contents "
+            f"have {found}. {REPAIR}; if the edit is intended, delete the line {HASH_KEY}"
+        )
+
+
+def _contents_sha256(manifest: Mapping[str, Any]) -> str:
+    contents = {key: value for key, value in manifest.items() if key != HASH_KEY}
+    canonical = json.dumps(contents, sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode()).hexdigest()
+
+
+def check_file_records(path: Path, manifest: Manifest) -> None:
+    """Raise `CacheError` unless the manifest lists only files below its directory, each with a complete record."""
+    check_objects(path, manifest, "files", FILE)
+    check_file_names(path, manifest["files"])
+    for name, record in manifest["files"].items():
+        blocks = -(-record["bytes"] // BLOCK_BYTES)  # rounded up
+        if len(record["crc32_blocks"]) != 8 * blocks:
+            raise CacheError(
+                f"{path}: files.{name}.crc32_blocks has {len(record['crc32_blocks']):,} digits for "
+                f"{record['bytes']:,} bytes; expected {8 * blocks:,}. {REPAIR}"
+            )
+
+
+def check_file_names(path: Path, names: Iterable[str]) -> None:
+    """Raise `CacheError` for a listed name that is not a plain path of a file below the manifest's directory.
+
+    A fetched manifest is not trusted, and its names become paths. None may leave the directory, be the manifest itself,
+    be a hidden file (those mark unfinished work), or be one that a file system refuses.
+    """
+    for name in names:
+        if not _is_plain(name) or name == path.name:
+            raise CacheError(
+                f"{path}: lists {shown(name)}, which is not a file of this directory; do not trust this dataset"
+            )
+
+
+def _is_plain(name: str) -> bool:
+    """True for `train/tokens.bin`; false for `../x`, `/x`, `a//b`, `.x`, `a\\b`, long or unprintable names."""
+    parts = name.split("/")
+    try:
+        short = all(0 < len(part.encode()) <= MOST_NAME_BYTES for part in parts) and len(name) <= MOST_PATH
+    except UnicodeEncodeError:  # an unpaired surrogate, which JSON can hold and a path cannot
+        return False
+    return short and name.isprintable() and "\\" not in name and not any(part.startswith(".") for part in parts)
+
+
+def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Sequence[str]) -> None:
+    """Raise `CacheError` for the first data file that is missing, of another size, or not recorded. Reads no contents.
+
+    Args:
+        manifest: file name of the manifest, for the message.
+        patterns: globs below `folder` that match all data files.
+    """
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        if path.relative_to(folder).as_posix() not in files:
+            raise CacheError(f"{path}: not listed in {manifest}; this file is not part of the cache, remove it")
+    for name, record in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise CacheError(
+                f"{path}: missing although {manifest} lists it; restore the file, or build again with --overwrite"
+            )
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            short = "short" if size < record["bytes"] else "long"
+            raise CacheError(
+                f"{path}: {size:,} bytes, but {manifest} records {record['bytes']:,}: the file is too {short}. {REPAIR}"
+            )
+
+
+def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) -> Iterator[str]:
+    """Read every listed file and yield a line for each damaged block, with its offset."""
+    for name, record in files.items():
+        path = folder / name
+        progress.begin(name, total=record["bytes"], unit="bytes")
+        if file_record(path).sha256 != record["sha256"]:
+            damaged = list(_damage_lines(path, record["crc32_blocks"]))
+            yield from damaged
+            if not damaged:
+                yield f"{path}: another sha256 than recorded, but its blocks agree: the record was edited. {REPAIR}"
+        progress.advance(record["bytes"])
+
+
+def _damage_lines(path: Path, crc32_blocks: str) -> Iterator[str]:
+    for damage in find_damage(path, crc32_blocks):
+        last = damage.offset + damage.length - 1
+        line = f"{path}: damaged between bytes {damage.offset:,} and {last:,}"
+        if damage.single_bytes:
+            line += "; explained by one changed byte: " + " or ".join(
+                f"offset {offset} is 0x{found:02x}, was 0x{expected:02x}"
+                for offset, found, expected in damage.single_bytes
+            )
+        yield f"{line}. {REPAIR}"
+
+
+# Digits, spaces, code and four scripts: two different tokenizers hardly agree on all of them.
+_PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """The hash by which manifests identify a tokenizer: the sha256 of its model file.
+
+    For a tokenizer without `model_path` it is the sha256 of its behaviour: its special ids and its encoding of a probe
+    text. Training jobs compare it with the tokenizer they use, see `cache.meta.check_tokenizer`.
+
+    Raises:
+        UsageError: `model_path` is not a path.
+    """
+    path = getattr(tokenizer, "model_path", None)
+    if path is not None and not isinstance(path, str | PathLike):
+        raise UsageError(f"the tokenizer's model_path is {shown(path)}; expected the path of its model, or None")
+    if path is not None and Path(path).is_file():
+        return file_record(Path(path)).sha256
+    behaviour = {
+        "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
+        "probe": [int(token) for token in tokenizer.encode(_PROBE)],
+    }
+    return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()

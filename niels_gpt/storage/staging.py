@@ -1,0 +1,245 @@
+"""Directories that are whole or absent: built in a staging directory, flushed, then renamed.
+
+::
+
+    out/.chats.partial     being built; its builder holds a lock on it
+    out/chats              finished
+    out/.chats.replaced    the earlier build, between the two renames of a replacement
+    out/.chats.trash       the earlier build, being deleted
+
+What a killed process leaves is removed, or put back, by the next build of the same directory, or by
+`recover_interrupted`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from niels_gpt.errors import OutputExists, StorageError, storage_errors
+from niels_gpt.storage.files import sync_directory
+
+
+def staging_path(target: Path) -> Path:
+    """The staging directory of `target`: `out/chats` is built in `out/.chats.partial`."""
+    target = target.absolute()
+    return target.with_name(f".{target.name}.partial")
+
+
+def check_target_free(target: Path, *, replaceable: str | None = None) -> None:
+    """Raise `OutputExists` unless `target` is new or empty, or may be replaced.
+
+    Args:
+        replaceable: name of a manifest; a directory that holds it is an earlier build and may be replaced. Directories
+            without it may hold anything, so they never are.
+    """
+    if target.is_dir():
+        if not any(target.iterdir()) or (replaceable and (target / replaceable).is_file()):
+            return
+        if replaceable:
+            raise OutputExists(
+                f"{target}: not empty and without {replaceable}, so it is not a finished build and is not "
+                "overwritten. Choose another directory, or delete it yourself"
+            )
+        raise OutputExists(
+            f"{target}: the directory is not empty; expected a new or empty one. "
+            "Choose another, or pass --overwrite (overwrite=True) to replace an earlier build"
+        )
+    if target.exists() or target.is_symlink():
+        raise OutputExists(f"{target}: this is a file; expected a directory to create. Choose another path")
+
+
+class StagedDirectory:
+    """A directory that appears whole or not at all.
+
+    ::
+
+        with StagedDirectory(Path("out/chats"), manifest="meta.json") as staged:
+            ...                        # write files below staged.path, the manifest last
+            staged.commit()            # without this, leaving the block removes everything
+
+    What a killed process left is removed by the next one. A live process holds a lock, and a second one is refused.
+
+    Raises:
+        OutputExists: `target` is taken, or another process is building it. With `overwrite`, a directory
+            that holds `manifest` is replaced at `commit`; anything else is still refused.
+        StorageError: the file system refused; an earlier directory at `target` is then unchanged.
+    """
+
+    def __init__(self, target: Path, *, manifest: str, overwrite: bool = False) -> None:
+        if target.is_symlink() and not target.exists():
+            raise OutputExists(
+                f"{target}: a dead link; expected a directory to create. Remove it or choose another path"
+            )
+        self.target = target.resolve()  # through links, so that a replacement replaces their target
+        if not self.target.name or self.target.is_mount():
+            raise OutputExists(
+                f"{target}: a file system's root or mount point cannot be replaced; name a directory in it"
+            )
+        self.path = staging_path(self.target)
+        self._replaceable = manifest if overwrite else None
+        self._lock: int | None = None
+
+    def __enter__(self) -> StagedDirectory:
+        with storage_errors("creating the directory", self.target):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            try:
+                self._lock = os.open(self.path, os.O_RDONLY)
+            except FileNotFoundError:  # another process has finished, or failed, at this moment
+                raise self._busy() from None
+        try:
+            self._take_lock(self._lock)
+        except BaseException:  # Ctrl-C too: the lock must not outlive this block
+            self._unlock()
+            raise
+        # Only the holder of the lock may recover: without it, a replacement under way looks like an interrupted one.
+        try:
+            with storage_errors("clearing an earlier unfinished build", self.path):
+                _recover(self.target)
+                check_target_free(self.target, replaceable=self._replaceable)
+                _empty(self.path)
+        except BaseException:  # as above
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _take_lock(self, descriptor: int) -> None:
+        """Lock the staging directory itself, so that no lock file can be left."""
+        try:
+            with storage_errors("locking", self.path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except StorageError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                raise self._busy() from error
+            raise
+        # Between opening and locking, the other process may have finished and renamed the directory away.
+        if not self._is_ours(descriptor):
+            raise self._busy()
+
+    def _is_ours(self, descriptor: int) -> bool:
+        """Whether the staging path is still the directory that was locked."""
+        try:
+            return self.path.stat().st_ino == os.fstat(descriptor).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _busy(self) -> OutputExists:
+        return OutputExists(
+            f"{self.target}: another process is building here right now; wait for it or choose another path"
+        )
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def commit(self) -> None:
+        """Flush everything below the staging directory and give it its real name."""
+        with storage_errors("moving the finished build into place", self.target):
+            check_target_free(self.target, replaceable=self._replaceable)  # files may have appeared there
+            for folder in _folders(self.path):
+                sync_directory(folder)
+            with _moved_away(self.target):
+                self.path.rename(self.target)
+            self._unlock()  # from here on another process may use the staging path
+            sync_directory(self.path.parent)
+            _discard(self.target)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is not None and self._is_ours(self._lock):
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+
+def _folders(root: Path) -> list[Path]:
+    """`root` and every directory below it, deepest first."""
+    return [Path(folder) for folder, _, _ in os.walk(root, topdown=False)]
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
+
+
+def _trash(target: Path) -> Path:
+    return target.with_name(f".{target.name}.trash")
+
+
+def recover_interrupted(target: Path) -> None:
+    """Undo or finish a killed replacement of `target`, and delete an unfinished build of it.
+
+    For callers that only look whether `target` is finished; a `StagedDirectory` does the same when it is entered.
+    Nothing happens while another process builds `target`, or where nothing can be written.
+    """
+    target = target.resolve()
+    if any(left.exists() for left in (staging_path(target), _aside(target), _trash(target))):
+        with suppress(OutputExists, StorageError), StagedDirectory(target, manifest=""):
+            pass
+
+
+def _recover(target: Path) -> None:
+    """Undo a replacement that was killed between its two renames; finish one that was killed after them."""
+    if _aside(target).exists() and not target.exists():
+        _aside(target).rename(target)
+    _discard(target)
+
+
+def _discard(target: Path) -> None:
+    """Delete the replaced directory. It is renamed first, so that a half-deleted one is never put back.
+
+    Two processes may do this at once: the one that replaced it, and the next one that builds here.
+    """
+    _delete(_trash(target))
+    with suppress(FileNotFoundError):
+        _aside(target).rename(_trash(target))
+    _delete(_trash(target))
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)  # another process may delete it at the same time
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _moved_away(target: Path) -> Iterator[None]:
+    """Rename a finished `target` for the block; put it back after an error."""
+    if not target.is_dir() or not any(target.iterdir()):
+        yield
+        return
+    aside = _aside(target)
+    target.rename(aside)
+    try:
+        yield
+    except BaseException:  # Ctrl-C too must not lose the earlier directory
+        aside.rename(target)
+        raise
+
+
+def rename_and_delete(path: Path) -> None:
+    """Delete a directory, if it exists, under another name.
+
+    A process that is still writing into it finds no directory any more, instead of recreating parts of it.
+    """
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
+    # Includes what a killed process began to delete.
+    for trash in path.parent.glob(f"{glob.escape(path.name)}.*.trash"):
+        shutil.rmtree(trash, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""`open_encoder`: any tokenizer, by name, path or object, as a `PieceEncoder`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.errors import TokenizerError, storage_errors
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer
+from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_hf_tokenizer, wants_code
+from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.tokenizer.python_tokenizer import PythonEncoder, PythonTokenizer
+from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceEncoder, SentencePieceTokenizer
+
+_ACCEPTED = (
+    f"an encoder, a directory with {TOKENIZER_NAME} or {MODEL_NAME}, one of these files, a name on the "
+    "Hugging Face hub ('owner/name'), a tokenizers.Tokenizer, a transformers tokenizer, or a SentencePieceTokenizer"
+)
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def open_encoder(source: Any) -> PieceEncoder:
+    """An encoder for a tokenizer.
+
+    Args:
+        source: an encoder (returned unchanged); a directory with tokenizer.json or spm.model, or one of these files; a
+            name on the hub, if no such path exists; a `tokenizers.Tokenizer`; a transformers tokenizer, fast or not;
+            or a `SentencePieceTokenizer`.
+
+    Raises:
+        TokenizerError: the source is not a tokenizer, or one whose pieces cannot be proven.
+        SourceError: the hub cannot be reached, does not have the name, or refuses access.
+        MissingExtra: a library that this kind of tokenizer needs is not installed.
+    """
+    if isinstance(source, PieceEncoder):
+        return source
+    if isinstance(source, SentencePieceTokenizer):
+        return SentencePieceEncoder(source)
+    if isinstance(source, str | Path):
+        return _from_path(source)
+    if isinstance(source, FastTokenizer | RustTokenizer):
+        return TokenizerAdapter.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
+    if isinstance(source, PythonTokenizer):
+        return PythonEncoder(source)
+    raise TokenizerError(f"found a {type(source).__name__}; expected {_ACCEPTED}")
+
+
+def _from_path(source: str | Path) -> PieceEncoder:
+    try:
+        path = Path(source).expanduser()
+    except RuntimeError as error:  # "~name" of an unknown user
+        raise TokenizerError(f"{source}: {error}; expected {_ACCEPTED}") from error
+    with storage_errors("reading the tokenizer", path):
+        if path.is_dir():
+            return _from_directory(path)
+        if path.is_file():
+            return (
+                SentencePieceEncoder(SentencePieceTokenizer(path))
+                if path.suffix == ".model"
+                else TokenizerAdapter.load(path)
+            )
+    if isinstance(source, str) and _HUB_NAME.fullmatch(source) and path.suffix not in (".json", ".model"):
+        return open_encoder(load_hf_tokenizer(source))
+    raise TokenizerError(f"{source}: found nothing there; expected {_ACCEPTED}")
+
+
+def _from_directory(path: Path) -> PieceEncoder:
+    if (path / TOKENIZER_NAME).is_file():
+        return TokenizerAdapter.load(path)
+    if (path / MODEL_NAME).is_file():
+        return SentencePieceEncoder(SentencePieceTokenizer(path / MODEL_NAME))
+    if wants_code(path):
+        raise TokenizerError(
+            f"{path}: found a tokenizer that is Python code of its own and no {TOKENIZER_NAME}; code is run only for "
+            f"pinned revisions of {', '.join(TRUSTED_REVISIONS)}. Read the code, load it yourself with "
+            "AutoTokenizer.from_pretrained(path, trust_remote_code=True), and pass the object"
+        )
+    found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) or "an empty directory"
+    raise TokenizerError(f"{path}: found {found}; expected {_ACCEPTED}")

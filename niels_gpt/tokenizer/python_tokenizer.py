@@ -1,0 +1,292 @@
+"""`PythonEncoder`: Python tokenizers of transformers without a tokenizer.json, such as Kimi's (based on tiktoken).
+
+They have no offsets, so the piece of a token follows from the bytes that each id stands for (`split_encoder.py`). And
+they turn control spellings in any text into control ids, unless an option of `encode` tells them not to, which differs
+from class to class. Three things are tried on a probe text when a tokenizer is loaded, and refused if they fail: that
+text stays text, which bytes ids stand for, and that splitting at special tokens changes no ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Protocol, runtime_checkable
+
+from niels_gpt.errors import TokenizerError
+from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
+from niels_gpt.tokenizer.engines import PROBE
+from niels_gpt.tokenizer.hf import HFTokenizer, hf_tokenizer_of
+from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
+from niels_gpt.tokenizer.split_encoder import SplitEncoder, proven_starts
+
+# Options of `encode` that make it take control spellings as text: of tiktoken-like classes, then of transformers'. The
+# first that works is used; the second exists in some tiktoken-like classes too and is ignored there.
+_PLAIN: tuple[dict[str, Any], ...] = (
+    {"allow_special_tokens": False},
+    {"add_special_tokens": False, "split_special_tokens": True},
+)
+_OFFICIAL = {"add_special_tokens": False}
+_VERBATIM = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
+# Flags with which a token includes the white space around it, or depends on it.
+_FLAGS = ("lstrip", "rstrip", "single_word")
+_LINES = PROBE.splitlines(keepends=True)
+
+
+class AddedToken(Protocol):
+    """The fields of an added token of transformers that are read here."""
+
+    content: str
+    special: bool
+    lstrip: bool
+    rstrip: bool
+    single_word: bool
+
+
+@runtime_checkable
+class PythonTokenizer(Protocol):
+    """The methods of a transformers tokenizer in Python that are used here."""
+
+    @property
+    def name_or_path(self) -> str: ...
+    @property
+    def chat_template(self) -> Any: ...
+    @property
+    def special_tokens_map(self) -> Mapping[str, Any]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, AddedToken]: ...
+    def get_vocab(self) -> Mapping[Any, int]: ...
+    def encode(self, text: str, **options: Any) -> list[int]: ...
+    def decode(self, token_ids: list[int], **options: Any) -> str: ...
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[Any]: ...
+
+
+class PythonEncoder:
+    """A Python tokenizer that encodes pieces and proves which piece every token came from.
+
+    A token that cannot be attributed by its bytes is attributed only if its run between special tokens is within one
+    piece; otherwise encoding raises. Instances pickle if the tokenizer does.
+
+    Attributes:
+        parts: template, named special tokens, stop ids, and the vocabulary as canonical JSON.
+        engine: "python".
+        vocab_size: largest id + 1.
+        control_ids: spelling -> id of the control tokens.
+        added_ids: spelling -> id of all added tokens.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be kept from turning text into special tokens, or splitting at special
+            tokens changes its ids.
+    """
+
+    engine = "python"
+
+    def __init__(self, tokenizer: PythonTokenizer) -> None:
+        self._tokenizer = tokenizer
+        name = tokenizer.name_or_path or type(tokenizer).__name__
+        added = dict(sorted(tokenizer.added_tokens_decoder.items()))
+        _refuse_flags(added, name)
+        self.added_ids: Mapping[str, int] = {token.content: index for index, token in added.items()}
+        self.control_ids: Mapping[str, int] = {token.content: index for index, token in added.items() if token.special}
+        others = {text: index for text, index in self.added_ids.items() if text not in self.control_ids}
+        self._plain = _proven_plain(tokenizer, self.added_ids, name)
+        self.parts = _parts(tokenizer, added, self._plain, name)
+        self.vocab_size = 1 + max([*tokenizer.get_vocab().values(), *added])
+        self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
+        self._to_bytes, self._verbatim = self._proven_bytes()
+        bytes_of = self._bytes_of if self._to_bytes is not None else None
+        self._split = SplitEncoder(name, self.control_ids, others, self._encode_plain, bytes_of)
+        self._prove_splitting()
+
+    @property
+    def name(self) -> str:
+        """Where it was loaded from."""
+        return self.parts.name
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The id of eos."""
+        return self.parts.stop_ids
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, or `None`."""
+        return self.parts.template
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """The named special tokens (`eos_token`, `bos_token`, ...)."""
+        return self.parts.special_tokens
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """sha256 of the vocabulary with the ids of a probe text (`tokenizer`), and of the chat template if any."""
+        return self.parts.fingerprints
+
+    def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
+        """`(ids, owner)` of one string in adjacent pieces; control tokens are recognised in scaffold only.
+
+        Raises:
+            UsageError: the lengths differ.
+            TokenizerError: a lone surrogate in a text; text became a special token; or an attribution cannot be proven.
+        """
+        ids, owner, _ = self.encode_many([(texts, scaffold)])
+        return ids, owner
+
+    def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
+        """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
+        return self._split.encode_many(batches)
+
+    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+        """See `PieceEncoder`."""
+        return encode_strings_with(self.encode_many, texts, facts)
+
+    def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
+        """The UTF-8 bytes that each id stands for, control tokens spelled out; half characters are possible.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary, or the bytes of this tokenizer's ids are unknown.
+        """
+        plain = self._checked(ids)
+        if self._to_bytes is None:
+            raise TokenizerError(
+                f"{self.name}: its ids do not tell which bytes they stand for (the probe text did not come back); "
+                "use a tokenizer with a tokenizer.json"
+            )
+        return self._bytes_of(plain)
+
+    def decode(self, ids: Sequence[int] | Ids) -> str:
+        """The text of `ids`, control tokens spelled out.
+
+        Raises:
+            TokenizerError: an id is outside the vocabulary.
+        """
+        plain = self._checked(ids)
+        if self._verbatim:
+            return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
+        # Many classes write spaces around special tokens, so only the ids between them are decoded by the class.
+        spellings = {token: text for text, token in self.added_ids.items()}
+        return "".join(
+            "".join(map(spellings.__getitem__, group)) if special else self._tokenizer.decode(list(group), **_VERBATIM)
+            for special, group in groupby(plain, spellings.__contains__)
+        )
+
+    def _checked(self, ids: Sequence[int] | Ids) -> list[int]:
+        plain = [int(token) for token in ids]
+        outside = [token for token in plain if not 0 <= token < self.vocab_size]
+        if outside:
+            raise TokenizerError(f"id {outside[0]} is outside the vocabulary of {self.vocab_size} ids")
+        return plain
+
+    def _encode_plain(self, runs: list[str]) -> list[list[int]]:
+        return [self._tokenizer.encode(run, **self._plain) for run in runs]
+
+    def _bytes_of(self, ids: list[int]) -> list[bytes]:
+        new = [token for token in dict.fromkeys(ids) if token not in self._byte_cache]
+        if new and self._to_bytes is not None:
+            self._byte_cache |= dict(zip(new, self._to_bytes(self._tokenizer, new), strict=True))
+        return [self._byte_cache[token] for token in ids]
+
+    def _proven_bytes(self) -> tuple[Callable[[PythonTokenizer, list[int]], list[bytes]] | None, bool]:
+        """The function that gives the bytes of ids, and whether they are exactly the text (no leading space).
+
+        The first of three with which the ids of every line of the probe text give the line back; `None` if none does.
+        """
+        for to_bytes in (_by_alphabet, _by_space_mark, _by_decoding):
+            words = [(to_bytes(self._tokenizer, self._tokenizer.encode(text, **self._plain)), text) for text in _LINES]
+            if all(proven_starts(found, text.encode()) is not None for found, text in words):
+                return to_bytes, all(b"".join(found) == text.encode() for found, text in words)
+        return None, False
+
+    def _prove_splitting(self) -> None:
+        """Refuse a tokenizer that has other ids for text and special tokens in one string than for its parts."""
+        spellings = list(self.added_ids) or [""]
+        count = max(len(_LINES), len(spellings))
+        mixed = "".join(_LINES[i % len(_LINES)] + spellings[i % len(spellings)] for i in range(count))
+        for text in (mixed, *_LINES, *spellings):
+            expected = self._tokenizer.encode(text, **_OFFICIAL)
+            found = self._split.encode_many([([text], [True])])[0].tolist()
+            if found != expected:
+                at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), 0)
+                raise TokenizerError(
+                    f"{self.name}: split at special tokens, {text[:40]!r} has other ids than as a whole (from token "
+                    f"{at} on {found[at : at + 4]} instead of {expected[at : at + 4]}); expected the same. "
+                    "Use a tokenizer with a tokenizer.json"
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tokenizer": self._tokenizer}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["tokenizer"])  # type: ignore[misc]
+
+
+def _refuse_flags(added: Mapping[int, AddedToken], name: str) -> None:
+    for token in added.values():
+        set_flags = [
+            flag for flag, is_set in zip(_FLAGS, (token.lstrip, token.rstrip, token.single_word), strict=True) if is_set
+        ]
+        if set_flags:
+            raise TokenizerError(
+                f"{name}: the added token {token.content!r} has {' and '.join(set_flags)} set, so the text beside it "
+                "changes its ids; expected none of these without a tokenizer.json. Clear the flag in "
+                "tokenizer_config.json"
+            )
+
+
+def _proven_plain(tokenizer: PythonTokenizer, added: Mapping[str, int], name: str) -> dict[str, Any]:
+    """The options of `encode` with which every spelling of an added token stays text."""
+    special, tried = set(added.values()), []
+    texts = ["".join(added), PROBE, *added, *(f"x{text}y" for text in added), *(f" {text} " for text in added)]
+    for options in _PLAIN:
+        try:
+            forged = next((text for text in texts if not special.isdisjoint(tokenizer.encode(text, **options))), None)
+        except (TypeError, ValueError) as error:  # an option that it does not know
+            tried.append(f"with {options} it fails ({error})")
+            continue
+        if forged is None:
+            return options
+        tried.append(f"with {options} it still makes a special token of {forged[:40]!r}")
+    raise TokenizerError(
+        f"{name}: text cannot be kept from becoming special tokens: {'; '.join(tried)}. Expected an encode() that "
+        "honours one of these options; use a tokenizer with a tokenizer.json"
+    )
+
+
+def _parts(
+    tokenizer: PythonTokenizer, added: Mapping[int, AddedToken], plain: Mapping[str, Any], name: str
+) -> HFTokenizer:
+    """The parts, as those of a fast tokenizer.
+
+    The JSON, whose sha256 is the fingerprint, has what determines the ids as far as the object shows it: the
+    vocabulary, the added tokens, and the ids of the probe text for merges and patterns.
+    """
+    entries = [(word, int(token)) for word, token in tokenizer.get_vocab().items()]
+    vocab = {token: word.decode("latin-1") if isinstance(word, bytes) else word for word, token in entries}
+    dump = {
+        "model": {"type": type(tokenizer).__name__, "vocab": sorted(vocab.items())},
+        "added_tokens": [
+            {"id": index, "content": token.content, "special": token.special} for index, token in added.items()
+        ],
+        "probe": tokenizer.encode(PROBE, **plain),
+    }
+    data = json.dumps(dump, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
+    config = {**tokenizer.special_tokens_map, "chat_template": tokenizer.chat_template}
+    return hf_tokenizer_of(name, data, config, {})[0]
+
+
+def _by_alphabet(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
+    """Vocabulary entries are bytes, or written in GPT-2's byte alphabet."""
+    words = tokenizer.convert_ids_to_tokens(ids)
+    return [word if isinstance(word, bytes) else from_byte_alphabet(word or "") for word in words]
+
+
+def _by_space_mark(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
+    """Vocabulary entries are written as SentencePiece writes them."""
+    words = tokenizer.convert_ids_to_tokens(ids)
+    return [word if isinstance(word, bytes) else from_spaced(word or "") for word in words]
+
+
+def _by_decoding(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
+    """Every token is decoded separately."""
+    return [tokenizer.decode([token], **_VERBATIM).encode("utf-8", "surrogatepass") for token in ids]

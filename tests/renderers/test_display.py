@@ -1,0 +1,150 @@
+"""How a rendering shows itself: labels, repr, colours in a terminal, HTML in a notebook."""
+
+from __future__ import annotations
+
+import html
+import os
+import pickle
+import pty
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
+from niels_gpt.renderers.types import IGNORED
+from tests.renderers.small import PRESETS, assistant, conversation, family, user
+
+CHAT = [user("a <b>\x1b[31m"), assistant("one\ntwo"), user("more"), assistant("three", train=False)]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm-5", "template"])
+@given(seed=st.integers(0, 1 << 32), preset=st.sampled_from(PRESETS))
+def test_labels_are_the_ids_where_the_loss_weight_is_positive(name: str, seed: int, preset: str) -> None:
+    import random
+
+    messages = normalise(conversation(random.Random(seed), flags=0.3))
+    messages = [m for m in messages if m["role"] != "tool" and "tool_calls" not in m] or [user()]
+    messages = [
+        {**m, "weight": float(m["weight"] > 0)} if "weight" in m else m for m in messages
+    ]  # labels know 0 and 1
+    rendered = family(name).render(messages)
+    expected = [
+        token if weight > 0 else IGNORED
+        for token, weight in zip(rendered.token_ids, loss_weights(rendered, messages, LossOn(preset)), strict=True)
+    ]
+    assert rendered.labels(preset) == rendered.labels(LossOn(preset)) == expected
+
+
+def test_labels_respect_train_flags() -> None:
+    rendered = family("qwen3").render(CHAT)
+    trained = [index for index, label in zip(rendered.message_indices, rendered.labels(), strict=True) if label >= 0]
+    assert set(trained) == {1}
+    assert set(rendered.labels("last_assistant_turn")) == {IGNORED}
+
+
+def test_labels_of_an_unpickled_rendering_need_its_messages() -> None:
+    rendered = family("qwen3").render(CHAT)
+    copy = pickle.loads(pickle.dumps(rendered))
+    with pytest.raises(UsageError, match="Pass messages="):
+        copy.labels()
+    assert copy.labels(messages=CHAT) == rendered.labels()
+
+
+def test_labels_without_attribution_are_refused() -> None:
+    with pytest.raises(UsageError, match="expected one of each per id"):
+        RenderedTokens(token_ids=[1, 2]).labels(messages=[])
+
+
+def test_repr_is_one_line_of_counts() -> None:
+    rendered = family("qwen3").render(CHAT)
+    trained = sum(label != IGNORED for label in rendered.labels())
+    counts = f"{len(rendered.token_ids)} tokens, 4 messages, {sum(rendered.sampled_mask)} sampled, {trained} trained"
+    assert repr(rendered) == f"<RenderedTokens: {counts}>"
+    assert str(rendered) == repr(rendered)  # standard output is no terminal here
+    assert repr(RenderedTokens()) == "<RenderedTokens: 0 tokens, 0 messages, 0 sampled>"
+    batch = family("qwen3").render_many([CHAT, CHAT])
+    assert repr(batch).startswith("<RenderedBatch: 2 conversations, ")
+    assert repr(batch[1]) == repr(rendered)
+
+
+def test_a_terminal_gets_colours_and_no_control_codes_of_the_data(capfd: pytest.CaptureFixture[str]) -> None:
+    rendered = family("qwen3").render(CHAT)
+    rendered.show()
+    text = capfd.readouterr().out
+    assert "\x1b[1;30;42mone" in text
+    assert "\x1b[31m" not in text
+    assert "\\u001b[31m" in text
+
+
+def test_print_in_a_real_terminal_is_in_colour() -> None:
+    code = "from tests.renderers.test_display import CHAT, family\nx = family('qwen3').render(CHAT)\nprint(x)\n"
+    main, terminal = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    subprocess.run([sys.executable, "-c", code], stdout=terminal, env=environment, check=True)
+    os.close(terminal)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    assert "<RenderedTokens: " in shown
+    assert "\x1b[1;30;42mone" in shown
+
+
+def test_a_notebook_gets_every_token_with_its_id_and_facts() -> None:
+    rendered = family("qwen3").render(CHAT)
+    page = rendered._repr_html_()
+    spans = re.findall(r'<span class="ng-(\w+)" title="(\d+): id (\d+), ([^"]*)">([^<]*)</span>', page)
+    assert [int(span[2]) for span in spans] == rendered.token_ids
+    trained = [kind == "trained" for kind, *_ in spans]
+    assert trained == [label != IGNORED for label in rendered.labels()]
+    text = "".join(html.unescape(span[4]) for span in spans).replace("⏎\n", "\n")
+    assert "a <b>\\u001b[31m" in text
+    assert "<b>" not in page
+    assert all(
+        "message 1 (assistant), sampled, content, loss weight 1" in span[3] for span in spans if span[0] == "trained"
+    )
+
+
+def test_a_rendering_without_a_tokenizer_shows_ids() -> None:
+    copy = pickle.loads(pickle.dumps(family("qwen3").render(CHAT)))
+    page = copy._repr_html_()
+    assert f">{copy.token_ids[0]} </span>" in page
+    assert np.all(np.array(copy.token_ids) >= 0)
+
+
+def test_labels_of_partial_attribution_are_refused_unless_allowed() -> None:
+    rendered = family("qwen3").render(CHAT)
+    partial = RenderedTokens.from_arrays(
+        np.asarray(rendered.token_ids, np.int32),
+        rendered._facts,
+        rendered._counts,
+        normalise(CHAT),
+        attribution="partial: a tool result",
+    )
+    with pytest.raises(MessageError, match="a tool result"):
+        partial.labels()
+    assert partial.labels(allow_partial=True) == rendered.labels()
+
+
+def test_labels_cannot_express_a_fractional_weight() -> None:
+    rendered = family("qwen3").render([user("a"), assistant("b", weight=0.5)])
+    assert set(rendered.weights().tolist()) == {0.0, 0.5}
+    with pytest.raises(UsageError, match=r"weight 0\.5; labels can express only 0 and 1"):
+        rendered.labels()
+
+
+def test_labels_with_messages_of_other_roles_are_refused() -> None:
+    with pytest.raises(UsageError, match="expected those of the messages"):
+        family("qwen3").render(CHAT).labels(messages=CHAT[1:])
+
+
+def test_repr_shows_nothing_as_trained_where_a_weight_is_invalid() -> None:
+    rendered = family("qwen3").render([user("a"), assistant("b", weight=-1.0)])
+    assert "trained" not in repr(rendered)
+    with pytest.raises(MessageError):
+        rendered.labels()

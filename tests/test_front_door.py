@@ -1,0 +1,164 @@
+"""`import niels_gpt as ng`: its names, what importing it costs, and each function on real files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import niels_gpt as ng
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
+from niels_gpt.renderers.template.default import DefaultRenderer
+from tests.renderers.small import CHATML, assistant, user
+from tests.renderers.tiny_families import folder_of
+
+NAMES = ["LossOn", "build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer"]
+CHATS = [[user(f"question {i}"), assistant(f"answer {i} " * (i + 1))] for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Qwen's tiny tokenizer with a chat template of its own."""
+    folder = shutil.copytree(folder_of("qwen3"), tmp_path_factory.mktemp("tokenizer") / "qwen3")  # others share it
+    (folder / "chat_template.jinja").write_text(CHATML)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in CHATS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def episodes(tokenizer: Path, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "episodes"
+    ng.build(chats, out, tokenizer, renderer_name="qwen3", val_frac=0.0)
+    return out
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert ng.__all__ == NAMES
+    assert set(NAMES) <= set(dir(ng))
+    assert all(getattr(ng, name) is not None for name in NAMES)
+    with pytest.raises(AttributeError, match="no attribute 'rendr'"):
+        ng.rendr  # noqa: B018
+
+
+def test_no_public_name_hides_a_subpackage() -> None:
+    folder = Path(ng.__file__).parent
+    rooms = {path.stem for path in folder.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert not rooms & set(NAMES)
+
+
+def test_importing_loads_nothing_but_the_package_itself() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import niels_gpt as ng; assert ng.__all__ and dir(ng)\n"
+        "print(*sorted(m for m in set(sys.modules) - before if '.' not in m or m.startswith('niels_gpt')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"numpy", "torch", "pydantic", "rich", "typer", "transformers", "tokenizers", "gigatoken", "sentencepiece"}
+    assert not heavy & set(loaded)
+    assert {name for name in loaded if name.startswith("niels_gpt")} == {
+        "niels_gpt",
+        "niels_gpt.lazy",
+        "niels_gpt.version",
+    }
+
+
+def test_renderer_is_the_family_with_options_or_the_template(tokenizer: Path) -> None:
+    assert isinstance(ng.renderer(tokenizer), DefaultRenderer)
+    off = ng.renderer(tokenizer, "qwen3", enable_thinking=False)
+    assert isinstance(off, Qwen3Renderer)
+    assert off.config.enable_thinking is False
+    with pytest.raises(UsageError, match="enable_thinkin"):
+        ng.renderer(tokenizer, "qwen3", enable_thinkin=False)
+
+
+def test_render_takes_a_tokenizer_or_a_renderer(tokenizer: Path) -> None:
+    made = ng.renderer(tokenizer, "qwen3")
+    rendered = ng.render(CHATS[0], made)
+    assert rendered == made.render(CHATS[0])
+    assert ng.render(CHATS[0], tokenizer).token_ids == ng.renderer(tokenizer).render_ids(CHATS[0])
+    assert rendered.labels("last_message")[-1] == -100  # the newline after the stop
+    with pytest.raises(UsageError, match="options are set where a renderer is made"):
+        ng.render(CHATS[0], made, enable_thinking=False)
+
+
+def test_build_open_and_loader_hold_the_same_tokens(episodes: Path, tokenizer: Path) -> None:
+    renderer = ng.renderer(tokenizer, "qwen3")
+    expected = sorted(tuple(renderer.render_ids(messages)) for messages in CHATS)
+    train = ng.open(episodes).splits["train"]
+    assert sorted(tuple(train.row(i).ids.tolist()) for i in range(len(train))) == expected
+    batches = list(ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False))
+    assert len(batches) == 10
+    rows = [row for batch in batches for row in zip(batch.x.tolist(), batch.mask.tolist(), strict=True)]
+    seen = sorted(tuple(ids[: len(ids)]) for ids, _ in rows)
+    assert [ids[: len(wanted) - 1] for ids, wanted in zip(seen, expected, strict=True)] == [
+        wanted[:-1] for wanted in expected
+    ]
+    again = ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False, packing=True, epochs=None)
+    assert next(iter(again)).x.shape == (4, 511)
+
+
+def test_loaders_resume_from_their_state(episodes: Path) -> None:
+    whole = [batch.x.numpy() for batch in ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)]
+    first = ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)
+    for number, _ in enumerate(first):
+        if number == 6:
+            break
+    second = ng.loader(episodes, batch_size=2, sequence_length=63, seed=3)
+    second.load_state_dict(first.state_dict())
+    for expected, batch in zip(whole[7:], second, strict=True):
+        np.testing.assert_array_equal(batch.x.numpy(), expected)
+
+
+def test_build_records_the_loss_rule_and_refuses_another(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "last"
+    built = ng.build(
+        chats, out, tokenizer, renderer_name="qwen3", val_frac=0.0, loss_on=ng.LossOn("last_assistant_turn"), workers=2
+    )
+    assert built.manifest["loss_on"]["preset"] == "last_assistant_turn"
+
+
+def test_convert_goes_out_and_comes_back(episodes: Path, tmp_path: Path) -> None:
+    ng.convert(episodes, tmp_path / "out", to="hf")
+    ng.convert(tmp_path / "out", tmp_path / "back", source_format="hf")
+    there, back = ng.open(episodes).splits["train"], ng.open(tmp_path / "back").splits["train"]
+    assert [there.row(i).ids.tolist() for i in range(len(there))] == [
+        back.row(i).ids.tolist() for i in range(len(back))
+    ]
+    for arguments in ({}, {"to": "hf", "source_format": "hf"}):
+        with pytest.raises(UsageError, match="expected one of both"):
+            ng.convert(episodes, tmp_path / "neither", **arguments)
+
+
+def test_diagnose_finds_nothing_in_what_was_built(episodes: Path, tokenizer: Path) -> None:
+    report = ng.diagnose(episodes, tokenizer=str(tokenizer), renderer="qwen3")
+    assert not [finding.rule for finding in report.findings if finding.severity == "error"]
+
+
+def test_open_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match=str(tmp_path)):
+        ng.open(tmp_path)
+
+
+def test_everything_that_is_returned_shows_itself_in_a_line_or_two(episodes: Path, tokenizer: Path) -> None:
+    made = ng.renderer(tokenizer, "qwen3", enable_thinking=False)
+    assert repr(made) == f"<Qwen3Renderer for {tokenizer}, enable_thinking=False, encoded by {made.encoder.engine}>"
+    assert repr(ng.renderer(tokenizer)).startswith(f"<DefaultRenderer for {tokenizer}")
+    report = ng.diagnose(episodes, tokenizer=str(tokenizer), renderer="qwen3")
+    assert repr(report).startswith("<Report: 40 rows")
+    bad = ng.diagnose([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 3, tokenizer=str(tokenizer))
+    assert "<table>" in bad._repr_html_()
+    batch = next(iter(ng.loader(episodes, batch_size=4, sequence_length=63)))
+    assert repr(batch).startswith("<EpisodeBatch: 4 x 63, ")
+    shown = [repr(ng.open(episodes)), repr(batch), repr(report), repr(made)]
+    assert all(len(text) < 400 and text.count("\n") < 2 for text in shown)

@@ -1,0 +1,184 @@
+"""Help pages: every option of every command has a text, and a terminal of 80 columns shows all of it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from niels_gpt.cli import cache, options
+from niels_gpt.cli.main import COMMANDS, app
+from tests.conftest import run_cli
+from tests.test_ranges import commands, told
+
+PAGES = [(), *(path for path, _ in commands())]
+
+
+def walk() -> list[tuple[str, typer.models.ParameterInfo]]:
+    """Every parameter of every command: its command and name, and what typer knows of it."""
+    found = []
+    for path, callback in commands():
+        hints = get_type_hints(callback, include_extras=True)
+        for name in inspect.signature(callback).parameters:
+            found.append((f"{' '.join(path)} {name}", told(hints[name])))
+    return found
+
+
+PARAMETERS = walk()
+
+
+def test_every_option_of_every_command_has_help() -> None:
+    assert len(PARAMETERS) > 150
+    assert [where for where, info in PARAMETERS if not (info.help or "").strip()] == []
+
+
+def test_help_begins_with_a_capital_or_a_name_and_ends_with_a_stop() -> None:
+    for where, info in PARAMETERS:
+        text = re.sub(r"\s*\\\[default:.*\]$", "", info.help or "")
+        assert text.endswith((".", "]")), f"{where}: {text}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=" ".join)
+def test_help_fits_80_columns(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer, and nothing is cut off."""
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "TERMINAL_WIDTH": "80"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    page = CliRunner().invoke(app, [*path, "--help"]).output
+    assert "Usage:" in page
+    assert [line for line in page.splitlines() if len(line.rstrip()) > 80] == []
+    assert "…" not in page
+
+
+@pytest.mark.parametrize("command", [("renderers",), ("renderers", "qwen3"), ("formats",), ("rules",)], ids=" ".join)
+def test_lists_fit_80_columns(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(SystemExit):
+        app(list(command))
+    page = capsys.readouterr().out
+    assert [line for line in page.splitlines() if len(line.rstrip()) > 80] == []
+    assert "…" not in page
+
+
+def test_commands_are_grouped() -> None:
+    page = run_cli("--help").stdout
+    panels = list(dict.fromkeys(entry.panel for entry in COMMANDS.values()))
+    assert len(panels) == 5
+    places = [page.index(panel) for panel in panels]
+    assert places == sorted(places)
+    assert "Exit codes: 0 done" in page
+
+
+def test_one_concept_has_one_option_name() -> None:
+    """The names that options had before are second names of the same option."""
+    for where, info in PARAMETERS:
+        declared = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
+        for earlier, name in {
+            "--T": "--sequence-length",
+            "--block-size": "--sequence-length",
+            "--max-length": "--sequence-length",
+            "--shard-tokens": "--shard-size",
+            "--shuffle": "--seed",
+            "--cache-dir": "--out",
+        }.items():
+            if earlier in declared:
+                assert declared[0] == name, where
+                assert f"Also as {declared[1]}" in (info.help or ""), where
+
+
+def test_lists_of_names_are_those_of_the_library() -> None:
+    """They are repeated in the command line, because importing the library takes long."""
+    from niels_gpt.cache.build_all import NAMES
+    from niels_gpt.renderers.loss import Preset
+
+    assert get_args(Preset) == options.LOSS_PRESETS
+    assert cache.NAMES == NAMES
+
+
+def as_json(*command: object) -> Any:
+    done = run_cli(*command, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_renderers_list_every_family_and_every_option() -> None:
+    from niels_gpt.renderers.configs import config_from_name
+    from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
+
+    listed = as_json("renderers")
+    assert [entry["name"] for entry in listed] == [*FAMILIES, "template"]
+    assert {model for entry in listed for model in entry["models"]} == set(MODEL_RENDERER_MAP)
+    for entry in listed:
+        fields = type(config_from_name(entry["name"])).model_fields
+        assert {option["name"] for option in entry["options"]} == set(fields) - {"name"}
+        for option in entry["options"]:
+            assert option["help"], f"{entry['name']} {option['name']}: describe it under Attributes: of its config"
+            assert option["type"]
+    one = as_json("renderers", "qwen3")
+    (thinking,) = [option for option in one["options"] if option["name"] == "enable_thinking"]
+    assert (thinking["type"], thinking["default"]) == ("true or false", True)
+    assert "Qwen/Qwen3-8B" in run_cli("renderers", "qwen3").stdout
+    refused = run_cli("renderers", "qwen33")
+    assert (refused.returncode, "did you mean 'qwen3" in refused.stderr) == (2, True)
+
+
+def test_formats_list_inputs_exports_and_imports() -> None:
+    listed = as_json("formats")
+    assert [entry["name"] for entry in listed["inputs"]] == ["messages", "sharegpt", "alpaca", "prompt_completion"]
+    assert {"hf", "trl", "olmo"} <= {entry["name"] for entry in listed["exports"]}
+    assert {"hf", "nanogpt"} <= {entry["name"] for entry in listed["imports"]}
+    page = run_cli("formats").stdout
+    assert "assistant_masks=" in page
+
+
+def test_rules_are_those_of_the_doctor() -> None:
+    assert as_json("rules") == as_json("doctor", "--rules")
+    assert as_json("rules", "double-bos") == as_json("doctor", "--explain", "double-bos")
+
+
+@pytest.mark.parametrize(
+    ("line", "nearest"),
+    [
+        ("render chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
+        (
+            "render chats.jsonl --tokenizer nowhere --renderer qwen3 --renderer-option enable_thinkin=1",
+            "enable_thinking'",
+        ),
+        (
+            "render chats.jsonl --tokenizer nowhere --renderer qwen3 --renderer-option enable_thinking",
+            "expected NAME=VALUE",
+        ),
+        ("render chats.jsonl --tokenizer nowhere --loss-on last_mesage", "did you mean 'last_message'"),
+        ("show chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
+        ("show chats.jsonl 1 --tokenizr nowhere", "did you mean '--tokenizer'"),
+        ("explore --tokenizer nowhere --renderer quen3 --no-browser", "did you mean 'qwen3'"),
+        ("doctor chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
+        ("doctor chats.jsonl --tokenizer nowhere --format sharegtp", "did you mean 'sharegpt'"),
+        ("episodes build chats.jsonl --out o --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
+        ("episodes build chats.jsonl --out o --tokenizer nowhere --loss-on last_mesage", "did you mean 'last_message'"),
+        ("cache build-sft chats.jsonl --out o --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
+        ("cache build-sft chats.jsonl --out o --tokenizer nowhere --format alpca", "did you mean 'alpaca'"),
+        ("export nowhere --out o --to trll", "did you mean 'trl'"),
+        ("export nowhere --out o --to trl --too-long taill", "did you mean 'tail'"),
+        ("import nowhere --out o --from nanogtp", "did you mean 'nanogpt'"),
+    ],
+)
+def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
+    line: str, nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from niels_gpt.errors import UsageError
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    with pytest.raises(UsageError, match=re.escape(nearest)):
+        app(line.split(), standalone_mode=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
