@@ -15,6 +15,7 @@ from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexe
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import tokenizer_sha256
+from niels_gpt.token_display import PREVIEW_TOKENS, TokenRow, in_colour, notebook_html, spelling_of, terminal_text
 
 TOKENIZER_PLACES: Final = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
 
@@ -58,6 +59,7 @@ class Dataset:
             raise UsageError(f"split is {name!r}; expected {' or '.join(SPLITS)}")
         if name not in self._opened:
             self._opened[name] = self._open(name)
+            self._opened[name].load_text = self._load_text
         return self._opened[name]
 
     def _open(self, name: str) -> Split:
@@ -102,10 +104,44 @@ class Dataset:
         """
         return token_text_of(self.path, self.manifest, self._tokenizer)
 
+    def _load_text(self) -> TokenText | None:
+        # A method, not a lambda: splits are pickled for other processes, and their function for texts with them.
+        return self.token_text
+
     def __len__(self) -> int:
         return sum(map(len, self.splits.values()))
 
+    def show(self, tokenizer: Any = None, *, split: str | None = None, rows: int = 2) -> None:
+        """Print the first rows in colour.
+
+        Args:
+            tokenizer: as for `Row.show`.
+            split: default the first that holds rows.
+            rows: how many.
+
+        Raises:
+            UsageError: no such split, or the tokenizer cannot decode.
+        """
+        spelling = self.token_text if tokenizer is None else spelling_of(tokenizer)
+        print(f"{self!r}\n{terminal_text(self._preview(split, rows), spelling)}", end="")
+
+    def __str__(self) -> str:
+        """In a terminal also the first tokens in colour, elsewhere the same as `repr`."""
+        if not in_colour():
+            return repr(self)
+        return f"{self!r}\n{terminal_text(self._preview(), self.token_text, most=PREVIEW_TOKENS)}"
+
+    def _repr_html_(self) -> str:
+        """The counts and the first rows as coloured tokens, for notebooks."""
+        return notebook_html(repr(self)[1:-1], self._preview(), self.token_text)
+
+    def _preview(self, split: str | None = None, rows: int = 2) -> list[TokenRow]:
+        """The first rows as they are shown."""
+        chosen = self.split(split) if split is not None else next(iter(self.splits.values()), None)
+        return [] if chosen is None else [row.shown() for row in chosen.first_rows(rows)]
+
     def __repr__(self) -> str:
+        """One line or two: where it is and how much each split holds."""
         unit = "tokens" if self._is_stream else "rows"
         sizes = {name: split.n_tokens if self._is_stream else len(split) for name, split in self.splits.items()}
         listed = ", ".join(f"{name} {size:,} {unit}" for name, size in sizes.items()) or "no rows"

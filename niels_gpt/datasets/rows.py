@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,15 @@ from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import cached_property
+from niels_gpt.token_display import (
+    PREVIEW_TOKENS,
+    TokenRow,
+    in_colour,
+    notebook_html,
+    spelling_of,
+    terminal_text,
+    weighted_row,
+)
 
 CHUNK_TOKENS: Final = 1 << 20
 CHUNK_ROWS: Final = 1 << 15  # at most so many rows are looked up at a time, however short they are
@@ -36,15 +45,63 @@ class Row:
         weights: the loss weight of each token when it is the target: uint8 of 0 and 1, or float32. `None` where the
             dataset records none, which trains every token.
         segment_ids: of each token; another text begins where they change. `None` where a row is one text.
+        load_text: returns the text of an id, if a tokenizer is at hand; called only to show the row.
+
+    `show()` prints it in colour; a notebook shows coloured tokens.
     """
 
     number: int
     ids: Tokens
     weights: Array | None = None
     segment_ids: Array | None = None
+    load_text: Callable[[], TokenText | None] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        """One line of counts; the arrays are attributes."""
+        return f"<Row {self.number:,}: {self._counts()}>"
+
+    def _counts(self) -> str:
+        trained = int(np.count_nonzero(self.trained))
+        texts = 1 if self.segment_ids is None else 1 + int(np.count_nonzero(np.diff(self.segment_ids)))
+        packed = f", {texts:,} texts" if texts > 1 else ""
+        return f"{len(self.ids):,} tokens, {trained:,} trained{packed}"
+
+    def shown(self) -> TokenRow:
+        """The row for `token_display`."""
+        weights = np.ones(len(self.ids), np.uint8) if self.weights is None else self.weights
+        heading = f"row {self.number:,}: {self._counts()}"
+        return weighted_row(self.ids, weights, self.segment_ids, heading=heading)
+
+    def _spelling(self, tokenizer: Any) -> TokenText | None:
+        """By the tokenizer that was passed, else by the dataset's, if that is at hand."""
+        if tokenizer is None and self.load_text is not None:
+            return self.load_text()
+        return spelling_of(tokenizer)
+
+    def __str__(self) -> str:
+        """In a terminal also the first tokens in colour, elsewhere the same as `repr`."""
+        if not in_colour():
+            return repr(self)
+        return f"{self!r}\n{terminal_text([self.shown()], self._spelling(None), most=PREVIEW_TOKENS)}"
+
+    def show(self, tokenizer: Any = None) -> None:
+        """Print the row in colour.
+
+        Args:
+            tokenizer: anything with `decode(ids)`, or a function from an id to its text; default the tokenizer that
+                lies beside the dataset, and ids where there is none.
+
+        Raises:
+            UsageError: the tokenizer cannot decode.
+        """
+        print(terminal_text([self.shown()], self._spelling(tokenizer)), end="")
+
+    def _repr_html_(self) -> str:
+        """Coloured tokens for notebooks, the place, id and weight of each in its tooltip."""
+        return notebook_html(self._counts(), [self.shown()], self._spelling(None))
 
     @property
     def trained(self) -> Bools:
@@ -78,6 +135,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def __repr__(self) -> str:
+        """One line of counts; the arrays are attributes."""
+        trained = len(self.ids) if self.weights is None else int(np.count_nonzero(self.weights))
+        return f"<Rows: {len(self):,} rows, {len(self.ids):,} tokens, {trained:,} trained>"
+
     @property
     def lengths(self) -> Int64s:
         """The tokens of each row, int64 of shape (rows,)."""
@@ -96,10 +158,12 @@ class Split(ABC):
     Attributes:
         name: "train" or "val".
         n_tokens: how many tokens the split's files hold.
+        load_text: returns the text of an id, if a tokenizer is at hand; called only to show rows.
     """
 
     name: str
     n_tokens: int
+    load_text: Callable[[], TokenText | None] | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -124,7 +188,7 @@ class Split(ABC):
 
     @cached_property
     def lengths(self) -> Int64s:
-        """The tokens of every row, int64 of shape (rows,): 8 bytes a row, kept after the first use."""
+        """The tokens of every row, int64 of shape (rows,): 8 bytes a row, held in memory after the first use."""
         return self.lengths_of(np.arange(len(self)))
 
     def row(self, number: int) -> Row:
@@ -135,7 +199,20 @@ class Split(ABC):
         """
         if not 0 <= number < len(self):
             raise UsageError(f"{self.name} has rows 0 to {len(self) - 1:,}; there is no row {number:,}")
-        return self.rows(np.array([number]))[0]
+        return replace(self.rows(np.array([number]))[0], load_text=self.load_text)
+
+    def __repr__(self) -> str:
+        """One line; counting the documents of a pretraining split would read all of it, so tokens are counted."""
+        return f"<{type(self).__name__} {self.name}: {self.n_tokens:,} tokens>"
+
+    def first_rows(self, n: int) -> list[Row]:
+        """The first `n` rows, or all; reads little more than these, also of a split whose rows must be searched for."""
+        found: list[Row] = []
+        for rows in self.chunks(PREVIEW_TOKENS):
+            found += [replace(rows[at], load_text=self.load_text) for at in range(min(len(rows), n - len(found)))]
+            if len(found) >= n:
+                break
+        return found
 
     def chunks(self, max_tokens: int = CHUNK_TOKENS) -> Iterator[Rows]:
         """All rows in order, about `max_tokens` tokens at a time; a longer row comes by itself."""
@@ -147,7 +224,7 @@ class Split(ABC):
     def __iter__(self) -> Iterator[Row]:
         for rows in self.chunks():
             for at in range(len(rows)):
-                yield rows[at]
+                yield replace(rows[at], load_text=self.load_text)
 
 
 def slices_of_tokens(lengths: Int64s, max_tokens: int = CHUNK_TOKENS) -> Iterator[slice]:
@@ -183,7 +260,7 @@ def gather(values: Array, starts: Int64s, lengths: Int64s) -> Array:
 
 
 def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: Int64s) -> Array:
-    """Spans of several files, in the order asked for; an empty file stands for zeros.
+    """Spans of several files, in the order asked for; an empty file counts as zeros.
 
     ::
 

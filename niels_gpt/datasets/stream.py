@@ -197,7 +197,9 @@ class DocumentSplit(Split):
 
     def windows(self, width: int) -> WindowSplit:
         """The same ids as training windows."""
-        return WindowSplit(self, width)
+        windows = WindowSplit(self, width)
+        windows.load_text = self.load_text
+        return windows
 
     def describe(self, number: int) -> str:
         """See `Split`."""

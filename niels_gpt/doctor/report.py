@@ -7,9 +7,15 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final, Literal
 
+from niels_gpt.token_display import CSS, in_colour, span
+from niels_gpt.token_styles import Kind
+
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")
 VERSION: Final = 1
+
+_EVIDENCE_IN_HTML: Final = 3  # places of a finding in a notebook; the report's JSON has all
+_TABLE_HEAD: Final = "<tr><th>severity</th><th>rule</th><th>what was found, and what to do</th><th>rows</th></tr>"
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,21 @@ class Evidence:
     window: tuple[WindowToken, ...] = ()
     mark: int | None = None
 
+    def _html(self) -> str:
+        """The place, what was found there, and the tokens around it."""
+        tokens = "".join(_token_html(token, marked=at == self.mark) for at, token in enumerate(self.window))
+        window = f'<div class="ng-tokens">{tokens}</div>' if tokens else ""
+        return f'<div class="ng-head">{escape(self.where)}: {escape(self.note)}</div>{window}'
+
+
+def _token_html(token: WindowToken, *, marked: bool) -> str:
+    kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
+    facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
+    if token.trained is not None:
+        facts.append("trained" if token.trained else "not trained")
+    shown = span(token.text or "∅", kind, ", ".join(facts))
+    return f"<u>{shown}</u>" if marked else shown
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -66,6 +87,30 @@ class Finding:
     thread: str
     evidence: tuple[Evidence, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line; `show()` prints all of it."""
+        return f"<Finding {self.rule} ({self.severity}, {self.rows:,} rows): {self.title}>"
+
+    def __str__(self) -> str:
+        """In a terminal all of it with tokens in colour, elsewhere the same as `repr`."""
+        return _in_terminal(self) if in_colour() else repr(self)
+
+    def show(self) -> None:
+        """Print the finding with its evidence, tokens in colour."""
+        _print(self)
+
+    def _repr_html_(self) -> str:
+        """The finding with its evidence as coloured tokens, for notebooks."""
+        return f"<style>{CSS}</style><table>{_TABLE_HEAD}{self._table_row()}</table>"
+
+    def _table_row(self) -> str:
+        windows = "".join(evidence._html() for evidence in self.evidence[:_EVIDENCE_IN_HTML])
+        return (
+            f"<tr><td>{escape(self.severity)}</td><td><code>{escape(self.rule)}</code></td>"
+            f"<td style='text-align:left'><b>{escape(self.title)}</b><br>{escape(self.summary)}"
+            f"<br><i>{escape(self.fix)}</i>{windows}</td><td>{self.rows:,}</td></tr>"
+        )
 
 
 @dataclass(frozen=True)
@@ -110,16 +155,19 @@ class Report:
         skipped = f"; {len(self.skipped)} rules not judged" if self.skipped else ""
         return f"<Report: {self.rows:,} rows{tokens}: {found or 'nothing found'}{more}{skipped}>"
 
+    def __str__(self) -> str:
+        """In a terminal the whole report with tokens in colour, elsewhere the same as `repr`."""
+        return _in_terminal(self) if in_colour() else repr(self)
+
+    def show(self) -> None:
+        """Print the whole report, tokens in colour."""
+        _print(self)
+
     def _repr_html_(self) -> str:
-        """The findings as a table, for notebooks."""
-        rows = "".join(
-            f"<tr><td>{escape(finding.severity)}</td><td><code>{escape(finding.rule)}</code></td>"
-            f"<td style='text-align:left'><b>{escape(finding.title)}</b><br>{escape(finding.summary)}"
-            f"<br><i>{escape(finding.fix)}</i></td><td>{finding.rows:,}</td></tr>"
-            for finding in self.findings
-        )
-        head = "<tr><th>severity</th><th>rule</th><th>what was found, and what to do</th><th>rows</th></tr>"
-        return f"<div>{escape(repr(self)[1:-1])}</div>" + (f"<table>{head}{rows}</table>" if rows else "")
+        """The findings as a table with coloured tokens, for notebooks."""
+        rows = "".join(finding._table_row() for finding in self.findings)
+        table = f"<style>{CSS}</style><table>{_TABLE_HEAD}{rows}</table>" if rows else ""
+        return f"<div>{escape(repr(self)[1:-1])}</div>{table}"
 
     def rules(self, at_least: Severity = "info") -> list[str]:
         """The ids of the rules that fired at this severity or a worse one."""
@@ -156,3 +204,24 @@ class Report:
             "judged": self.judged,
             "not_judged": len(self.skipped),
         }
+
+
+def _in_terminal(shown: Report | Finding) -> str:
+    """A report or finding as text in colour, as wide as the terminal."""
+    from rich.console import Console
+
+    from niels_gpt.doctor.show import render  # which imports this module
+
+    console = Console()
+    with console.capture() as captured:
+        console.print(render(shown))
+    return captured.get().rstrip("\n")
+
+
+def _print(shown: Report | Finding) -> None:
+    """Print in colour even where standard output is a file, as `RenderedTokens.show` does."""
+    from rich.console import Console
+
+    from niels_gpt.doctor.show import render  # which imports this module
+
+    Console(force_terminal=True).print(render(shown))

@@ -18,8 +18,10 @@ COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info"
 SHOWN = 3  # pieces of evidence of a finding in the terminal; markdown has all
 
 
-def render(report: Report) -> RenderableType:
-    """The report, worst first."""
+def render(report: Report | Finding) -> RenderableType:
+    """The report, worst first; or one finding of it."""
+    if isinstance(report, Finding):
+        return Group(*_finding(report))
     parts: list[RenderableType] = [_head(report)]
     if report.skipped:
         parts.append(Text(not_judged(report), style="bold yellow"))

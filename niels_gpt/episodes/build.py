@@ -236,7 +236,10 @@ _PackedRows = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.ND
 def _packed_rows(split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str) -> Iterator[_PackedRows]:
     """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
     step = max(1, CHUNK_TOKENS // (block_size + 1))
-    from niels_gpt.episodes.batch import BatchOptions, BatchSource  # needs torch, which building episodes does not
+    from niels_gpt.episodes.batch_source import (  # needs torch, which building episodes does not
+        BatchOptions,
+        BatchSource,
+    )
 
     options = BatchOptions(
         batch_size=1,

@@ -25,7 +25,8 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS
@@ -446,6 +447,16 @@ class EpisodeWorkers:
         self._batch_source, self._state, self._epochs = batch_source, batch_source.state(start), epochs
         self._on_batch, self._options = on_batch, options
         EpisodeIterable(batch_source, start, epochs=epochs)  # raises now, not at the first pass, if epochs is wrong
+
+    def __repr__(self) -> str:
+        """One line: the shape of batches, and the place of the next one."""
+        options, source = self._batch_source.options, self._batch_source
+        place = source.place(self._state)
+        rows = "no end" if source.schedule.n is None else f"{source.schedule.n:,} rows an epoch"
+        return (
+            f"<EpisodeWorkers: batches of {options.batch_size} x {options.block_size} from {source.split.split}, "
+            f"{rows}, at epoch {place.epoch}, row {place.position:,}>"
+        )
 
     def __iter__(self) -> Iterator[EpisodeBatch]:
         """The batches of a pass, from new workers."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from niels_gpt.episodes.batch import BatchOptions, BatchSource, EpisodeBatch, open_batch_source
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch_source import BatchOptions, BatchSource, open_batch_source
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import EpisodeIterable, EpisodeWorkers, Prefetch, SplitIterator
@@ -177,6 +178,12 @@ class GPTEpisodeDataLoader:
                 split.n_tokens,
                 flag(split.has_mask and self.config.use_loss_mask is not False),
             )
+
+    def __repr__(self) -> str:
+        """One line: the shape of batches, and the rows of each split."""
+        rows = ", ".join(f"{name} {len(split):,} episodes" for name, split in self._splits.items() if split.shards)
+        packed = ", packed" if self.packing else ""
+        return f"<GPTEpisodeDataLoader: batches of {self.batch_size} x {self.block_size}{packed}; {rows or 'no rows'}>"
 
     def get_batch(self, split: str = "train") -> Tensors:
         """`(x, y, mask)`, or `(x, y)` without masks, each of shape (batch_size, block_size) on the config's device.

@@ -8,6 +8,7 @@
     packing.py    which texts share a row (best-fit decreasing), and their layout: segments, positions, cu_seqlens
     attention.py  attention masks that keep a packed text from seeing its neighbours
     collate.py    rows of ids and masks -> x, y and mask tensors; the one place where targets are shifted
+    display.py    a batch in a terminal or a notebook, trained targets in colour
 
 In a mask, `True` means trained, here and everywhere.
 """

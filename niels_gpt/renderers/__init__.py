@@ -7,7 +7,7 @@
     types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  the protocol `Renderer`
     parsing.py        what is read from completions: `ParsedResponse`, `ParsedToolCall`
     loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
-    display.py        how a rendering is shown in a terminal and a notebook
+    display.py        how a rendering is shown in a terminal and a notebook;  example.py: how a renderer is
 
     families/         one file per model family: its grammar and its options
     engine.py         `Family`: rendering, parsing and bridging, the same for all grammars. Start reading here

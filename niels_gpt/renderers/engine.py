@@ -29,6 +29,7 @@ from niels_gpt.renderers.conversation import ConversationView, tools_of
 from niels_gpt.renderers.dialects.base import CallDialect, calls_in, content_outside, schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import (
@@ -47,7 +48,7 @@ from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 
-class Family(ABC):
+class Family(ShowsExample, ABC):
     """A renderer by grammar: the subclass writes the format, this class does everything else.
 
     Args:
@@ -144,7 +145,7 @@ class Family(ABC):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the generation prompt."""
 
-    def end(self, view: ConversationView, out: Emitter) -> None:  # noqa: B027  # most formats have nothing there
+    def end(self, view: ConversationView, out: Emitter) -> None:  # most formats have nothing there
         """Write what comes after the last turn where no generation prompt follows."""
 
     def prefill(self) -> str:

@@ -21,7 +21,8 @@ from typing import Any
 import torch
 import torch.utils.data
 
-from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.schedule import Place

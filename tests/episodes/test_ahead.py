@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes import iterate as ahead
-from niels_gpt.episodes.batch import BatchSource
+from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import Lookahead
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import CacheError

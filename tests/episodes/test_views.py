@@ -22,7 +22,8 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from niels_gpt.episodes.batch import BatchSource, EpisodeBatch
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch_source import BatchSource
 from niels_gpt.episodes.iterate import EpisodeIterable, Prefetch
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import CacheError, UsageError

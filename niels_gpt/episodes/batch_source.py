@@ -1,0 +1,388 @@
+"""`BatchSource`, a pure function from a place to the batch there.
+
+Eight rows of a global batch, two ranks with batch_size 4, and what one row of block_size 3 becomes::
+
+    schedule     rows 7 2 9 4 | 1 8 3 6        rank 0 | rank 1
+    row 7        ids     a b c d   weights  . . # #       (block_size + 1 tokens)
+    batch        x       a b c     y   b c d     mask   . # #
+
+`open_batch_source` makes a source from an opened split: it groups, packs, and chooses the schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
+from niels_gpt.episodes.rows import EpisodeReader, Int64s, RowSpans, SpanLocator, TextStarts
+from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
+from niels_gpt.episodes.schedule import (
+    EMPTY,
+    EveryRow,
+    Place,
+    Schedule,
+    batches_left,
+    place_in,
+    skip,
+    starting_place,
+    state_of,
+    take,
+)
+from niels_gpt.episodes.settings import ensure_log_output, flag
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.collate import shifted
+from niels_gpt.format.packing import PackPlan, layout_of
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.seeds import MAX_LENGTH
+
+_log = logging.getLogger("niels_gpt.episodes")
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The settings of a `BatchSource`; `GPTEpisodeDataLoader` documents them.
+
+    Raises:
+        UsageError: a batch has 2**31 tokens or more.
+    """
+
+    batch_size: int
+    block_size: int
+    pad_id: int
+    seed: int
+    drop_last: bool
+    too_long: str
+    vocab_size: int | None
+    rank: int
+    world_size: int
+    use_mask: bool = True
+    shuffle: bool = True
+    global_counts: bool = True
+
+    def __post_init__(self) -> None:
+        # Attention kernels take cu_seqlens as int32.
+        if self.batch_size * self.block_size >= 2**31:
+            raise UsageError(
+                f"a batch of {self.batch_size:,} rows of {self.block_size:,} tokens; expected fewer than 2**31 tokens "
+                "together: lower batch_size or block_size"
+            )
+
+
+def open_batch_source(
+    split: EpisodeSplit, options: BatchOptions, sampling: Sampling, *, packed: bool, names: list[str]
+) -> BatchSource:
+    """The batches of an opened split.
+
+    Args:
+        packed: several episodes share a row.
+        names: what each dataset is called in the sampling's weights.
+
+    Raises:
+        CacheError: no episode is left after filtering, or there is no metadata to weight by.
+        UsageError: an epoch has fewer rows than a global batch and drop_last is set, or the weights do not fit the
+            data.
+    """
+    directories = ", ".join(str(dataset / split.split) for dataset in split.datasets)
+    if len(split) == 0:
+        raise CacheError(
+            f"{directories}: no episode to read: of {split.n_episodes:,} in the index {split.too_short:,} are too "
+            f"short and {split.too_long:,} too long; lower episode_min_tokens, raise block_size, or build with more"
+        )
+    groups = episode_groups(split, sampling, names)
+    if packed and sampling.weight_by == "weight":
+        raise UsageError("rows of several episodes cannot keep a weight of each; weigh by type, source or dataset")
+    # Groups are packed separately: a row with episodes of two groups could not be drawn by either's share.
+    width = options.block_size + 1
+    plan = packing_plan(split, width, groups=groups.members if groups else None) if packed else None
+    schedule = schedule_of(split, plan, sampling, groups)
+    rows = options.batch_size * options.world_size
+    if options.drop_last and not schedule.crosses_epochs and schedule.n is not None and schedule.n < rows:
+        raise UsageError(
+            f"{directories}: {schedule.n:,} rows an epoch, but a global batch has {rows:,} ({options.batch_size:,} "
+            f"on each of {options.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, "
+            "or epoch_drop_last=False"
+        )
+    source = BatchSource(split, options, schedule, plan)
+    if options.global_counts and options.world_size > 1:
+        source.counts = load_counts(source.counts_path(), len(split))
+    return source
+
+
+class BatchSource:
+    """Makes one rank's batches from an opened split, a schedule of rows, and a packing plan if rows are packed.
+
+    The schedule gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
+    r * batch_size on. Making batches changes nothing here, so several threads may ask for any places at once.
+    """
+
+    def __init__(
+        self,
+        split: EpisodeSplit,
+        options: BatchOptions,
+        schedule: Schedule,
+        plan: PackPlan | None = None,
+        counts: Counts | None = None,
+    ) -> None:
+        self.split, self.options, self.schedule, self.plan, self.counts = split, options, schedule, plan, counts
+        self._width = options.block_size + 1
+        self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
+        self._reader = EpisodeReader(
+            split,
+            self._width,
+            too_long=options.too_long,
+            vocab_size=options.vocab_size,
+            use_mask=options.use_mask,
+        )
+        self.fingerprint, self._earlier_fingerprint = self._fingerprints()
+
+    @property
+    def uses_mask(self) -> bool:
+        """The dataset has masks, and they are used."""
+        return self._reader.has_masks
+
+    @property
+    def global_rows(self) -> int:
+        """Rows in a batch over all ranks."""
+        return self.options.batch_size * self.options.world_size
+
+    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+        """The batch at a place, on the CPU, and the place after it.
+
+        Raises:
+            CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
+        """
+        return self.batches(place, 1)[0]
+
+    def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
+        """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows.
+
+        Making them together takes less time: for small batches, numpy's calls cost more than the work they do.
+
+        Raises:
+            CacheError: as `batch`, for any of them.
+        """
+        o, reader = self.options, self._reader
+        drawn = self._draw(place, n)
+        first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
+        # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
+        spans = self._locator.of_rows(np.concatenate([rows[first:stop] for rows, _ in drawn]))
+        texts = reader.texts(spans)
+        weights = reader.weights(spans, texts)[:, 1:]
+        x, y = shifted(reader.ids(spans, o.pad_id))
+        mask = weights.astype(np.float32, order="C")
+        layouts = self._layouts(texts, spans, len(drawn))
+        # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has spans [0, 3, 6][i] to [0, 3, 6][i + 1].
+        span_bounds = spans.row.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
+        batches = []
+        for i, (rows, after) in enumerate(drawn):
+            own = slice(i * o.batch_size, (i + 1) * o.batch_size)
+            sums = _trained_and_sum(weights[own])
+            global_trained, global_sum = self._global_sums(rows, sums)
+            batch = EpisodeBatch(
+                x=torch.from_numpy(x[own]),
+                y=torch.from_numpy(y[own]),
+                mask=torch.from_numpy(mask[own]),
+                episodes=spans.episode[span_bounds[i] : span_bounds[i + 1]],
+                num_trained_tokens=sums[0],
+                mask_sum=sums[1],
+                global_num_trained_tokens=global_trained,
+                global_mask_sum=global_sum,
+                num_tokens=int(spans.used[own].sum()),
+                lengths=spans.used[own],
+                state=self.state(after),
+                **layouts[i],
+            )
+            batches.append((batch, after))
+        return batches
+
+    def _draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
+        """The rows of at most `n` global batches, each with the place after it."""
+        drawn = []
+        for _ in range(n):
+            rows, place = take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+            drawn.append((rows, place))
+            if rows[-1] == EMPTY:  # `SpanLocator` needs empty rows to come last
+                break
+        return drawn
+
+    def _global_sums(self, rows: Int64s, own: tuple[int, float]) -> tuple[int | None, float | None]:
+        """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
+        o = self.options
+        if o.world_size == 1:
+            return own
+        if not o.global_counts:
+            return None, None
+        if self.counts:
+            return self.counts.of(self._locator.positions(rows))
+        spans = self._locator.of_rows(rows)
+        return _trained_and_sum(self._reader.weights(spans, self._reader.texts(spans))[:, 1:])
+
+    def _layouts(self, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
+        """For each of `n` batches the fields that separate the texts of a row; empty if each row has one text.
+
+        Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8.
+        """
+        B, T = self.options.batch_size, self.options.block_size
+        if self.plan is None and not self._reader.has_segments:
+            return [{}] * n
+        layout = layout_of(texts.places, spans.used, T=T)
+        starts = layout.cu_seqlens
+        at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
+        longest = np.maximum.reduceat(starts[1:] - starts[:-1], at[:-1]).tolist()
+        return [
+            {
+                "segment_ids": torch.from_numpy(layout.segment_ids[i * B : (i + 1) * B]),
+                "position_ids": torch.from_numpy(layout.position_ids[i * B : (i + 1) * B]),
+                "cu_seqlens": torch.from_numpy(starts[at[i] : at[i + 1] + 1] - i * B * T),
+                "max_seqlen": longest[i],
+            }
+            for i in range(n)
+        ]
+
+    def flat_rows(self, rows: Int64s) -> tuple[npt.NDArray[np.uint32], Int64s, npt.NDArray[Any], Int64s]:
+        """Rows without padding, one after another: ids, lengths of the rows, weights, and each token's text number.
+
+        Texts are numbered from 0 in every row. A row of texts of 2 and 1 tokens and a row of one text of 3: lengths
+        3 3, text numbers 0 0 1 0 0 0.
+        """
+        spans = self._locator.of_rows(rows)
+        texts = self._reader.texts(spans)
+        weights = self._reader.weights(spans, texts)
+        own, used = spans.own, spans.used
+        row = texts.places // texts.width
+        # In the example with width 5, texts at places 0 2 5 of the padded rows begin at 0 2 3 without padding.
+        begins = texts.places - row * texts.width + (used.cumsum() - used)[row]
+        lengths = np.diff(begins, append=used.sum())
+        numbers = np.arange(len(row)) - row.searchsorted(row)
+        return self._reader.ids(spans, 0)[own], used, weights[own], numbers.repeat(lengths)
+
+    def in_order(self) -> BatchSource:
+        """A source of the same rows, each once, in ascending order, none dropped."""
+        n = len(self.split) if self.plan is None else self.plan.rows
+        schedule = EveryRow(n, self.options.seed, shuffle=False)
+        return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)
+
+    def starting_place(self, place: Place) -> Place:
+        """Where the batch at `place` really begins: at the next epoch's start, if too few rows are left."""
+        return starting_place(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+
+    def skip(self, place: Place, batches: int) -> Place:
+        """The place after `batches` batches, in constant time; reads nothing."""
+        return skip(self.schedule, place, self.global_rows, batches, drop_last=self.options.drop_last)
+
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has on every rank; a weighted epoch may have one less, as batches run across ends.
+
+        Raises:
+            UsageError: there are no epochs.
+        """
+        if self.schedule.n is None:
+            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+        drop_last = self.options.drop_last and not self.schedule.crosses_epochs
+        return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
+
+    def rows_before(self, place: Place) -> int:
+        """How many rows come before a place, over all epochs and ranks."""
+        return place.epoch * (self.schedule.n or 0) + place.position
+
+    def place_of(self, row: int) -> Place:
+        """The place of a row, counted over all epochs and ranks: the inverse of `rows_before`.
+
+        Raises:
+            UsageError: the row is below 0 or above 2**62.
+        """
+        if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
+            raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
+        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """A place as a checkpoint state."""
+        return state_of(place, fingerprint=self.fingerprint, seed=self.options.seed)
+
+    def place(self, state: dict[str, Any]) -> Place:
+        """The place in a checkpoint state; raises as `schedule.place_in`."""
+        o = self.options
+        return place_in(
+            state,
+            fingerprint=self.fingerprint,
+            earlier_fingerprint=self._earlier_fingerprint,
+            unrecorded=f"too_long {o.too_long!r} and block_size {o.block_size}",
+            seed=o.seed,
+            rows=self.schedule.n,
+        )
+
+    def counts_path(self) -> Path:
+        """The file of this split's trained-token counts."""
+        o = self.options
+        return counts_path(self.split, width=self._width, too_long=o.too_long, use_mask=o.use_mask)
+
+    def keep_counts(self, progress: Progress = SILENT) -> None:
+        """Count all episodes' trained tokens, store the counts beside the dataset, and use them.
+
+        Raises:
+            StorageError: the file system refused. CacheError: a mask with bad values.
+        """
+        self.counts = write_counts(self.counts_path(), len(self.split), self._width, self._count, progress)
+
+    def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
+        """Trained targets of the episodes at these positions, and the sums of their masks."""
+        spans = self._locator.of_positions(positions)
+        weights = self._reader.weights(spans, self._reader.texts(spans))
+        return np.count_nonzero(weights, axis=1), weights.sum(axis=1, dtype=np.float64)
+
+    def log_epoch(self, epoch: int) -> None:
+        """Log the beginning of an epoch; rank 0 only."""
+        o = self.options
+        if self.schedule.n is None or o.rank:
+            return
+        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
+        _log.info(
+            "[EpisodeLoader] split=%s epoch=%d episodes=%d batches=%d shuffle=%s drop_last=%s pad_id=%d mask=%s",
+            self.split.split,
+            epoch,
+            len(self.split),
+            self.steps_per_epoch(),
+            flag(o.shuffle),
+            flag(o.drop_last),
+            o.pad_id,
+            flag(self.uses_mask),
+        )
+
+    def __reduce__(self) -> tuple[type[BatchSource], tuple[Any, ...]]:
+        """Pickled for a worker, the source opens its files again there: maps would be sent as copies of all tokens."""
+        return type(self), (self.split, self.options, self.schedule, self.plan, self.counts)
+
+    def _fingerprints(self) -> tuple[str, str]:
+        """Hashes of what decides which row lies at a place; batch size, ranks and drop_last do not.
+
+        The second is the fingerprint in states of version 1, which did not cover how long episodes are cut.
+        """
+        parts = {
+            "split": self.split.fingerprint,
+            "rows": self.schedule.describe(),
+            "episodes": len(self.split),
+            "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
+        }
+        cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
+        return _hash(parts | cutting), _hash(parts)
+
+
+def _hash(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _trained_and_sum(weights: npt.NDArray[Any]) -> tuple[int, float]:
+    """How many weights are above 0, and their sum."""
+    trained = int(np.count_nonzero(weights))
+    return trained, float(trained) if weights.dtype == np.uint8 else float(weights.sum(dtype=np.float64))

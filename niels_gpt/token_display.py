@@ -1,0 +1,246 @@
+"""Tokens in colour: running text for a terminal, HTML with a tooltip per token for a notebook.
+
+Renderings, batches, stored rows and findings all show themselves through a list of `TokenRow`::
+
+    TokenRow    ids  5 7 9 | 4 2 0 0      kinds  context trained trained context trained
+                                          text_starts 3      n_padding 2
+    terminal    5 7 9                     each kind in its colour
+                ── text 2 ──
+                4 2
+                2 × padding
+
+The kinds and their colours are in `token_styles`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import UsageError
+from niels_gpt.token_styles import CONTEXT, KINDS, MEANINGS, TRAINED, Kind, printable
+
+Spelling = Callable[[int], str]
+MOST_TOKENS: Final = 20_000  # in HTML: a notebook becomes slow with more
+PREVIEW_TOKENS: Final = 400  # of what `print` shows besides the line of counts
+
+# The colours of `token_styles.STYLES` as ANSI codes.
+_ANSI: dict[Kind, str] = {"trained": "1;30;42", "sampled": "30;43", "context": "", "scaffold": "35", "padding": "90"}
+
+CSS: Final = """
+.ng-tokens { font: .85em/1.7 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+.ng-tokens span { border-radius: 2px; } .ng-tokens span:hover { outline: 1px solid #2a62c9; }
+.ng-trained { background: #2da44e40; border-bottom: 2px solid #2da44e; }
+.ng-sampled { background: #d4a72c40; border-bottom: 2px dotted #bf8700; }
+.ng-scaffold { color: #8a4fbf; } .ng-padding { opacity: .5; }
+.ng-head { opacity: .7; font-size: .85em; margin: .3em 0; }
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRow:
+    """Tokens that are shown together, such as a rendering, or a row of a batch.
+
+    Attributes:
+        ids: integers of shape (tokens,), without padding.
+        kinds: places in `KINDS`, of shape (tokens,).
+        facts: what the tooltip of the token at a place says, after its place and id.
+        heading: a line above the tokens; empty for none.
+        text_starts: the places, other than 0, at which another text of a packed row begins.
+        n_padding: how many padding tokens follow.
+    """
+
+    ids: npt.NDArray[np.integer[Any]]
+    kinds: npt.NDArray[np.intp]
+    facts: Callable[[int], str]
+    heading: str = ""
+    text_starts: Sequence[int] = ()
+    n_padding: int = 0
+
+    def texts(self) -> Iterator[slice]:
+        """The places of each text: starts 3 of 5 tokens gives 0:3 and 3:5."""
+        edges = [0, *self.text_starts, len(self.ids)]
+        return map(slice, edges, edges[1:])
+
+
+def weighted_row(
+    ids: npt.NDArray[np.integer[Any]],
+    weights: npt.NDArray[Any],
+    segment_ids: npt.NDArray[Any] | None = None,
+    *,
+    heading: str = "",
+    n_padding: int = 0,
+) -> TokenRow:
+    """A row of which only loss weights are known, as caches, episodes and batches store them.
+
+    ::
+
+        segment_ids  1 1 1 2 2      text_starts 3
+
+    Args:
+        ids: integers of shape (tokens,), without padding.
+        weights: of shape (tokens,): the weight of each token when it is the target.
+        segment_ids: of shape (tokens,); another text begins where they change.
+    """
+    starts = [] if segment_ids is None else (np.flatnonzero(np.diff(segment_ids)) + 1).tolist()
+
+    def facts(at: int) -> str:
+        text = [f"text {np.searchsorted(starts, at, side='right') + 1}"] if starts else []
+        return ", ".join([*text, f"loss weight {float(weights[at]):g}"])
+
+    kinds = np.where(weights > 0, TRAINED, CONTEXT)
+    return TokenRow(ids, kinds, facts, heading, starts, n_padding)
+
+
+def spelling_of(tokenizer: Any) -> Spelling | None:
+    """The text of one id, by whatever knows it: a tokenizer with `decode`, a function of an id, or `None`.
+
+    Raises:
+        UsageError: neither of these.
+    """
+    if tokenizer is None:
+        return None
+    # `decode` first: the tokenizers of transformers are callable too, but on text.
+    if hasattr(tokenizer, "decode"):
+        return lambda token: str(tokenizer.decode([token]))
+    if not callable(tokenizer):
+        raise UsageError(
+            f"tokenizer is a {type(tokenizer).__name__}; expected a tokenizer with decode(ids), or a function from an "
+            "id to its text"
+        )
+    spelling: Spelling = tokenizer
+    return spelling
+
+
+def in_colour() -> bool:
+    """Whether `print` goes to a terminal that should get colours; https://no-color.org is respected."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def terminal_text(rows: Sequence[TokenRow], spelling: Spelling | None = None, *, most: int | None = None) -> str:
+    """The rows as running text in ANSI colours, with a legend in front.
+
+    Args:
+        spelling: the text of an id; default the id itself and a space.
+        most: show at most so many tokens, and then how many are left out.
+    """
+    shown, left_out = _first(rows, most)
+    legend = "  ".join(_coloured(f" {MEANINGS[kind]} ", kind) for kind in _kinds_of(shown))
+    parts = [legend, "\n\n"]
+    text_of = _cached(spelling)
+    for row in shown:
+        if row.heading:
+            parts.append(f"{_coloured(row.heading, 'padding')}\n")
+        for number, part in enumerate(row.texts()):
+            if number:
+                parts.append(_coloured(f"\n── text {number + 1} ──\n", "padding"))
+            texts = [text_of(token) for token in row.ids[part].tolist()]
+            parts += [_coloured(text, kind) for text, kind in _runs(texts, row.kinds[part].tolist())]
+        if row.n_padding:
+            parts.append(_coloured(f"\n{row.n_padding:,} × padding", "padding"))
+        parts.append("\n")
+    if left_out:
+        parts.append(_coloured(f"and {left_out:,} more tokens\n", "padding"))
+    return "".join(parts)
+
+
+def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None = None) -> str:
+    """The rows as HTML: a span for each token, its place, id and facts in the tooltip.
+
+    Args:
+        head: the first line, as plain text.
+    """
+    shown, left_out = _first(rows, MOST_TOKENS)
+    legend = " ".join(f'<span class="ng-{kind}">{escape(MEANINGS[kind])}</span>' for kind in _kinds_of(shown))
+    text_of = _cached(spelling)
+    parts = [f'<style>{CSS}</style><div class="ng-head">{escape(head)}. {legend}</div>']
+    parts += [_row_html(row, text_of) for row in shown]
+    if left_out:
+        parts.append(f'<div class="ng-head">and {left_out:,} more tokens</div>')
+    return "".join(parts)
+
+
+def _row_html(row: TokenRow, text_of: Spelling) -> str:
+    parts = [f'<div class="ng-head">{escape(row.heading)}</div>'] if row.heading else []
+    for number, part in enumerate(row.texts()):
+        if number:
+            parts.append(f'<div class="ng-head">text {number + 1}</div>')
+        spans = (
+            span(text_of(int(row.ids[at])), KINDS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
+            for at in range(part.start, part.stop)
+        )
+        parts.append(f'<div class="ng-tokens">{"".join(spans)}</div>')
+    if row.n_padding:
+        parts.append(f'<div class="ng-tokens"><span class="ng-padding">{row.n_padding:,} × padding</span></div>')
+    return "".join(parts)
+
+
+def span(text: str, kind: Kind, tip: str) -> str:
+    """One token as HTML; `tip` appears when the pointer is over it."""
+    lines = "⏎\n".join(escape("".join(map(printable, line))) for line in text.split("\n"))
+    return f'<span class="ng-{kind}" title="{escape(tip)}">{lines}</span>'
+
+
+def _first(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], int]:
+    """The rows cut after `most` tokens, and how many tokens are left out.
+
+    Rows of 4, 3 and 2 tokens with `most` 5 are shown as rows of 4 and 1 tokens; 4 are left out.
+    """
+    total = sum(len(row.ids) for row in rows)
+    if most is None or total <= most:
+        return list(rows), 0
+    shown, room = [], most
+    for row in rows:
+        if len(row.ids) > room:
+            starts = [start for start in row.text_starts if start < room]
+            # The padding of a row that is cut would seem to follow its last shown token.
+            if room:
+                shown.append(TokenRow(row.ids[:room], row.kinds[:room], row.facts, row.heading, starts))
+            break
+        shown.append(row)
+        room -= len(row.ids)
+    return shown, total - sum(len(row.ids) for row in shown)
+
+
+def _kinds_of(rows: Sequence[TokenRow]) -> list[Kind]:
+    """The kinds that occur, in the order of `KINDS`, for the legend."""
+    found = {place for row in rows for place in np.unique(row.kinds).tolist()}
+    return [kind for place, kind in enumerate(KINDS) if place in found]
+
+
+def _cached(spelling: Spelling | None) -> Spelling:
+    # Most ids of a conversation occur several times, and decoding one takes microseconds.
+    return cache(spelling or (lambda token: f"{token} "))
+
+
+def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Kind]]:
+    """Neighbouring tokens of one kind, joined.
+
+    ::
+
+        texts  Hi  !  <e>      kinds  context context scaffold   ->   ("Hi!", context), ("<e>", scaffold)
+    """
+    start = 0
+    for at in range(1, len(kinds) + 1):
+        if at == len(kinds) or kinds[at] != kinds[start]:
+            yield "".join(texts[start:at]), KINDS[kinds[start]]
+            start = at
+
+
+def _coloured(text: str, kind: Kind) -> str:
+    """Text in the colour of its kind; a colour ends before a line does, or terminals paint the rest of the line."""
+    lines = ["".join(map(printable, line)) for line in text.split("\n")]
+    code = _ANSI[kind]
+    if not code:
+        return "\n".join(lines)
+    end = "\n" if kind == "padding" else "⏎\n"  # headings and separators are ours: their line ends are not data
+    return end.join(f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in lines)

@@ -1,0 +1,251 @@
+"""How batches, stored rows, datasets, findings and renderers show themselves: repr, terminal, notebook."""
+
+from __future__ import annotations
+
+import html
+import os
+import pickle
+import pty
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import niels_gpt as ng
+from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
+from niels_gpt.episodes import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.errors import UsageError
+from niels_gpt.format.display import BatchView, rows_of_batch
+from niels_gpt.token_display import TokenRow, notebook_html, spelling_of, terminal_text, weighted_row
+from niels_gpt.token_styles import CONTEXT, KINDS, TRAINED
+from tests.episodes.made import write_split
+from tests.renderers.small import family
+
+SPAN = re.compile(r'<span class="ng-(\w+)" title="(\d+): id (\d+), ([^"]*)">([^<]*)</span>')
+IDS = [[10, 11, 12, 13], [20, 21], [30, 31, 32]]
+MASKS = [[0, 0, 1, 1], [0, 1], [0, 0, 1]]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    write_split(tmp_path / "data" / "train", IDS, MASKS)
+    return tmp_path / "data"
+
+
+def batch_of(dataset: Path, *, packing: bool = False, rows: int = 3) -> EpisodeBatch:
+    config = {"batch_size": rows, "block_size": 8, "device": "cpu"}
+    options = {"pad_token_id": 0, "epoch_shuffle": False, "epoch_drop_last": False, "packing": packing}
+    return GPTEpisodeDataLoader(config, dataset_dir=dataset, **options).next_batch()
+
+
+def word(token: int) -> str:
+    return f"<w{token}>"
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_batch_shows_every_token_of_every_row_once_with_its_weight(dataset: Path, *, packing: bool) -> None:
+    batch = batch_of(dataset, packing=packing)
+    page = batch._repr_html_()
+    spans = SPAN.findall(page)
+    assert sorted(int(span[2]) for span in spans) == sorted(token for ids in IDS for token in ids)
+    trained = {int(token) for kind, _, token, *_ in spans if kind == "trained"}
+    assert trained == {12, 13, 21, 32}
+    assert all(("loss weight 1" in facts) == (kind == "trained") for kind, _, _, facts, _ in spans)
+    assert batch.lengths is not None
+    assert int(batch.lengths.sum()) == batch.num_tokens
+    paddings = [int(n) for n in re.findall(r"(\d+) × padding", page)]
+    assert paddings == [9 - length for length in batch.lengths.tolist() if length < 9]
+
+
+def test_texts_of_a_packed_row_are_apart(dataset: Path) -> None:
+    (row, *_) = batch_of(dataset, packing=True).view().rows
+    texts = [row.ids[part].tolist() for part in row.texts()]
+    assert sorted(texts) == sorted(IDS)
+    shown = terminal_text([row])
+    assert [f"── text {n} ──" in shown for n in (1, 2, 3, 4)] == [False, True, True, False]
+    assert "text 3, loss weight" in notebook_html("", [row])
+
+
+def test_a_batch_shows_text_where_a_tokenizer_is_passed(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = batch_of(dataset)
+    batch.show(word, rows=1)
+    shown = capsys.readouterr().out
+    assert "row 0: 4 tokens, 2 trained" in shown
+    assert "<w10><w11>\x1b[1;30;42m<w12><w13>\x1b[0m" in shown
+    assert "<w20>" not in shown
+    assert "<w10>" in html.unescape(batch.view(word)._repr_html_())
+    batch.show()
+    assert "10 11 \x1b[1;30;42m12 13 \x1b[0m" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"decode\(ids\)"):
+        batch.show(3)
+
+
+def test_repr_of_a_batch_does_not_change_with_the_device_of_standard_output(dataset: Path) -> None:
+    batch = batch_of(dataset)
+    assert repr(batch) == "<EpisodeBatch: 3 x 8, 9 tokens, 4 trained, 3 episodes, on cpu>"
+    assert str(batch) == repr(batch)  # standard output is no terminal here
+
+
+def test_print_in_a_real_terminal_is_in_colour(dataset: Path) -> None:
+    code = (
+        "from pathlib import Path\nimport niels_gpt as ng\nfrom tests.test_token_display import batch_of\n"
+        f"print(batch_of(Path({str(dataset)!r})))\nprint(ng.open({str(dataset)!r}))\n"
+        f"print(ng.open({str(dataset)!r}).splits['train'].row(1))\n"
+    )
+    main, terminal = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    subprocess.run([sys.executable, "-c", code], stdout=terminal, env=environment, check=True)
+    os.close(terminal)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    for line in ("<EpisodeBatch: 3 x 8", "<episodes dataset ", "<Row 1: 2 tokens, 1 trained>"):
+        assert line in shown
+    assert shown.count("\x1b[1;30;42m12 13 \x1b[0m") == 2
+    assert shown.count("\x1b[1;30;42m21 \x1b[0m") == 3
+
+
+@pytest.mark.parametrize("third", [None, "labels", "mask", "bool"])
+def test_the_tuples_of_other_loaders_are_shown(third: str | None) -> None:
+    x, y = torch.tensor([[5, 6, 7]]), torch.tensor([[6, 7, 8]])
+    thirds = {
+        None: (),
+        "labels": (torch.tensor([[-100, 7, -100]]),),
+        "mask": (torch.tensor([[0.0, 0.5, 0.0]]),),
+        "bool": (np.array([[False, True, False]]),),
+    }
+    view = BatchView.of((x, y, *thirds[third]), word)
+    spans = SPAN.findall(view._repr_html_())
+    assert [html.unescape(span[4]) for span in spans] == ["<w5>", "<w6>", "<w7>", "<w8>"]
+    expected = {6, 7, 8} if third is None else {7}
+    assert {int(span[2]) for span in spans if span[0] == "trained"} == expected
+    assert repr(view) == f"<BatchView: batch of 1 x 3, {len(expected)} targets trained>"
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    for wrong in (([[1]],), ([[1]], [[1, 2]]), ([1], [2])):
+        with pytest.raises(UsageError, match="expected x, y and perhaps a mask"):
+            BatchView.of(wrong)
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 1 << 30))
+def test_rows_of_a_batch_hold_inputs_and_the_last_target(B: int, T: int, seed: int) -> None:
+    drawn = np.random.default_rng(seed)
+    tokens, weights = drawn.integers(0, 99, (B, T + 1)), drawn.random((B, T)).round()
+    lengths = drawn.integers(0, T + 2, B)
+    for row, shown in enumerate(rows_of_batch(tokens[:, :-1], tokens[:, 1:], weights, lengths=lengths)):
+        assert shown.ids.tolist() == tokens[row, : lengths[row]].tolist()
+        expected = [False, *(weights[row] > 0).tolist()][: lengths[row]]
+        assert (shown.kinds == TRAINED).tolist() == expected
+        assert len(shown.ids) + shown.n_padding == T + 1
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 12))
+def test_a_preview_is_a_prefix_and_says_how_much_is_left_out(sizes: list[int], most: int) -> None:
+    rows = [weighted_row(np.arange(size) + 100 * at, np.ones(size)) for at, size in enumerate(sizes)]
+    shown = re.sub(r"\x1b\[[\d;]*m", "", terminal_text(rows, most=most)).partition("\n\n")[2]
+    body, _, rest = shown.partition("and ")
+    everything = [int(token) for row in rows for token in row.ids]
+    assert [int(token) for token in body.split()] == everything[:most]
+    assert rest == (f"{len(everything) - most} more tokens\n" if len(everything) > most else "")
+
+
+def test_long_html_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("niels_gpt.token_display.MOST_TOKENS", 5)
+    row = weighted_row(np.arange(8), np.ones(8), np.array([1, 1, 1, 2, 2, 2, 3, 3]))
+    page = notebook_html("head", [row])
+    assert len(SPAN.findall(page)) == 5
+    assert "and 3 more tokens" in page
+    assert "text 3<" not in page
+
+
+def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = ng.open(dataset)
+    split = opened.splits["train"]
+    row = split.row(0)
+    assert repr(row) == "<Row 0: 4 tokens, 2 trained>"
+    assert repr(split.rows(np.array([2, 1]))) == "<Rows: 2 rows, 5 tokens, 2 trained>"
+    assert repr(split) == "<EpisodeRows train: 9 tokens>"
+    row.show(word)
+    assert "<w10><w11>\x1b[1;30;42m<w12><w13>\x1b[0m" in capsys.readouterr().out
+    assert [int(span[2]) for span in SPAN.findall(row._repr_html_())] == IDS[0]
+    assert [int(span[2]) for span in SPAN.findall(opened._repr_html_())] == [*IDS[0], *IDS[1]]
+    opened.show(word, rows=3)
+    assert "\x1b[1;30;42m<w32>" in capsys.readouterr().out
+    assert [row.ids.tolist() for row in split.first_rows(9)] == IDS
+    assert [row.ids.tolist() for row in pickle.loads(pickle.dumps(opened)).splits["train"]] == IDS
+
+
+class FakeText:
+    def __call__(self, token: int) -> str:
+        return word(token)
+
+
+def test_stored_rows_show_text_where_the_dataset_has_its_tokenizer(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("niels_gpt.datasets.dataset.token_text_of", lambda *_: word)
+    for row in (ng.open(dataset).splits["train"].row(1), *list(ng.open(dataset).splits["train"])[1:2]):
+        assert "<w20>" in html.unescape(row._repr_html_())
+
+
+def test_a_finding_shows_its_evidence_in_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    window = (WindowToken(7, "a<b", trained=True), WindowToken(8, "\x1b[31m", trained=False, role="user"))
+    evidence = Evidence(0, "chats.jsonl:1", "a <note>", window=window, mark=1)
+    words = {"cause": "c", "fix": "do <this>", "thread": "t"}
+    finding = Finding("some-rule", "error", "a title", 1, 1, "in 1 of 2 rows", evidence=(evidence,), **words)
+    report = Report({"kind": "rows", "name": "x"}, 2, 4, 1, (finding,))
+    assert repr(finding) == str(finding) == "<Finding some-rule (error, 1 rows): a title>"
+    for shown in (finding, report):
+        page = shown._repr_html_()
+        assert '<span class="ng-trained" title="id 7, trained">a&lt;b</span>' in page
+        assert '<u><span class="ng-context" title="id 8, user, not trained">' in page
+        assert "<this>" not in page
+        assert "<note>" not in page
+        assert "\x1b" not in page
+        shown.show()
+        text = capsys.readouterr().out
+        assert "\x1b[1;30;42ma<b" in text
+        assert "\x1b[31m" not in text.replace("\x1b[1;31m", "")
+
+
+def test_a_renderer_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    made = family("qwen3")
+    made.show()
+    shown = capsys.readouterr().out
+    assert shown.startswith("<Qwen3Renderer for ")
+    assert "What is 2 + 2?" in shown
+    page = made._repr_html_()
+    assert page.startswith("<div>&lt;Qwen3Renderer for ")
+    assert {span[0] for span in SPAN.findall(page)} >= {"trained", "context", "scaffold"}
+
+
+def test_spellings() -> None:
+    class Decodes:
+        def __call__(self, text: str) -> list[int]:
+            raise AssertionError(text)
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(map(word, ids))
+
+    spelling = spelling_of(Decodes())
+    assert spelling is not None
+    assert spelling(3) == "<w3>"
+    assert spelling_of(None) is None
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_texts_begin_where_segments_change(segments: list[int]) -> None:
+    row: TokenRow = weighted_row(np.arange(len(segments)), np.zeros(len(segments)), np.array(segments))
+    parts = [segments[part] for part in row.texts()]
+    assert [token for part in parts for token in part] == segments
+    assert all(len(set(part)) == 1 for part in parts)
+    assert all(before[0] != after[0] for before, after in pairwise(parts))
+    assert {KINDS[kind] for kind in row.kinds} == {KINDS[CONTEXT]}
