@@ -98,10 +98,12 @@ def test_one_concept_has_one_option_name() -> None:
 def test_lists_of_names_are_those_of_the_library() -> None:
     """They are repeated in the command line, because importing the library takes long."""
     from niels_gpt.cache.build_all import NAMES
+    from niels_gpt.format.fitting import EPISODE_POLICIES
     from niels_gpt.renderers.loss import Preset
 
     assert get_args(Preset) == options.LOSS_PRESETS
     assert cache.NAMES == NAMES
+    assert options.TOO_LONG == EPISODE_POLICIES
 
 
 def as_json(*command: object) -> Any:
@@ -155,8 +157,11 @@ def test_rules_are_those_of_the_doctor() -> None:
         ),
         (
             "render chats.jsonl --tokenizer nowhere --renderer qwen3 --renderer-option enable_thinking",
-            "expected NAME=VALUE",
+            "one of preserve_all_thinking, preserve_thinking_between_tool_calls",
         ),
+        ("render chats.jsonl --tokenizer nowhere --renderer-option enable_thinking", "`niels-gpt renderers NAME`"),
+        ("export nowhere --to hf --out o --option assistant_masks", "options of hf: assistant_masks"),
+        ("export nowhere --to nanogpt --out o --option x", "nanogpt has no options of its own"),
         ("render chats.jsonl --tokenizer nowhere --loss-on last_mesage", "did you mean 'last_message'"),
         ("show chats.jsonl --tokenizer nowhere --renderer quen3", "did you mean 'qwen3'"),
         ("show chats.jsonl 1 --tokenizr nowhere", "did you mean '--tokenizer'"),
@@ -169,6 +174,7 @@ def test_rules_are_those_of_the_doctor() -> None:
         ("cache build-sft chats.jsonl --out o --tokenizer nowhere --format alpca", "did you mean 'alpaca'"),
         ("export nowhere --out o --to trll", "did you mean 'trl'"),
         ("export nowhere --out o --to trl --too-long taill", "did you mean 'tail'"),
+        ("episodes pack nowhere --out o --too-long taill", "did you mean 'tail'"),
         ("import nowhere --out o --from nanogtp", "did you mean 'nanogpt'"),
     ],
 )
@@ -182,3 +188,89 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
     with pytest.raises(UsageError, match=re.escape(nearest)):
         app(line.split(), standalone_mode=False)
     assert [path.name for path in tmp_path.iterdir()] == ["chats.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("show x --split tain", "--split is 'tain'; expected train or val; did you mean 'train'? (see "),
+        ("import x --from hf --out o --token-dtype unit16", "expected uint16 or uint32; did you mean 'uint16'? (see "),
+        ("tokenizer train x --model-type bpee", "--model-type is 'bpee'; expected unigram or bpe; did you mean 'bpe'?"),
+        ("cache build-sft x --out o --seed three", "--seed is 'three'; expected a whole number (see "),
+        ("cache build-sft x --out o --val-frac few", "--val-frac is 'few'; expected a number (see "),
+        ("show chats.jsonl first", "NUMBER is 'first'; expected a whole number (see "),
+        (
+            "demo extra",
+            "found the extra argument 'extra'; niels-gpt demo takes options only (see ",
+        ),
+        ("cache info a b", "found the extra argument 'b'; niels-gpt cache info takes only CACHE (see "),
+        ("rendr", "no command 'rendr'; did you mean 'render'? (see niels-gpt --help)"),
+        ("cache inf", "no command 'inf'; did you mean 'info'? (see niels-gpt cache --help)"),
+        ("xyzzy", "no command 'xyzzy'; expected one of demo, tokenizer, cache, "),
+        ("cache build-sft x --out o --sed 3", "no option --sed; did you mean '--seed'? (see "),
+        ("--versio", "no option --versio; did you mean '--version'? (see "),
+        ("cache --hlep", "no option --hlep; did you mean '--help'? (see "),
+        ("export x --to", "--to has no value; expected one after it (see "),
+        ("export x", "--to is missing; expected hf, trl, "),
+        ("export", "DATASET is missing; expected a cache or episodes (see "),
+        ("episodes config", "FILE is missing; name an XML file to check"),
+    ],
+)
+def test_what_typer_refuses_is_one_line_of_ours(line: str, message: str) -> None:
+    from niels_gpt.errors import UsageError
+
+    with pytest.raises(UsageError) as refused:
+        app(line.split(), prog_name="niels-gpt")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == 2
+
+
+def test_a_refusal_is_printed_without_a_usage_page() -> None:
+    done = run_cli("show", "x", "--split", "tain")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --split is 'tain'; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_group_without_a_command_still_prints_its_help() -> None:
+    done = run_cli("cache")
+    assert done.returncode == 2
+    assert "Usage:" in done.stdout + done.stderr
+    assert "build-sft" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("cache info nowhere", "cache verify nowhere", "episodes info nowhere", "episodes verify nowhere"),
+        *("show nowhere", "show nowhere --packed --T 8", "episodes show nowhere", "export nowhere --to hf --out o"),
+        "episodes pack nowhere --out o --sequence-length 8",
+    ],
+)
+def test_a_dataset_that_is_not_there_is_answered_alike(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from niels_gpt.errors import CacheError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CacheError) as missing:
+        app(line.split(), standalone_mode=False)
+    message = str(missing.value)
+    assert message.startswith("nowhere: no such directory; expected ")
+    assert message.endswith(f"Check the path (it is relative to {tmp_path}), or run the build")
+
+
+def test_the_readers_of_python_answer_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import niels_gpt as ng
+    from niels_gpt.cache.meta import read_meta
+    from niels_gpt.errors import CacheError
+
+    monkeypatch.chdir(tmp_path)
+    for read in (
+        lambda: ng.open("nowhere"),
+        lambda: ng.loader("nowhere", batch_size=1, sequence_length=8),
+        lambda: read_meta("nowhere/meta.json"),
+    ):
+        with pytest.raises(CacheError, match=r"^nowhere: no such directory; expected "):
+            read()

@@ -39,6 +39,7 @@ from niels_gpt.storage.manifests import (
     check_keys,
     check_manifest_hash,
     check_splits,
+    no_such_directory,
     read_manifest,
     tokenizer_sha256,
 )
@@ -122,9 +123,11 @@ def open_meta(folder: Path) -> Meta:
         CacheError: no cache, another or a newer format, not built, an edited or damaged meta, or a file that is
             missing or of another size.
     """
+    expected = f"a cache: a directory with {META_NAME}"
+    if not folder.exists():
+        raise no_such_directory(folder, expected)
     if not folder.is_dir():
-        found = "a file" if folder.exists() else "no such directory"
-        raise CacheError(f"{folder}: {found}; expected a cache directory with {META_NAME} in it")
+        raise CacheError(f"{folder}: a file; expected {expected}")
     path = folder / META_NAME
     meta = read_meta(str(path))
     if meta.get("built") is False:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from niels_gpt.cli.refusals import in_our_words, unknown_command
 from niels_gpt.errors import UsageError, did_you_mean
 
 
@@ -31,18 +32,50 @@ class HelpCommand(TyperCommand):
             for name in (arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]):
                 if name.startswith("--") and name not in known:
                     raise UsageError(f"no option {name}{did_you_mean(name, known)}")
-        return super().parse_args(ctx, args)
+        with in_our_words(ctx):
+            return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the page; the process or the command object ends with it, so that parameters may be changed here."""
-        for param in self.params:
-            if param.param_type_name == "option":
-                param.opts = param.opts[:1]
-                if getattr(param, "is_flag", False):
-                    param.metavar = ""
+        shorten_options(self, ctx)
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         super().format_help(ctx, formatter)
+
+
+def shorten_options(command: Any, ctx: Any) -> None:
+    """List each option by its first name, and switches without a type."""
+    for param in command.get_params(ctx):  # with --help, which is not among `command.params`
+        if param.param_type_name == "option":
+            param.opts = param.opts[:1]
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands, such as `niels-gpt cache`; a name that it does not have is answered with the nearest."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As `HelpCommand`, for the group's own options."""
+        with in_our_words(ctx):
+            return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As `HelpCommand`."""
+        shorten_options(self, ctx)
+        super().format_help(ctx, formatter)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that a command line names.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        # An unknown option before the command is left to typer, which knows that it is one.
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown_command(args[0], self.list_commands(ctx), ctx)
+        with in_our_words(ctx):
+            return super().resolve_command(ctx, args)
 
 
 class App(typer.Typer):
@@ -52,6 +85,7 @@ class App(typer.Typer):
     """
 
     def __init__(self, **options: Any) -> None:
+        options.setdefault("cls", CommandGroup)
         super().__init__(pretty_exceptions_enable=False, rich_markup_mode="rich", **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:

@@ -154,7 +154,10 @@ def build_sft(
 @grouped
 def build_pretrain(
     inputs: Annotated[
-        list[str], typer.Argument(help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs.")
+        list[str],
+        typer.Argument(
+            metavar="INPUTS", help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs."
+        ),
     ],
     directory: OutDirectory,
     limits: PretrainFlags,

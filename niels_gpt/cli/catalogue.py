@@ -41,7 +41,7 @@ _TYPES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "
 
 def renderers(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A renderer: list its options.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="A renderer: list its options.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -179,9 +179,7 @@ def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
 
 
 def rules(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[RULE]", help="A rule: explain it.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule: explain it.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.

@@ -114,7 +114,7 @@ def doctor(
     ] = None,
     other: Annotated[
         str | None,
-        typer.Argument(metavar="[OTHER]", help="A second tokenizer or template: compare the two.", show_default=False),
+        typer.Argument(metavar="OTHER", help="A second tokenizer or template: compare the two.", show_default=False),
     ] = None,
     chats: Annotated[
         str | None,

@@ -32,10 +32,12 @@ from niels_gpt.cli.options import (
     grouped,
     sequence_length,
     shard_bytes,
+    too_long,
 )
 from niels_gpt.cli.show import show
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
 from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.errors import UsageError
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
@@ -144,10 +146,7 @@ def pack(
     dataset: Dataset,
     directory: OutDirectory,
     length: Annotated[int, sequence_length("--block-size", "Inputs of a row; rows hold one token more.")] = 1024,
-    too_long: Annotated[
-        Literal["error", "head", "tail", "drop_partial_turn", "skip"],
-        typer.Option(help="What becomes of episodes that fit into no row."),
-    ] = "error",
+    policy: Annotated[str, too_long("What becomes of episodes that fit into no row:")] = "error",
     shard_size: ShardSize = None,
     shard_size_bytes: ShardBytes = None,
     overwrite: Overwrite = False,
@@ -164,7 +163,7 @@ def pack(
             dataset,
             directory,
             block_size=length,
-            too_long=too_long,
+            too_long=policy,
             shard_bytes=shard_bytes(shard_size, shard_size_bytes),
             overwrite=overwrite,
             progress=progress,
@@ -311,7 +310,7 @@ def config(
         print(example_xml(), end="")
         return
     if file is None:
-        raise typer.BadParameter("name a file to check, or pass --example")
+        raise UsageError("FILE is missing; name an XML file to check, or pass --example to print one")
     values = asdict(read_training_config(file, foreign=tuple(foreign or ()), strict=strict))
     if as_json:
         print_json(values)

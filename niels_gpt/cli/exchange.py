@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ from niels_gpt.cli.options import (
     one_of,
     sequence_length,
     shard_bytes,
+    too_long,
 )
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
 from niels_gpt.export.formats import SHARD_TOKENS
@@ -31,7 +33,6 @@ from niels_gpt.imports.run import FORMATS as IMPORTS
 
 # `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
 _OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPORTS.items() if each.options)
-TOO_LONG = ("head", "tail", "drop_partial_turn", "skip", "error")
 ROWS = "Rows"
 
 
@@ -49,15 +50,7 @@ class ArrangementFlags:
     length: Annotated[int | None, sequence_length("--max-length", "The most tokens of a row.", ranges.MAX_LENGTH)] = (
         None
     )
-    too_long: Annotated[
-        str,
-        typer.Option(
-            metavar="POLICY",
-            help=f"What becomes of longer rows: {', '.join(TOO_LONG)}.",
-            rich_help_panel=ROWS,
-            **one_of("--too-long", TOO_LONG),
-        ),
-    ] = "error"
+    policy: Annotated[str, too_long("What becomes of longer rows:", rich_help_panel=ROWS)] = "error"
     packing: Annotated[
         bool,
         typer.Option("--packing", help="Several whole rows in one of --sequence-length.", rich_help_panel=ROWS),
@@ -123,10 +116,9 @@ def export_command(
 
     Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
     """
-    options = {name: _value(text) for name, text in (name_and_value("--option", text) for text in option or ())}
     # They are options of one format, with flags of their own because Megatron's users look for them.
     padding = {"pad_multiple": pad_multiple, "pad_id": pad_id}
-    options |= {name: value for name, value in padding.items() if value is not None}
+    options = _options_of(to, option or ()) | {name: value for name, value in padding.items() if value is not None}
     from niels_gpt.export.run import export
 
     with ShownProgress() as progress:
@@ -137,7 +129,7 @@ def export_command(
             split=rows.split,
             limit=rows.limit,
             max_length=rows.length,
-            too_long=rows.too_long,
+            too_long=rows.policy,
             packing=rows.packing,
             shuffle=rows.seed,
             binary=binary,
@@ -153,6 +145,17 @@ def export_command(
     for line in manifest["use"]:
         out().print(Text(f"* {line}"), soft_wrap=True)
     out().print(Text(f"{directory} is complete; its README.md says this and more", style="green"), soft_wrap=True)
+
+
+def _options_of(to: str, texts: Sequence[str]) -> dict[str, Any]:
+    """`--option NAME=VALUE` as the keywords of one format.
+
+    Raises:
+        UsageError: no `=`; the message lists the options of the format.
+    """
+    names = ", ".join(EXPORTS[to].options)
+    expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
+    return {name: _value(text) for name, text in (name_and_value("--option", text, expected) for text in texts)}
 
 
 def _value(text: str) -> Any:

@@ -20,7 +20,7 @@ def explore(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[PATH]",
+            metavar="PATH",
             help="A file of conversations, a cache or episodes.  \\[default: the families alone]",
             show_default=False,
         ),

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from niels_gpt.cli.app import App
+from niels_gpt.cli.app import App, CommandGroup
 from niels_gpt.interrupts import interruptible
 from niels_gpt.version import __version__
 
@@ -67,7 +67,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "render": Command(
             "niels_gpt.cli.show",
             "render",
-            "A conversation in a model's own format: trained, sampled, body and scaffold in colour.",
+            "A conversation in a model's own format: trained, sampled, context and scaffold in colour.",
             LOOK,
             _NUMBERS,
         ),
@@ -131,7 +131,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
 )
 
 
-class _Commands(TyperGroup):
+class _Commands(CommandGroup):
     """The commands by name and line; only the one that is run is imported."""
 
     def __init__(self, **options: Any) -> None:

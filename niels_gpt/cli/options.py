@@ -101,7 +101,8 @@ CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
 ChatInputs = Annotated[
     list[str],
     typer.Argument(
-        help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or URLs. Several are read in this order."
+        metavar="FILES",
+        help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or URLs. Several are read in this order.",
     ),
 ]
 ChatFormat = Annotated[
@@ -182,6 +183,21 @@ def sequence_length(alias: str, help_text: str, limits: ranges.Range = ranges.BL
     """
     text = f"{help_text} Also as {alias}."
     return typer.Option("--sequence-length", alias, metavar="TOKENS", help=text, **limits.option("--sequence-length"))
+
+
+# Repeated from format.fitting, which needs numpy; a test compares them.
+TOO_LONG: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
+
+
+def too_long(help_text: str, **options: Any) -> Any:
+    """`--too-long`: the policy for rows that are longer than a row of training."""
+    return typer.Option(
+        "--too-long",
+        metavar="POLICY",
+        help=f"{help_text} {', '.join(TOO_LONG)}.",
+        **one_of("--too-long", TOO_LONG),
+        **options,
+    )
 
 
 # The writer of episodes counts a shard's limit in tokens of four bytes, so that it is independent of the token dtype.
@@ -312,10 +328,21 @@ def renderer_options(
     from niels_gpt.renderers.choice import RendererOptions
 
     # Values remain text: their types are known to the renderer's config, which converts them.
-    values = dict(name_and_value("--renderer-option", text) for text in options or ())
+    expected = _expected_option(name) if any("=" not in text for text in options or ()) else "NAME=VALUE"
+    values = dict(name_and_value("--renderer-option", text, expected) for text in options or ())
     chosen = RendererOptions(name or "auto", template, date, values, isolate)
     chosen.check()
     return chosen
+
+
+def _expected_option(renderer: str | None) -> str:
+    """What --renderer-option takes, for the message about a text without "="."""
+    from niels_gpt.renderers.registry import FAMILIES, config_from_name
+
+    if renderer not in FAMILIES:
+        return "NAME=VALUE, such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
+    options = [option for option in type(config_from_name(renderer)).model_fields if option != "name"]
+    return f"NAME=VALUE, with one of {', '.join(options)} as NAME; `niels-gpt renderers {renderer}` says what they mean"
 
 
 def note_automatic(options: RendererOptions, tokenizer: str | Path) -> None:

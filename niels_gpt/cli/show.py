@@ -111,7 +111,7 @@ def render(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """A conversation in a model's own format: trained, sampled, body and scaffold in colour.
+    """A conversation in a model's own format: trained, sampled, context and scaffold in colour.
 
     Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
     chat template; a line on stderr says which.

@@ -18,7 +18,10 @@ tokenizer_app = App(help="Train a tokenizer.", no_args_is_help=True)
 
 @tokenizer_app.command("train")
 def train(
-    inputs: Annotated[list[str], typer.Argument(help="Text, markdown or JSON-lines files, directories, patterns.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns."),
+    ],
     directory: OutDirectory = Path("tokenizer"),
     vocab_size: Annotated[
         int, typer.Option(help="Pieces, sentinels and bytes included.", **ranges.PIECES.option())

@@ -33,6 +33,7 @@ from niels_gpt.storage.manifests import (
     check_keys,
     check_manifest_hash,
     check_splits,
+    no_such_directory,
     read_manifest,
 )
 from niels_gpt.storage.schema import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
@@ -84,6 +85,8 @@ def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
 
 def require_episodes(dataset: Path) -> None:
     """Raise `CacheError` unless a directory holds episodes."""
+    if not dataset.exists():
+        raise no_such_directory(dataset, f"episodes: a directory with train/{TOKENS_NAME} and train/{INDEX_NAME}")
     if not is_episode_indexed_dataset(dataset):
         raise CacheError(
             f"{dataset}: no episodes: expected train/{TOKENS_NAME} and train/{INDEX_NAME}. "

@@ -39,12 +39,26 @@ Manifest = dict[str, Any]
 FileRecords = Mapping[str, Mapping[str, Any]]
 
 
+def no_such_directory(folder: Path, expected: str) -> CacheError:
+    """The error of every reader whose dataset is not there.
+
+    Args:
+        expected: what the reader reads, such as "a cache: a directory with meta.json".
+    """
+    return CacheError(
+        f"{folder}: no such directory; expected {expected}. Check the path (it is relative to {Path.cwd()}), or run "
+        "the build"
+    )
+
+
 def read_manifest(path: Path) -> Manifest:
     """Read a manifest.
 
     Raises:
         CacheError: absent (then the directory is not complete), not JSON, or not an object.
     """
+    if not path.parent.exists():
+        raise no_such_directory(path.parent, f"a dataset: a directory with {path.name}")
     if not path.is_file():
         raise CacheError(
             f"{path}: does not exist, so this is not a finished cache; expected a directory that a build completed. "
