@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
+    from niels_gpt.episodes.sampling import Sampling
     from niels_gpt.messages import Message
     from niels_gpt.renderers.engine import Family
     from niels_gpt.renderers.loss import LossOn
@@ -72,15 +73,27 @@ def render(
     Raises:
         MessageError: naming message and field. UsageError: options beside a renderer. Else as `renderer`.
     """
-    is_renderer = hasattr(tokenizer, "render")
-    if is_renderer and options:
-        raise UsageError(
-            f"found a renderer and the options {', '.join(options)}; options are set where a renderer is made: "
-            "ng.renderer(tokenizer, ...)"
-        )
-    chosen = tokenizer if is_renderer else renderer(tokenizer, **options)
+    chosen = _renderer_of(tokenizer, options.pop("name", "auto"), options)
     rendered: RenderedTokens = chosen.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
     return rendered
+
+
+def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRenderer:
+    """A renderer as it is; for a tokenizer the renderer that it is asked for.
+
+    Raises:
+        UsageError: a renderer, and the name or options of another.
+    """
+    if not hasattr(tokenizer, "render"):
+        return renderer(tokenizer, name, **options)
+    if options or name != "auto":
+        found = [*options, *([] if name == "auto" else [f"name {name!r}"])]
+        raise UsageError(
+            f"found a renderer and the options {', '.join(found)}; options are set where a renderer is made: "
+            "ng.renderer(tokenizer, ...)"
+        )
+    made: AnyRenderer = tokenizer
+    return made
 
 
 def open(path: str | Path, *, tokenizer: Any = None) -> Dataset:
@@ -106,6 +119,7 @@ def loader(
     epochs: int | None = 1,
     seed: int = 0,
     shuffle: bool = True,
+    sampling: Sampling | None = None,
     pad_token_id: int = 0,
     num_workers: int = 0,
     device: str = "cpu",
@@ -119,6 +133,7 @@ def loader(
         packing: several whole conversations per row.
         epochs: per pass; `None` goes on for ever.
         seed, shuffle: of the order, the same on every rank and for any number of workers.
+        sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.
         pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
         num_workers: processes that make batches; 0 makes them in this one.
         options: of `GPTEpisodeDataLoader`.
@@ -127,21 +142,22 @@ def loader(
         An iterable of `EpisodeBatch` with `state_dict` and `load_state_dict`.
 
     Raises:
-        CacheError: no such dataset. UsageError: a number out of range, or a batch larger than an epoch.
+        CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, or `sampling`
+            beside `seed` or `shuffle`.
 
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`.
     """
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
     config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
+    if sampling is None:
+        order: dict[str, Any] = {"epoch_shuffle": shuffle, "epoch_seed": seed}
+    elif (seed, shuffle) != (0, True):
+        raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
+    else:
+        order = {"sampling": sampling}
     return GPTEpisodeDataLoader(
-        config,
-        dataset_dir=path,
-        packing=packing,
-        epoch_shuffle=shuffle,
-        epoch_seed=seed,
-        pad_token_id=pad_token_id,
-        **options,
+        config, dataset_dir=path, packing=packing, pad_token_id=pad_token_id, **order, **options
     ).as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
@@ -163,14 +179,15 @@ def build(
     Args:
         inputs: JSON lines, JSON, parquet, arrow; files, URLs or patterns.
         out: the directory to create.
-        tokenizer, renderer_name, renderer_options: as for `renderer`.
+        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
         loss_on: which tokens are trained; default everything that the model itself emits.
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         workers: processes; the bytes do not depend on it.
-        options: of `build_episodes`: val_frac, seed, max_bad_rows, overwrite, ...
+        options: of `build_episodes`: val_frac, seed, max_bad_rows, overwrite, ..., or `options=BuildOptions(...)`.
 
     Raises:
-        DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. Else as `renderer`.
+        DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. UsageError: a
+            renderer with the name or options of another. Else as `renderer`.
 
     More: `niels_gpt.episodes.build_episodes`.
     """
@@ -181,7 +198,8 @@ def build(
 
     source = chat_files([inputs] if isinstance(inputs, str | Path) else list(inputs), format)
     config = source.config()
-    encoder = as_encoder(renderer(tokenizer, renderer_name, **(renderer_options or {})), on=loss_on)
+    chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {})
+    encoder = as_encoder(chosen, on=loss_on)
     build_episodes(
         source,
         out,
@@ -201,7 +219,8 @@ def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
     Args:
         source: rows in memory, a file, a dataset directory, a hub dataset, a tokenizer directory, a batch's rows.
         other: a second tokenizer or template: then the two are compared.
-        options: of `niels_gpt.doctor.diagnose`: tokenizer, renderer, loss_on, sample, max_length, ...
+        options: of `niels_gpt.doctor.diagnose`: tokenizer, renderer, loss_on, sample, max_length, ..., or
+            `options=DiagnoseOptions(...)`.
 
     Raises:
         UsageError: arguments that do not go together. DataError: what cannot be read at all.
@@ -268,10 +287,10 @@ def explore(
     from niels_gpt.explorer.api import Explorer, open_dataset
     from niels_gpt.explorer.findings import read_findings
     from niels_gpt.explorer.renderer_list import RendererList
+    from niels_gpt.renderers.choice import RendererOptions
 
-    listed = RendererList(
-        tuple(tokenizers), renderer=renderer_name, template=template, date=date, options=renderer_options or {}
-    )
+    chosen = RendererOptions(renderer_name or "auto", template, date, renderer_options or {})
+    listed = RendererList(tuple(tokenizers), chosen)
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
 

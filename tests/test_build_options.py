@@ -45,6 +45,6 @@ def test_options_and_keywords_build_the_same_bytes(tmp_path: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", ["pretrain", "sft", "episodes"])
 def test_a_value_that_is_passed_twice_is_named(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(UsageError, match="max_bad_rows is passed as a keyword and in options"):
+    with pytest.raises(UsageError, match="max_bad_rows is passed as a keyword and in BuildOptions"):
         build(kind, tmp_path / "out", options=BuildOptions(max_bad_rows=2), max_bad_rows=1)
     assert not (tmp_path / "out").exists()

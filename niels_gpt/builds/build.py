@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -34,6 +34,7 @@ from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
+from niels_gpt.values import merged
 
 MOST_SHOWN: Final = 5  # differences between two recipes in one message
 NOT_WRITTEN: Final = "_not_written"  # suffix of a change's code: `reasoning_content_not_written`
@@ -76,13 +77,7 @@ class BuildOptions:
         Raises:
             UsageError: one is set by keyword and in `options`.
         """
-        passed = {name: value for name, value in keywords.items() if value != getattr(_DEFAULTS, name)}
-        if options is None:
-            return cls(**passed)
-        for name in passed:
-            if getattr(options, name) != getattr(_DEFAULTS, name):
-                raise UsageError(f"{name} is passed as a keyword and in options; pass it in one place")
-        return replace(options, **passed)
+        return merged(cls(), options, keywords)
 
     def check(self) -> None:
         """Raise `UsageError` for a number out of range."""
@@ -92,9 +87,6 @@ class BuildOptions:
         """Estimate the final number of tokens: a quarter read and a million written means four million."""
         if fraction := self.fraction_read() or self.executor.fraction_read():
             self.progress.expect(int(tokens / fraction))
-
-
-_DEFAULTS: Final = BuildOptions()
 
 
 @runtime_checkable

@@ -57,6 +57,7 @@ from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings
+    from niels_gpt.sources.hub import HubDataset
 
 app = App(
     name="cache",
@@ -272,6 +273,20 @@ class CorporaFlags:
         typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.", rich_help_panel=CORPORA),
     ] = None
 
+    @property
+    def datasets(self) -> dict[str, HubDataset]:
+        """Corpus -> the data set that replaces the usual one.
+
+        Raises:
+            UsageError: no `=`, or no such corpus.
+        """
+        from niels_gpt.cache.build_all import parse_dataset
+
+        # Checked here first, so that a text without `=` is answered by the name of its option.
+        for text in self.dataset or ():
+            name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
+        return dict(parse_dataset(text) for text in self.dataset or ())
+
 
 @app.command("build-all")
 @grouped
@@ -299,17 +314,14 @@ def build_all_command(
 
     Example: niels-gpt cache build-all --out cache --seed 42 --roam-dir ~/notes
     """
-    from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all, parse_dataset
+    from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all
 
-    # Before the settings, so that a text without `=` is answered by the name of its option.
-    for text in corpora.dataset or ():
-        name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
     settings = Settings(
         cache_dir=directory,
         seed=seed,
         tokenizer=tokenizer,
         roam_dir=corpora.roam_dir,
-        datasets=dict(parse_dataset(text) for text in corpora.dataset or ()),
+        datasets=corpora.datasets,
         max_train_tokens=limits.max_train_tokens,
         max_val_tokens=limits.max_val_tokens,
         shuffle_buffer=corpora.shuffle_buffer,
@@ -333,11 +345,7 @@ def build_all_command(
         outcomes = build_all(
             settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(_line(outcome))
         )
-    if as_json:
-        print_json([outcome.to_json() for outcome in outcomes])
-    else:
-        out().print(_outcomes(outcomes))
-        out().print(Text(f"report: {directory / REPORT_NAME}", style="dim"), soft_wrap=True)
+    _print_outcomes(outcomes, directory / REPORT_NAME, as_json=as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
 
@@ -350,6 +358,14 @@ def _print_plan(settings: Settings, as_json: bool) -> None:
         print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
     else:
         out().print(key_values("plan", [(str(settings.cache_dir / place), source) for _, place, source in rows]))
+
+
+def _print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json([outcome.to_json() for outcome in outcomes])
+        return
+    out().print(_outcomes(outcomes))
+    out().print(Text(f"report: {report}", style="dim"), soft_wrap=True)
 
 
 def _line(outcome: Outcome) -> str:

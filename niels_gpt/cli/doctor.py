@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -30,6 +30,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.storage.files import write_atomic
 
 if TYPE_CHECKING:
+    from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Report
 
 Level = Literal["not-judged", "warning", "error"]
@@ -99,9 +100,45 @@ class ReportFlags:
         return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
 
 
+@dataclass(frozen=True)
+class RowFlags:
+    """Which rows are examined, and how."""
+
+    split: Annotated[
+        str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
+    ] = None
+    form: ChatFormat = None
+    sample: Annotated[
+        int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0
+    workers: Annotated[
+        int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
+    ] = None
+    length: Annotated[
+        int | None,
+        sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
+    ] = None
+
+    def options(self, **others: Any) -> DiagnoseOptions:
+        """These and the other options of a diagnosis as one value."""
+        from niels_gpt.doctor.options import DiagnoseOptions
+
+        return DiagnoseOptions(
+            split=self.split,
+            form=self.form,
+            sample=self.sample,
+            seed=self.seed,
+            max_length=self.length,
+            workers=self.workers or cores(),
+            **others,
+        )
+
+
 @grouped
 def doctor(
     report: ReportFlags,
+    rows: RowFlags,
     loss: LossFlags,
     source: Annotated[
         str | None,
@@ -128,21 +165,6 @@ def doctor(
     renderer: RendererName = None,
     renderer_option: RendererOption = None,
     date: Date = None,
-    split: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
-    ] = None,
-    form: ChatFormat = None,
-    sample: Annotated[
-        int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = 0,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
-    ] = None,
-    length: Annotated[
-        int | None,
-        sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
-    ] = None,
     explain: Annotated[
         str | None, typer.Option(metavar="RULE", help="Explain a rule, as `niels-gpt rules RULE`.")
     ] = None,
@@ -165,13 +187,14 @@ def doctor(
     if rules or explain is not None:
         print_rules(explain, report.as_json)
         return
-    shape, loss_on, silenced = report.form, loss.loss_on, report.silenced
+    shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     if source is None:
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
     chosen = renderer_options(renderer, renderer_option, template, date)
     from niels_gpt.doctor.run import diagnose
 
     with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
+        how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence, progress=progress)
         found = diagnose(
             source,
             other,
@@ -180,16 +203,7 @@ def doctor(
             template=template,
             renderer=chosen if renderer is not None or chosen.options else None,
             date=date,
-            loss_on=loss_on,
-            split=split,
-            form=form,
-            sample=sample,
-            seed=seed,
-            max_length=length,
-            workers=workers or cores(),
-            silence=silenced,
-            evidence=report.evidence,
-            progress=progress,
+            options=how,
         )
     # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
     if shape == "text" and tokenizer is not None and other is None and found.source.get("kind") == "chats":

@@ -49,7 +49,7 @@ def explore(
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
     chosen = renderer_options(renderer, renderer_option, template, date)
-    listed = RendererList(tokenizer or (), renderer=renderer, template=template, date=date, options=chosen.options)
+    listed = RendererList(tokenizer or (), chosen)
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # here, because it needs the extra
 

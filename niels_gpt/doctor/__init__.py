@@ -2,7 +2,7 @@
 
 How a diagnosis runs::
 
-    diagnose(source)                                     run.py
+    diagnose(source)                                     run.py          (options.py: which rows, and how)
       open_input -> Opened                               open_input.py   what the input is, and its rows in slices
       Context.for_input -> tokenizer, renderer, layout   context.py      (layout.py, layout_inference.py)
       examine_slices: for every slice, in workers        examine.py      (slices.py)
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
     from niels_gpt.doctor.rules import RULES
     from niels_gpt.doctor.run import check_batch, diagnose
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Public names, imported when they are used: `niels-gpt` imports this package, and most commands need no renderers.
 _MODULES = {
     "RULES": "rules",
+    "DiagnoseOptions": "options",
     "Evidence": "report",
     "Finding": "report",
     "Report": "report",
@@ -39,6 +41,6 @@ _MODULES = {
     "diagnose": "run",
 }
 
-__all__ = ["RULES", "Evidence", "Finding", "Report", "WindowToken", "check_batch", "diagnose"]
+__all__ = ["RULES", "DiagnoseOptions", "Evidence", "Finding", "Report", "WindowToken", "check_batch", "diagnose"]
 
 __getattr__ = lazy_names(__name__, _MODULES)

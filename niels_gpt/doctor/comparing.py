@@ -11,12 +11,12 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import examine_slices
 from niels_gpt.doctor.layout_inference import PROBES, AnyRenderer
 from niels_gpt.doctor.open_input import Opened, is_tokenizer
+from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.rows import ChatRow, chat_rows
 from niels_gpt.doctor.rules import drift
 from niels_gpt.doctor.slices import Slice, decoded
 from niels_gpt.errors import TemplateError, UsageError
 from niels_gpt.messages import normalise
-from niels_gpt.progress import Progress
 
 Sides = tuple[AnyRenderer, AnyRenderer]
 
@@ -45,35 +45,27 @@ def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> An
     return opened
 
 
-def compare_formats(
-    sides: Sides,
-    opened: Opened | None,
-    sample: int | None,
-    seed: int,
-    workers: int,
-    max_evidence: int,
-    progress: Progress,
-) -> tuple[Counters, dict[str, Any]]:
+def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -> tuple[Counters, dict[str, Any]]:
     """Compare on the conversations of an input, if there is one, and on the probes.
 
     Returns:
         What was found, and a description of the input for the report's `source`. Probes are numbered after the rows of
         the input.
     """
-    counters, description = Counters(max_evidence), dict[str, Any]()
+    counters, description = Counters(how.evidence), dict[str, Any]()
     first_probe = 0
     if opened is not None:
-        progress.begin(f"comparing on {opened.name}", total=sample or opened.count(), unit="rows")
-        comparison = Comparison(sides, opened.dialect, max_evidence)
-        for part in examine_slices(comparison, opened.slices(sample, seed), workers):
+        how.progress.begin(f"comparing on {opened.name}", total=how.sample or opened.count(), unit="rows")
+        comparison = Comparison(sides, opened.dialect, how.evidence)
+        for part in examine_slices(comparison, opened.slices(how.sample, how.seed), how.workers):
             counters.merge(part)
             first_probe += part.sums["rows"]
-            progress.advance(part.sums["rows"])
+            how.progress.advance(part.sums["rows"])
         description = {"chats": opened.name, "conversations": first_probe}
-        if sample is not None:
-            description |= {"sample": sample, "seed": seed}
+        if how.sample is not None:
+            description |= {"sample": how.sample, "seed": how.seed}
             first_probe = opened.count() or first_probe
-    on_probes = _compare_probes(sides, first_probe, max_evidence)
+    on_probes = _compare_probes(sides, first_probe, how.evidence)
     if opened is not None:
         for rule in drift.RULES:
             for name, part in (("conversations", counters), ("probes", on_probes)):

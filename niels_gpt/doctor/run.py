@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt import ranges
 from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context
 from niels_gpt.doctor.counters import Counters, Hits
-from niels_gpt.doctor.examine import Examination, examine_slices
+from niels_gpt.doctor.examine import examine_slices
 from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
+from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
 from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, data, masks, rule_of, tokenizers
+from niels_gpt.doctor.rules import RULES, data, masks, tokenizers
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.values import merged
 
-EVIDENCE: Final = 5
-SEED: Final = 0
 # What was found, the report's `source`, and which rules could be judged.
 Judged = tuple[Counters, dict[str, Any], Conditions]
 
@@ -37,6 +36,7 @@ def diagnose(
     template: str | Path | None = None,
     renderer: Any = None,
     date: str | None = None,
+    options: DiagnoseOptions | None = None,
     loss_on: LossOn | None = None,
     split: str | None = None,
     form: str | None = None,
@@ -59,14 +59,8 @@ def diagnose(
         template: a template's text, or a file with it.
         renderer: a family's name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
         date: the date that templates write, where they write one.
-        loss_on: which tokens of conversations are trained.
-        split: of a hub dataset (default train), or of a dataset of ours (default all).
-        form: the dialect of conversations; by default the first rows decide.
-        sample: read only so many rows, drawn with `seed`.
-        max_length: the longest row that training takes.
-        workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
-        silence: findings that are accepted: rule -> reason.
-        evidence: how many places of each rule are reported.
+        options: which rows are examined, and how; each of its fields may be passed as a keyword instead, see
+            `DiagnoseOptions`.
 
     Returns:
         The report. It does not depend on the number of workers.
@@ -75,67 +69,53 @@ def diagnose(
         UsageError: arguments that exclude each other, a number out of range, or an unknown rule.
         DataError: the input cannot be read at all.
     """
-    ranges.SAMPLE.check(sample)
-    ranges.SEED.check(seed)
-    ranges.EXAMINED_LENGTH.check(max_length)
-    ranges.WORKERS.check(workers)
-    ranges.EVIDENCE.check(evidence)
-    for name, reason in (silence or {}).items():
-        rule_of(name)
-        if not reason.strip():  # the report shows the reason to whoever reads it later
-            raise UsageError(f"rule {name} is silenced without a reason; say why: {name}=REASON")
+    keywords: dict[str, Any] = {"loss_on": loss_on, "split": split, "form": form, "sample": sample, "seed": seed}
+    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}}
+    how = merged(DiagnoseOptions(), options, keywords | {"evidence": evidence, "progress": progress})
+    how.check()
     if other is not None:
         sides = open_sides(source, other, tokenizer, renderer, date)
-        compared = _open_chats(chats, split, form)
-        counters, description = compare_formats(sides, compared, sample, seed, workers, evidence, progress)
+        counters, description = compare_formats(sides, _open_chats(chats, how), how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
         judged = counters, description, Conditions("drift", {})
     elif chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
     elif isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        judged = _judge_tokenizer(source, template, renderer, date, evidence)
+        judged = _judge_tokenizer(source, template, renderer, date, how.evidence)
     else:
-        progress.begin("looking into the input")
-        opened = open_input(source, split=split, form=form)
+        how.progress.begin("looking into the input")
+        opened = open_input(source, split=how.split, form=how.form)
         context = Context.for_input(opened, tokenizer, template, renderer, date)
-        examination = context.examination(opened, loss_on or LossOn(), max_length, evidence)
-        judged = _judge_rows(opened, context, examination, sample, seed, workers, progress)
-    return _report(*judged, silence or {})
+        judged = _judge_rows(opened, context, how)
+    return _report(*judged, how.silence)
 
 
-def _judge_rows(
-    opened: Opened,
-    context: Context,
-    examination: Examination,
-    sample: int | None,
-    seed: int,
-    workers: int,
-    progress: Progress,
-) -> Judged:
+def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
+    examination = context.examination(opened, how.loss_on or LossOn(), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
-    progress.begin(f"examining {opened.name}", total=sample or opened.count(), unit="rows")
-    for part in examine_slices(examination, opened.slices(sample, seed), workers):
+    how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
+    for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
         counters.merge(part)
-        progress.advance(part.sums["rows"])
+        how.progress.advance(part.sums["rows"])
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
-    progress.begin("concluding")
-    context.conclude(counters, opened, sampled=sample is not None)
+    how.progress.begin("concluding")
+    context.conclude(counters, opened, sampled=how.sample is not None)
     description = {"kind": opened.kind, "name": opened.name, "form": opened.form, **context.description}
     if opened.kind == "chats":
         description["dialect"] = opened.dialect
-    if sample is not None:
-        description |= {"sample": sample, "seed": seed}
+    if how.sample is not None:
+        description |= {"sample": how.sample, "seed": how.seed}
     # Reports call plain text "tokens"; for rules it is a kind of its own, because it has neither turns nor masks.
     kind = "documents" if opened.form == "documents" else opened.kind
     has_max_length = examination.scope.max_length is not None
-    conditions = context.conditions(kind, counters, has_max_length=has_max_length, sampled=sample is not None)
+    conditions = context.conditions(kind, counters, has_max_length=has_max_length, sampled=how.sample is not None)
     return counters, description, conditions
 
 
-def _open_chats(chats: Any, split: str | None, form: str | None) -> Opened | None:
-    opened = None if chats is None else open_input(chats, split=split, form=form)
+def _open_chats(chats: Any, how: DiagnoseOptions) -> Opened | None:
+    opened = None if chats is None else open_input(chats, split=how.split, form=how.form)
     if opened is not None and opened.kind != "chats":
         raise UsageError(f"{opened.name}: rows of ids; two formats are compared on conversations")
     return opened

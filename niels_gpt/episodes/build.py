@@ -96,16 +96,8 @@ def build_episodes(
     VAL_FRAC.check(val_frac)
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
-    recipe = _recipe(
-        conversation_encoder,
-        source_name=options.source_name,
-        source_config=options.source_config,
-        seed=seed,
-        val_frac=val_frac,
-        mask_dtype=mask_dtype,
-        shard_bytes=shard_bytes,
-        metadata=metadata,
-    )
+    settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
+    recipe = _recipe(conversation_encoder, options, seed, val_frac, settings)
     task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name)
     with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
         if build is None:
@@ -119,40 +111,39 @@ def build_episodes(
             _write_chunk(chunk, split, writers)
             options.progress.advance(len(chunk.ids))
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-        build.close_writers()
-        totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
-        if not sum(totals.values()):
-            dropped = dict(build.rejections.dropped) or "none"
-            raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
-        build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+        _finish(build, writers, out)
         report_changes(out, build.rejections.changed, options.progress)
 
 
+def _finish(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:
+    """Close the files and write the manifest.
+
+    Raises:
+        DataError: no conversation was usable.
+    """
+    build.close_writers()
+    totals = {f"{name}_episodes": writer.episodes for name, writer in writers.items()}
+    if not sum(totals.values()):
+        dropped = dict(build.rejections.dropped) or "none"
+        raise DataError(f"{out}: the input holds no usable conversation, nothing was written; left out: {dropped}")
+    build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
+
+
 def _recipe(
-    encoder: ConversationEncoder,
-    *,
-    source_name: str | None,
-    source_config: dict[str, Any] | None,
-    seed: int,
-    val_frac: float,
-    mask_dtype: str | None,
-    shard_bytes: int | None,
-    metadata: bool,
+    encoder: ConversationEncoder, options: BuildOptions, seed: int, val_frac: float, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     return {
         "format_version": FORMAT_VERSION,
         "kind": "episodes",
-        "dataset_name": source_name,
+        "dataset_name": options.source_name,
         # Without a config no dataset counts as already built. That is right for an encoder that cannot be identified:
         # it may differ from the one that built the dataset before.
-        "dataset_config": source_config if encoder.identified else None,
+        "dataset_config": options.source_config if encoder.identified else None,
         "seed": seed,
         "val_frac": val_frac,
         "token_dtype": "uint32",
-        "mask_dtype": mask_dtype,
-        "shard_bytes": shard_bytes,
-        "metadata": metadata,
+        **settings,  # mask_dtype, shard_bytes, metadata
         "vocab_size": encoder.vocab_size,
         **encoder.describe(),
     }

@@ -106,28 +106,15 @@ class GPTEpisodeDataLoader:
         global_counts: bool = True,
         sampling: Sampling | None = None,
     ) -> None:
-        order: dict[str, Any] = {
-            "batch_sampling_mode": batch_sampling_mode,
-            "epoch_shuffle": epoch_shuffle,
-            "epoch_drop_last": epoch_drop_last,
-            "epoch_seed": epoch_seed,
-        }
-        proportions: dict[str, Any] = {
-            "weight_by": weight_by,
-            "weights": weights,
-            "epoch_rows": epoch_rows,
-            "temperature": temperature,
-            "repeats": repeats,
-            "epoch_ends": epoch_ends,
-        }
+        order: dict[str, Any] = {"batch_sampling_mode": batch_sampling_mode, "epoch_shuffle": epoch_shuffle}
+        order |= {"epoch_drop_last": epoch_drop_last, "epoch_seed": epoch_seed}
+        proportions: dict[str, Any] = {"weight_by": weight_by, "weights": weights, "epoch_rows": epoch_rows}
+        proportions |= {"temperature": temperature, "repeats": repeats, "epoch_ends": epoch_ends}
         if sampling is not None:
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
-        others = {
-            "use_loss_mask": use_loss_mask,
-            "pad_token_id": pad_token_id,
-            "episode_min_tokens": episode_min_tokens,
-        }
+        others: dict[str, Any] = {"use_loss_mask": use_loss_mask, "pad_token_id": pad_token_id}
+        others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
         self.packing, self.device, self._global_counts = packing, self.config.device, global_counts
         self._too_long = too_long or ("error" if packing else "head")

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.explorer.loss_modes import LossMode
@@ -57,15 +57,15 @@ class ListedRenderer:
     note: str = ""
 
 
+AUTOMATIC: Final = RendererOptions()
+
+
 class RendererList:
     """Tokenizers by name, and renderers, made when they are first used. Methods may be called from several threads.
 
     Args:
         tokenizers: directories, hub names, or directories of tokenizer directories.
-        renderer: what the first tokenizer is for; default by its name.
-        template: a file with a chat template, for the first tokenizer.
-        date: what templates are labels that ask for the day, as 2026-01-31.
-        options: of `renderer`, or variables of the first tokenizer's template; see `RendererOptions`.
+        chosen: how rows are rendered with the first tokenizer; default by its name.
 
     Attributes:
         tokenizers: path or hub name by the short name that the page shows.
@@ -79,16 +79,13 @@ class RendererList:
     def __init__(
         self,
         tokenizers: Sequence[str] = (),
-        *,
-        renderer: str | None = None,
-        template: Path | None = None,
-        date: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        chosen: RendererOptions = AUTOMATIC,
     ) -> None:
+        renderer, template = chosen.name, chosen.template
         self.tokenizers = _named(tokenizers)
-        self._options = dict(options or {})
+        self._options = dict(chosen.options)
         self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
-        self._template, self._clock, self._dated = template, clock_on(date), date is not None
+        self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
         self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
         self._renderers: OrderedDict[Choice, Family | DefaultRenderer] = OrderedDict()
         self._lock = threading.Lock()
@@ -97,13 +94,13 @@ class RendererList:
             if not self.tokenizers:
                 raise UsageError(f"{template}: a chat template needs a tokenizer; pass --tokenizer DIR with it")
             load_template(template)
-        if renderer is not None and renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
+        if renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
             create_renderer(TextOnlyEncoder(()), renderer)  # raises, and names the known ones
         self._family_tokenizers = self._by_family(renderer)
         self.first = self._first(renderer)
         RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
 
-    def _by_family(self, renderer: str | None) -> dict[str, str]:
+    def _by_family(self, renderer: str) -> dict[str, str]:
         """The first of the tokenizers that belongs to each family."""
         found: dict[str, str] = {}
         for name, automatic in self.automatic.items():
@@ -113,16 +110,16 @@ class RendererList:
                 found.setdefault(automatic.renderer, name)
         return found
 
-    def _first(self, renderer: str | None) -> Choice:
+    def _first(self, renderer: str) -> Choice:
         """What files are rendered with unless the page chooses otherwise."""
         first = next(iter(self.tokenizers), "")
         if self._template is not None:
             return Choice(FILE, first)
         if renderer in FAMILIES:
-            return Choice(str(renderer), self._family_tokenizers.get(str(renderer), first))
+            return Choice(renderer, self._family_tokenizers.get(renderer, first))
         if not first:
             return Choice("qwen3")
-        return Choice(self.automatic[first].renderer if renderer in (None, "auto") else TEMPLATE, first)
+        return Choice(self.automatic[first].renderer if renderer == "auto" else TEMPLATE, first)
 
     def listed(self) -> list[ListedRenderer]:
         """The entries: bare text, all families, the tokenizers' own templates, and the template file."""

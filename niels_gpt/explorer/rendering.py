@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.explorer.loss_modes import Bools, LossMode
-from niels_gpt.explorer.token_columns import TokenTable, spelled, table_of_rendering
+from niels_gpt.explorer.token_columns import TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.template.default import DefaultRenderer
@@ -91,19 +91,10 @@ def _token_table(
 ) -> TokenTable:
     texts, half = spelled(encoder.token_bytes(ids))
     owners, sampled, body = np.array(facts[0], np.int64), np.array(facts[1], np.bool_), np.array(facts[2], np.bool_)
-    return table_of_rendering(
-        texts=texts,
-        ids=ids,
-        owners=owners,
-        sampled=sampled,
-        body=body,
-        control=np.isin(ids, list(encoder.control_ids.values())),
-        stops=stops_of(encoder, stop_ids, np.array(ids, np.int64), owners, sampled),
-        half=half,
-        messages=messages,
-        modes=modes,
-        **labels,
-    )
+    control = np.isin(ids, list(encoder.control_ids.values()))
+    stops = stops_of(encoder, stop_ids, np.array(ids, np.int64), owners, sampled)
+    known = TokenFacts(owners, sampled, body, control, stops, half)
+    return table_of_rendering(texts, ids, known, messages, modes, **labels)
 
 
 def stops_of(
@@ -149,16 +140,12 @@ def _piece_table(
     texts = [part for part, _ in parts]
     own = [piece for _, piece in parts]
     known = np.array([piece.scaffold for piece in own], np.bool_)
-    return table_of_rendering(
-        texts=texts,
-        ids=None,
+    facts = TokenFacts(
         owners=np.array([piece.msg for piece in own], np.int64),
         sampled=np.array([piece.sampled for piece in own], np.bool_),
         body=np.array([piece.content for piece in own], np.bool_),
         control=np.isin(texts, list(controls)) & known if controls else np.zeros(len(texts), np.bool_),
         stops=np.isin(texts, list(stops)) & known if stops else np.zeros(len(texts), np.bool_),
         half=np.zeros(len(texts), np.bool_),
-        messages=messages,
-        modes=modes,
-        **labels,
     )
+    return table_of_rendering(texts, None, facts, messages, modes, **labels)

@@ -110,6 +110,20 @@ class Ending:
 
 def create_app(explorer: Explorer) -> Starlette:
     """The page and its API."""
+    handlers: dict[Any, Any] = {
+        NielsError: _refused,
+        HTTPException: _no_such_page,
+        ClientDisconnect: _left,
+        Exception: _failed,
+    }
+    app = Starlette(routes=_routes(explorer), exception_handlers=handlers)
+    app.add_middleware(OwnMachine)
+    return app
+
+
+def _routes(explorer: Explorer) -> list[Route | Mount]:
+    """The page, its files, and one address for each question that it asks the explorer."""
+    # Answers are computed in threads; more at once would only take memory and time from each other.
     limiter = CapacityLimiter(AT_ONCE)
 
     async def computed(answer: Callable[[], Any]) -> bytes:
@@ -130,7 +144,7 @@ def create_app(explorer: Explorer) -> Starlette:
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
 
-    routes = [
+    return [
         Route("/", page),
         Route("/api/session", session),
         posts("/api/render", Render, explorer.render),
@@ -142,15 +156,6 @@ def create_app(explorer: Explorer) -> Starlette:
         posts("/api/export", Export, explorer.export),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    handlers: dict[Any, Any] = {
-        NielsError: _refused,
-        HTTPException: _no_such_page,
-        ClientDisconnect: _left,
-        Exception: _failed,
-    }
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.add_middleware(OwnMachine)
-    return app
 
 
 async def _body(request: Request) -> bytes:

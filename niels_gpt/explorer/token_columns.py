@@ -119,34 +119,56 @@ def edges(flags: Bools) -> list[int]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class TokenFacts:
+    """What is known of each token of a rendering; all arrays have the shape (tokens,).
+
+    Attributes:
+        owners: the index of its message, -1 for none; int64.
+        sampled, body: bool, as `sampled_mask` and `is_content` of `RenderedTokens`.
+        control: it is a control token.
+        stops: it ends a turn.
+        half: its bytes are not whole characters.
+    """
+
+    owners: npt.NDArray[np.integer[Any]]
+    sampled: Bools
+    body: Bools
+    control: Bools
+    stops: Bools
+    half: Bools
+
+    def bits(self) -> npt.NDArray[np.int64]:
+        """The facts as one number a token, as the page reads them."""
+        return self.sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
+
+
 def table_of_rendering(
-    *,
     texts: list[str],
     ids: list[int] | None,
-    owners: npt.NDArray[np.integer[Any]],
-    sampled: Bools,
-    body: Bools,
-    control: Bools,
-    stops: Bools,
-    half: Bools,
+    facts: TokenFacts,
     messages: Sequence[Message],
     modes: Sequence[LossMode],
     **labels: str,
 ) -> TokenTable:
     """A rendered conversation with its attribution, under every loss mode.
 
+    Args:
+        texts: one per token, or per piece of text where there are no ids.
+        labels: title, renderer, tokenizer and note of the `TokenTable`.
+
     Raises:
         MessageError: a message has an invalid weight.
     """
+    body = facts.body
     sizes = np.ones(len(texts), np.int64) if ids is not None else np.array([len(text) for text in texts], np.int64)
-    masks = [(mode, mode.weights(owners, sampled, body, stops, messages) > 0) for mode in modes]
-    facts = sampled * SAMPLED | body * BODY | control * CONTROL | half * HALF
+    masks = [(mode, mode.weights(facts.owners, facts.sampled, body, facts.stops, messages) > 0) for mode in modes]
     total, of_body = int(sizes.sum()), int(sizes[body].sum())
     return TokenTable(
         unit="character" if ids is None else "token",
         texts=texts,
         ids=ids,
-        runs=runs_of(owners, facts),
+        runs=runs_of(facts.owners, facts.bits()),
         groups=[Group(str(index), m["role"], weight_of(m)) for index, m in enumerate(messages)],
         modes=[ModeMask(m.name, m.title, m.meaning, edges(mask), int(sizes[mask].sum())) for m, mask in masks],
         counts={"total": total, "body": of_body, "scaffold": total - of_body, "padding": 0},

@@ -21,6 +21,7 @@ from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.values import merged
 
 MANIFEST_NAME = "export.json"
 README_NAME = "README.md"
@@ -33,6 +34,7 @@ def export(
     out: str | Path,
     *,
     split: str | None = None,
+    arrangement: Arrangement | None = None,
     limit: int | None = None,
     max_length: int | None = None,
     too_long: str = "error",
@@ -54,8 +56,8 @@ def export(
         to: the name of the format; see `registry.FORMATS`.
         out: the directory to create. It appears when everything is written, with export.json and README.md in it.
         split: "train" or "val"; by default both, unless one is empty.
-        limit: export only the first so many rows of each split.
-        max_length, too_long, packing, shuffle: see `Arrangement`.
+        arrangement: which rows, in which order, cut and packed how. Each of its fields but `pad_multiple`, an option of
+            one format, may be passed as a keyword instead: limit, max_length, too_long, packing, shuffle.
         binary: in formats that hold only 0 and 1, write weights above 0 as 1; without it other weights are refused.
         shard_tokens: about how many tokens a file holds, in formats of several files.
         overwrite: replace an earlier export at `out`.
@@ -67,8 +69,10 @@ def export(
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
     chosen = format_named(to)
-    settings = Settings(packing, max_length, shard_tokens, _options(chosen, options))
-    how = Arrangement(limit, max_length, too_long, packing, shuffle, settings.options.get("pad_multiple", 1))
+    own = _options(chosen, options)
+    keywords = {"limit": limit, "max_length": max_length, "too_long": too_long, "packing": packing, "shuffle": shuffle}
+    how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
+    settings = Settings(how.packing, how.max_length, shard_tokens, own)
     _check_settings(chosen, settings)
     place = Path(source)
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
@@ -85,7 +89,7 @@ def export(
             counts[name] = _write(opened, how, chosen, binary, writer.write, progress)
             if not counts[name]["rows"]:
                 raise UsageError(
-                    f"{place}: no row of {name} is left: all are empty, or longer than max_length ({max_length}); "
+                    f"{place}: no row of {name} is left: all are empty, or longer than max_length ({how.max_length}); "
                     "raise it, or export only the other split"
                 )
             writer.close()

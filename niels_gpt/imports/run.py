@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
-from niels_gpt.imports.formats import ImportFormat, ImportOptions
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.nanogpt import NANOGPT
@@ -83,13 +84,9 @@ def import_episodes(
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     place, chosen = Path(path), format_named(form)
     splits = chosen.open(place, ImportOptions(eos_id, token_dtype))
-    # Episodes have masks in all splits or in none.
-    masks = {found.has_mask for found in splits.values()}
-    if len(masks) > 1:
-        raise InputError(f"{place}: one split has a mask and the other does not; import them one by one")
     recorded = _recorded_source(place)
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
-    mask_dtype = "uint8" if masks == {True} else None
+    mask_dtype = _mask_dtype(splits, place)
     inputs = {name: fingerprint(found.files) for name, found in splits.items()}
     recipe = {
         "format_version": FORMAT_VERSION,
@@ -110,15 +107,15 @@ def import_episodes(
         for name, found in splits.items():
             writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
             progress.begin(f"{place.name} {name}", unit="tokens")
-            for rows in found.read():
-                _check(rows, size, place)
+            for rows in _checked(found.read(), size, place):
                 writer.write(rows.ids, rows.lengths, rows.weights if mask_dtype else None)
                 progress.advance(len(rows.ids))
             counts[name] = writer.counts()
-        if not sum(each["episodes"] for each in counts.values()):
+        totals = {f"{name}_episodes": each["episodes"] for name, each in counts.items()}
+        if not sum(totals.values()):
             raise InputError(f"{place}: no file contains rows; nothing was written")
         build.close_writers()
-        build.finish({f"{name}_episodes": each["episodes"] for name, each in counts.items()}, counts)
+        build.finish(totals, counts)
     return read_manifest(Path(out) / MANIFEST_NAME)
 
 
@@ -141,10 +138,28 @@ def _recorded_source(place: Path) -> dict[str, Any]:
     return {}
 
 
-def _check(rows: Rows, vocab_size: int | None, place: Path) -> None:
-    """Refuse ids outside the vocabulary."""
-    if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
-        raise UsageError(
-            f"{place}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
-            "vocab_size, or check the format and the dtype"
-        )
+def _mask_dtype(splits: Mapping[str, SplitFiles], place: Path) -> str | None:
+    """How masks are stored; `None` without masks. Episodes have masks in all splits or in none.
+
+    Raises:
+        InputError: only one split has a mask.
+    """
+    masks = {found.has_mask for found in splits.values()}
+    if len(masks) > 1:
+        raise InputError(f"{place}: one split has a mask and the other does not; import them one by one")
+    return "uint8" if masks == {True} else None
+
+
+def _checked(portions: Iterator[Rows], vocab_size: int | None, place: Path) -> Iterator[Rows]:
+    """The rows, if their ids are in the vocabulary.
+
+    Raises:
+        UsageError: an id is not.
+    """
+    for rows in portions:
+        if vocab_size is not None and rows.ids.size and rows.ids.max() >= vocab_size:
+            raise UsageError(
+                f"{place}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
+                "vocab_size, or check the format and the dtype"
+            )
+        yield rows

@@ -21,6 +21,7 @@ from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
+from niels_gpt.values import merged
 from niels_gpt.version import __version__
 
 META_NAME = "tokenizer_meta.json"
@@ -36,7 +37,15 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The options of a training, which `tokenizer_meta.json` records; see `train_tokenizer`."""
+    """What decides a trained model, apart from its inputs; `tokenizer_meta.json` records it.
+
+    Attributes:
+        vocab_size: pieces, sentinels and byte pieces included.
+        model_type: "unigram" or "bpe".
+        character_coverage: the share of characters that get pieces of their own; the others are spelled in bytes.
+        seed: of the sample.
+        max_lines: the size of the sample.
+    """
 
     vocab_size: int = 16_000
     model_type: ModelType = "unigram"
@@ -49,6 +58,7 @@ def train_tokenizer(
     inputs: Iterable[str | Path],
     out_dir: str | Path,
     *,
+    options: TrainingOptions | None = None,
     vocab_size: int = 16_000,
     model_type: ModelType = "unigram",
     character_coverage: float = 1.0,
@@ -67,11 +77,7 @@ def train_tokenizer(
     Args:
         inputs: the files.
         out_dir: the directory that is created.
-        vocab_size: pieces, sentinels and byte pieces included.
-        model_type: "unigram" or "bpe".
-        character_coverage: the share of characters that get pieces of their own; the others are spelled in bytes.
-        seed: of the sample.
-        max_lines: the size of the sample.
+        options: what decides the model; each of its fields may be passed as a keyword instead, see `TrainingOptions`.
         overwrite: replace an existing directory.
 
     Raises:
@@ -79,7 +85,9 @@ def train_tokenizer(
         TokenizerError: there is too little text for `vocab_size`, or it has too many different characters.
         OutputExists: `out_dir` exists.
     """
-    options = TrainingOptions(vocab_size, model_type, character_coverage, seed, max_lines)
+    keywords: dict[str, Any] = {"vocab_size": vocab_size, "model_type": model_type, "seed": seed}
+    keywords |= {"character_coverage": character_coverage, "max_lines": max_lines}
+    options = merged(TrainingOptions(), options, keywords)
     _check(options)
     files = expand(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
@@ -88,7 +96,7 @@ def train_tokenizer(
         for line in _lines(files):
             sample.add(line)
             progress.advance(1)
-        progress.begin(f"training {model_type} with {vocab_size:,} pieces on {len(sample):,} lines")
+        progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
         SentencePieceTokenizer(staged.path / MODEL_NAME)  # raises if the model could not be loaded again

@@ -1,0 +1,60 @@
+"""`DiagnoseOptions`: which rows the doctor examines, how, and what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from niels_gpt import ranges
+from niels_gpt.doctor.rules import rule_of
+from niels_gpt.errors import UsageError
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.renderers.loss import LossOn
+
+EVIDENCE: Final = 5
+SEED: Final = 0
+
+
+@dataclass(frozen=True)
+class DiagnoseOptions:
+    """Which rows are examined, how, and what is reported; the same for every kind of input.
+
+    Attributes:
+        loss_on: which tokens of conversations are trained.
+        split: of a hub dataset (default train), or of a dataset of ours (default all).
+        form: the dialect of conversations; by default the first rows decide.
+        sample: read only so many rows, drawn with `seed`.
+        max_length: the longest row that training takes, in tokens.
+        workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
+        silence: findings that are accepted: rule -> reason.
+        evidence: how many places of each rule are reported.
+        progress: receives progress.
+    """
+
+    loss_on: LossOn | None = None
+    split: str | None = None
+    form: str | None = None
+    sample: int | None = None
+    seed: int = SEED
+    max_length: int | None = None
+    workers: int = 1
+    silence: Mapping[str, str] = field(default_factory=dict)
+    evidence: int = EVIDENCE
+    progress: Progress = SILENT
+
+    def check(self) -> None:
+        """Refuse what is wrong whatever the input is.
+
+        Raises:
+            UsageError: a number out of range, an unknown rule, or one that is silenced without a reason.
+        """
+        ranges.SAMPLE.check(self.sample)
+        ranges.SEED.check(self.seed)
+        ranges.EXAMINED_LENGTH.check(self.max_length)
+        ranges.WORKERS.check(self.workers)
+        ranges.EVIDENCE.check(self.evidence)
+        for name, reason in self.silence.items():
+            rule_of(name)
+            if not reason.strip():  # the report shows the reason to whoever reads it later
+                raise UsageError(f"rule {name} is silenced without a reason; say why: {name}=REASON")
