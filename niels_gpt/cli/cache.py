@@ -282,7 +282,7 @@ class CorporaFlags:
         """
         from niels_gpt.cache.build_all import parse_dataset
 
-        # Checked here first, so that a text without `=` is answered by the name of its option.
+        # Checked first, so that a text without `=` is answered by the name of its option.
         for text in self.dataset or ():
             name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
         return dict(parse_dataset(text) for text in self.dataset or ())

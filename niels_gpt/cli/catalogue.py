@@ -30,7 +30,7 @@ _HELP = {
     "medium_effort": "ask the last user's turn for efficient thinking",
     "default_system_text": "the system message of a conversation without one",
     "reasoning_effort": "how long the model reasons, as the system block says",
-    "knowledge_cutoff": "the month that the system block tells as the end of the model's knowledge",
+    "knowledge_cutoff": "the month that the system block names as the end of the model's knowledge",
     "tool_parser": "how tool calls are read from completions",
     "reasoning_parser": "how reasoning is read from completions",
     "text_before_calls": "the channel of a content beside a tool call where there is no reasoning",

@@ -112,7 +112,7 @@ def export_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """A cache or episodes in another trainer's format: ids, masks and what its reader must be told.
+    """A cache or episodes in another trainer's format: ids, masks, and how its reader is configured.
 
     Example: niels-gpt export episodes/chats --to trl --packing --sequence-length 4096 --out exports/chats-trl
     """
@@ -144,7 +144,7 @@ def export_command(
     out().print(_counts(manifest["splits"]))
     for line in manifest["use"]:
         out().print(Text(f"* {line}"), soft_wrap=True)
-    out().print(Text(f"{directory} is complete; its README.md says this and more", style="green"), soft_wrap=True)
+    out().print(Text(f"{directory} is complete; its README.md repeats this, with more", style="green"), soft_wrap=True)
 
 
 def _options_of(to: str, texts: Sequence[str]) -> dict[str, Any]:

@@ -87,7 +87,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
         "export": Command(
             "niels_gpt.cli.exchange",
             "export_command",
-            "A cache or episodes in another trainer's format: ids, masks and what its reader must be told.",
+            "A cache or episodes in another trainer's format: ids, masks, and how its reader is configured.",
             MOVE,
         ),
         "import": Command(

@@ -320,7 +320,7 @@ class RendererFlags:
 def renderer_options(
     name: str | None, options: list[str] | None, template: Path | None, date: str | None, *, isolate: bool = False
 ) -> RendererOptions:
-    """What a command line says of renderers, as one value, checked as far as that goes without a tokenizer.
+    """The options about renderers as one value, checked as far as that goes without a tokenizer.
 
     Raises:
         UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.

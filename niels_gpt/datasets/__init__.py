@@ -11,7 +11,7 @@
     kind        files (docs/formats.md)                    a row is
     pretrain    train/shard_00000.bin, ...                 a document; `windows(n)` reads training windows instead
     sft         train_tokens.bin, train_idx.npy,           an example; train_mask.bin or the sentinels among its ids
-                train_mask.bin                             tell what is trained
+                train_mask.bin                             decide what is trained
     episodes    train/tokens.bin, train/episodes.idx, ...  an episode, or a packed row of several texts
 
 All files are memory-mapped: opening reads manifests and checks the indexes, and memory grows with what is asked for,

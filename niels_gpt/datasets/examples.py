@@ -78,7 +78,7 @@ class ExampleSplit(Split):
 def weights_by_sentinels(ids: Array, lengths: Int64s, special: Mapping[str, int]) -> npt.NDArray[np.uint8]:
     """The weights that loaders derive from sentinels (`format.masks.assistant_mask`), in every row by itself.
 
-    A break is put behind each row, so that no span runs on into the next::
+    A break is put after each row, so that no span runs on into the next::
 
         ids     A x E | A y | z          with breaks  A x E . A y . z .
         weights 0 1 1   0 1   0

@@ -294,6 +294,6 @@ def row_starts(lengths: Int64s) -> Int64s:
 
 
 def cache_fingerprint(meta: Meta, split: str) -> str:
-    """What tells two splits of a cache apart: a digest of the checksums of the split's files."""
+    """An identifier of a split's content: a digest of the checksums of the split's files."""
     sums = {name: record["sha256"] for name, record in meta["files"].items() if name.startswith(split)}
     return hashlib.blake2b(json.dumps(sums, sort_keys=True).encode(), digest_size=16).hexdigest()

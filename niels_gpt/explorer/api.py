@@ -28,7 +28,7 @@ _MOST_SAMPLES = 4
 
 
 class Explorer:
-    """The state behind one page: renderers, the open dataset, the doctor's findings, and what was computed so far.
+    """The state of one page: renderers, the open dataset, the doctor's findings, and what was computed so far.
 
     Methods may be called from several threads.
 

@@ -75,6 +75,7 @@ class ChatRows:
         if wanted.empty:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
+        # Text is searched in bytes first; the other filters need every row parsed in any case.
         if wanted.text:
             return self._searched(start, limit, wanted)
         return scanned(iter(range(start, end)), end, lambda row: self._wanted(row, wanted), limit)
@@ -104,6 +105,7 @@ class ChatRows:
     def _candidates(self, needles: list[bytes], first: int, stop: int) -> list[int]:
         """Rows first..stop - 1 whose bytes hold one of the spellings, ascending."""
         begin = self.lines.start(first)
+        # The filter ignores case. Lower-casing bytes changes ASCII letters only; `_spellings` has the others.
         block = self.lines.read(first, stop).lower()
         rows: set[int] = set()
         for needle in needles:
@@ -151,7 +153,7 @@ class ChatRows:
         return RowDetail(row, chat.where, table, conversation)
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
-        """See `Dataset`; the usual loss mode says what is trained."""
+        """See `Dataset`; what is trained follows the usual loss mode."""
         chats = [
             chat
             for chat in map(self.conversation, rows)

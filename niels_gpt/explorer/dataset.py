@@ -162,8 +162,10 @@ def scanned(rows: Iterator[int], end: int, summary: Callable[[int], RowSummary |
         rows: candidates, ascending. end: one more than the last row.
         summary: a candidate's line; `None` if it does not pass.
     """
+    # The time limit is checked after each row, so that a slow filter still makes progress with every request.
     found: list[RowSummary] = []
     stop = time.monotonic() + SCAN_SECONDS
+    # Also where no candidate is left.
     at = 0
     for at in rows:
         made = summary(at)

@@ -72,8 +72,8 @@ def _places(one: list[Any], other: list[Any]) -> list[tuple[int, int, int, int]]
     """
     n = min(len(one), len(other))
     front = next((at for at in range(n) if one[at] != other[at]), n)
-    behind = next((at for at in range(n - front) if one[-1 - at] != other[-1 - at]), n - front)
-    a, b = one[front : len(one) - behind], other[front : len(other) - behind]
+    common_end = next((at for at in range(n - front) if one[-1 - at] != other[-1 - at]), n - front)
+    a, b = one[front : len(one) - common_end], other[front : len(other) - common_end]
     if not a and not b:
         return []
     if len(a) * len(b) > MOST_PAIRS:

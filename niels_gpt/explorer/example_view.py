@@ -80,12 +80,15 @@ def view_episode(
     opened = open_dataset(dataset)
     if T is None:
         rows = opened.split(split)
+        # A number that is out of range is refused below, with the number of rows in the message; until then any length
+        # will do.
         longest = int(rows.lengths_of(np.array([number]))[0]) if 0 <= number < len(rows) else 2
         T = 1024 if packed else max(1, longest - 1)
     special = opened.special_token_ids
     loader = GPTEpisodeDataLoader(
         TrainingConfig(batch_size=1, block_size=T),
         dataset_dir=dataset,
+        # Any id serves: padding is known by its position.
         pad_token_id=special.get("eot", 0),
         epoch_shuffle=False,
         epoch_drop_last=False,
@@ -95,9 +98,11 @@ def view_episode(
     )
     source = loader.batch_source(split)
     n = loader.steps_per_epoch(split)
+    # Checked after opening, because only the packing plan knows how many rows there are.
     if not 0 <= number < n:
         raise UsageError(f"{dataset}: {split} has {'rows' if packed else 'episodes'} 0 to {n - 1:,}; no {number:,}")
     batch, _ = source.batch(Place(0, number))
+    # With one row per batch and no shuffling, position `number` of epoch 0 is row `number`.
     x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
     trained = np.concatenate([[False], graded[:-1]])  # `graded` is aligned with targets: input i + 1 is target i
     kinds = _kinds(x, batch.num_tokens, trained, special.values())
@@ -146,6 +151,7 @@ def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: To
             f"{dataset.path}: {split} has fewer than {number + 1:,} windows of {T:,} tokens; ask for an earlier one"
         )
     row = windows.row(number).ids
+    # Pretraining has no mask: every target counts, the ends of documents too.
     graded = np.ones(len(row) - 1, dtype=np.bool_)
     kinds = np.where(row[:-1] == dataset.special_token_ids["eot"], SCAFFOLD, TRAINED)
     shard = int(windows.locate(np.array([number]))[0][0])
@@ -155,6 +161,7 @@ def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: To
 
 
 def _kinds(x: Ints, length: int, trained: Bools, sentinels: Iterable[int]) -> Ints:
+    # The first that holds decides: padding may have the id of a sentinel, and a trained end of turn is one.
     known = [np.arange(len(x)) >= length, trained, np.isin(x, list(sentinels))]
     return np.select(known, [PADDING, TRAINED, SCAFFOLD], CONTEXT).astype(np.uint8)
 
@@ -162,4 +169,5 @@ def _kinds(x: Ints, length: int, trained: Bools, sentinels: Iterable[int]) -> In
 def _columns(
     x: Ints, y: Ints, kinds: Ints, graded: Bools, text: TokenText | None, segments: Ints | None = None
 ) -> TokenColumns:
+    # An empty text makes the views show the id.
     return TokenColumns(x, y, kinds, graded, text or (lambda token: ""), segments=segments)

@@ -1,7 +1,7 @@
 """HTML files that need no other file: one example as running text, and a view of the page with its scripts.
 
 `example_html`, `page_html` and `view_html` write an example: each token is a span whose class names its kind. The style
-sheet covers light and dark screens; trained tokens are also underlined, so colour is not needed to tell them.
+sheet covers light and dark screens; trained tokens are also underlined, so they can be seen without colours.
 
 `exported` writes a view of the page, opened from disk with modes and cursor. Scripts and styles of the page are put
 inline and named by their hashes in the file's content security policy, so nothing in the data can run. The data are a
@@ -65,7 +65,11 @@ th { color: var(--faint); font-weight: 500; white-space: nowrap; }
 @media (max-width: 40rem) { .example { grid-template-columns: minmax(0, 1fr); }
   .who { border-right: 0; padding-bottom: 0; } .what { border-top: 0; padding-top: 0; } }
 """
-_MARKS = {"\n": "<b>⏎</b>\n", "\t": "<b>⇥</b>\t", " ": "<i> </i>"}  # the space itself, with a dot drawn behind it
+_MARKS = {
+    "\n": "<b>⏎</b>\n",
+    "\t": "<b>⇥</b>\t",
+    " ": "<i> </i>",
+}  # the space itself, with a dot drawn by the style sheet
 
 
 def example_html(view: ExampleView) -> str:
@@ -94,8 +98,8 @@ def _visible(text: str) -> str:
 def legend_html(kinds: Iterable[Kind]) -> str:
     """The legend of these kinds of tokens."""
     found = set(kinds)
-    told = (f'<span class="{kind}">{escape(meaning)}</span>' for kind, meaning in MEANINGS.items() if kind in found)
-    return f'<div class="legend">{"".join(told)}</div>'
+    entries = (f'<span class="{kind}">{escape(meaning)}</span>' for kind, meaning in MEANINGS.items() if kind in found)
+    return f'<div class="legend">{"".join(entries)}</div>'
 
 
 def page_html(title: str, body: str) -> str:

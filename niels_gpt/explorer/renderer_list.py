@@ -49,7 +49,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class ListedRenderer:
-    """An entry of the list: its title, and the choice of renderer and tokenizer that it stands for."""
+    """An entry of the list: its title, and the choice of renderer and tokenizer that it offers."""
 
     title: str
     renderer: str
@@ -88,6 +88,8 @@ class RendererList:
         self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
         self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
         self._renderers: OrderedDict[Choice, Family | DefaultRenderer] = OrderedDict()
+        # The page asks for several formats at once. One lock guards the two caches; each tokenizer has a lock of its
+        # own while it is loaded.
         self._lock = threading.Lock()
         self._loading: dict[str, threading.Lock] = {name: threading.Lock() for name in self.tokenizers}
         if template is not None:
@@ -96,6 +98,7 @@ class RendererList:
             load_template(template)
         if renderer not in (*FAMILIES, "auto", "default", TEMPLATE):
             create_renderer(TextOnlyEncoder(()), renderer)  # raises, and names the known ones
+        # `_first` reads it.
         self._family_tokenizers = self._by_family(renderer)
         self.first = self._first(renderer)
         RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
@@ -104,6 +107,7 @@ class RendererList:
         """The first of the tokenizers that belongs to each family."""
         found: dict[str, str] = {}
         for name, automatic in self.automatic.items():
+            # A family that the user names is taken for the first tokenizer, whatever its directory looks like.
             if renderer in FAMILIES and not found:
                 found[renderer] = name
             if automatic.renderer in FAMILIES:
@@ -118,6 +122,7 @@ class RendererList:
         if renderer in FAMILIES:
             return Choice(renderer, self._family_tokenizers.get(renderer, first))
         if not first:
+            # Without a tokenizer the page still shows text with its attribution; any family would do.
             return Choice("qwen3")
         return Choice(self.automatic[first].renderer if renderer == "auto" else TEMPLATE, first)
 
@@ -154,6 +159,7 @@ class RendererList:
                 self._encoders.move_to_end(name)
                 while len(self._encoders) > _MOST_ENCODERS:
                     gone, _ = self._encoders.popitem(last=False)
+                    # A renderer holds its tokenizer, so memory is only freed with both.
                     for choice in [choice for choice in self._renderers if choice.tokenizer == gone]:
                         del self._renderers[choice]
         return found
@@ -176,6 +182,7 @@ class RendererList:
 
     def _made(self, choice: Choice) -> Family | DefaultRenderer:
         name = choice.renderer
+        # Other families do not have the options that the command line set for this one.
         options = self._options if name == self.first.renderer else {}
         if name in FAMILIES and not choice.tokenizer:
             family = FAMILIES[name]
@@ -219,6 +226,7 @@ class RendererList:
 
 def characters(messages: Sequence[Message], tools: Any) -> int:
     """The length of a conversation in characters, tool declarations included."""
+    # Strings are measured without a copy; only the rest is written as JSON.
     fields = (value for message in messages for value in message.values())
     return sum(len(held) if isinstance(held, str) else _length(held) for held in (*fields, tools))
 
@@ -245,6 +253,7 @@ def _named(given: Sequence[str]) -> dict[str, str]:
     """Tokenizers by a short name: the directory's, with a number where two have the same."""
     named: dict[str, str] = {}
     for place in (found for source in given for found in _places(source)):
+        # A relative path such as "." has no name of its own.
         base = Path(place).resolve().name if Path(place).exists() else place
         name, number = base, 2
         while name in named:
@@ -276,10 +285,12 @@ class TextOnlyEncoder:
     fingerprints: Mapping[str, str] = {"tokenizer": ""}
 
     def __init__(self, controls: Sequence[str]) -> None:
+        # No token has the id -1; grammars only ask whether a control token exists.
         self.added_ids = dict.fromkeys(controls, -1)
         self.control_ids: Mapping[str, int] = self.added_ids
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise TokenizerError("no tokenizer is at hand, so there are no ids; pass --tokenizer DIR")
 
+    # All methods of the protocol that would need ids.
     encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse

@@ -59,11 +59,13 @@ class StoredRows:
         for place in tokenizers:
             try:
                 return token_text_of(self.directory, self.dataset.manifest, Path(place))
+            # Several tokenizers may be open for comparison; those that did not write this dataset are no error.
             except Mismatch:
                 continue
         return token_text_of(self.directory, self.dataset.manifest, None)
 
     def _as_rows(self, split: Split) -> Split:
+        # Where documents begin is not recorded; to find it would read the whole split before the first page.
         return split.windows(WINDOW) if isinstance(split, DocumentSplit) else split
 
     def split(self, name: str) -> Split:
@@ -86,11 +88,13 @@ class StoredRows:
 
     def sizes_of(self, split: str) -> Int64s:
         """The tokens of every row as the table counts them: those of a window without its last target."""
+        # A window has one token more than inputs, so that its last input has a target.
         return self.split(split).lengths - (self.kind == "pretrain")
 
     def tokens(self, split: str, row: int) -> Row:
         """A row as the table counts it."""
         found = self.split(split).row(row)
+        # The last token of a window is only a target, and is the first input of the next window.
         return Row(row, found.ids[:-1]) if self.kind == "pretrain" else found
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
@@ -102,6 +106,7 @@ class StoredRows:
             return Page([self._summary(split, row) for row in range(start, stop)], stop if stop < end else None, stop)
         if wanted.text and self.token_text is None:
             raise UsageError("searching needs text: start with --tokenizer, the one that this data was built with")
+        # Sizes are compared as an array, so a text is only decoded for rows of the right size.
         fits = sizes[start:] >= (wanted.min_size or 0)
         if wanted.max_size is not None:
             fits &= sizes[start:] <= wanted.max_size
@@ -132,5 +137,6 @@ class StoredRows:
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`."""
+        # An empty row has no share; its mean would be a warning and NaN.
         parts = [self.tokens(split, row).trained for row in rows]
         return [(len(trained), float(trained.mean()) if len(trained) else 0.0) for trained in parts]

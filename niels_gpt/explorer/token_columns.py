@@ -87,6 +87,7 @@ def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:
     texts, half = [], np.zeros(len(pieces), np.bool_)
     seen: dict[bytes, tuple[str, bool]] = {}
     for at, piece in enumerate(pieces):
+        # Decoded once per distinct token: a long row repeats a few hundred.
         known = seen.get(piece)
         if known is None:
             known = seen[piece] = _spelled(piece)
@@ -106,6 +107,7 @@ def runs_of(groups: npt.NDArray[np.integer[Any]], facts: npt.NDArray[np.integer[
     """Runs of neighbours with equal group and facts: groups 0 0 1 and facts 2 2 3 give [2,0,2] [3,1,3]."""
     if not len(groups):
         return []
+    # `new` holds the last place of each run but the final one: groups 0 0 1 1 1 2 give 1 4.
     new = np.flatnonzero((groups[1:] != groups[:-1]) | (facts[1:] != facts[:-1]))
     last = np.append(new, len(groups) - 1)
     found: list[list[int]] = np.stack([last + 1, groups[last], facts[last]], axis=1).tolist()
@@ -114,6 +116,7 @@ def runs_of(groups: npt.NDArray[np.integer[Any]], facts: npt.NDArray[np.integer[
 
 def edges(flags: Bools) -> list[int]:
     """Where runs of True start and stop, in turn: . # # . # gives 1 3 4 5."""
+    # With False on both sides every run has a start and a stop, also at the ends of the row.
     inside = np.concatenate(([False], flags, [False]))
     found: list[int] = np.flatnonzero(inside[1:] != inside[:-1]).tolist()
     return found
@@ -161,6 +164,7 @@ def table_of_rendering(
         MessageError: a message has an invalid weight.
     """
     body = facts.body
+    # Without a tokenizer there are pieces of text in place of tokens, which are counted in characters.
     sizes = np.ones(len(texts), np.int64) if ids is not None else np.array([len(text) for text in texts], np.int64)
     masks = [(mode, mode.weights(facts.owners, facts.sampled, body, facts.stops, messages) > 0) for mode in modes]
     total, of_body = int(sizes.sum()), int(sizes[body].sum())
@@ -212,6 +216,7 @@ def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
 def with_last_target(view: ExampleView) -> Sequence[TokenView]:
     """The tokens of a row and the last target, which is not an input: of a b c d the inputs are a b c."""
     tokens = view.tokens
+    # Then the row ends with padding, and every token of it is an input.
     if view.n_tokens <= len(tokens) or not tokens:
         return tokens
     last = tokens[-1]
@@ -230,12 +235,15 @@ def _stored_groups(
     """
     padding = np.array([token.kind == "padding" for token in tokens], np.bool_)
     segments = np.array([token.segment for token in tokens], np.int64)
+    # Segment ids of a packed row begin with 1; 0 is padding or a row without segments.
     if segments.any():
         n = int(segments.max())
+        # A dataset that was packed on disk has several texts in one episode; they are numbered in place of episodes.
         numbers = list(episodes) if len(episodes) == n else list(range(n))
         return np.where(padding, -1, segments - 1), [Group(f"episode {number}", "episode") for number in numbers]
     roles = {sentinels[name]: role for name, role in _SENTINEL_ROLES.items() if name in sentinels}
     ids = np.array([-1 if token.kind == "padding" else token.id for token in tokens], np.int64)
     opens = np.isin(ids, list(roles))
+    # Tokens before the first opener (a document's rest, a bos) get -1: opens . # . # . . gives -1 0 0 1 1 1.
     groups = np.where(padding, -1, np.cumsum(opens) - 1)
     return groups, [Group(str(number), roles[int(token)]) for number, token in enumerate(ids[opens])]

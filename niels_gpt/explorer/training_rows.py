@@ -108,12 +108,15 @@ class TrainingRows:
         self, directory: Path, token_text: TokenText | None, *, source: str, numbers: Int64s | None = None
     ) -> None:
         self._directory, self._token_text, self._source, self._numbers = directory, token_text, source, numbers
+        # Paging asks for the same plan again and again, and packing a million episodes takes a second. On the instance:
+        # a cache on the class would hold the dataset after `close`.
         self._planned = lru_cache(maxsize=4)(self._plan)
 
     def _plan(self, split: str, fit: Fit) -> tuple[EpisodeSplit, Int64s, PackPlan | None]:
         width = fit.block_size + 1
         opened = open_split([self._directory], split, min_tokens=1, too_long=fit.too_long, width=width)
         lengths = opened.lengths()
+        # A longer episode is cut to the width when it is read, so it fills a row of its own.
         return opened, lengths, pack(np.minimum(lengths, width), width) if fit.packed else None
 
     def page(self, split: str, fit: Fit, start: int, limit: int) -> Fitted:
@@ -125,11 +128,12 @@ class TrainingRows:
         opened, lengths, plan = self._planned(split, fit)
         width = fit.block_size + 1
         rows = len(lengths) if plan is None else plan.rows
+        # Tokens that are cut off: lengths 5 9 12 with a width of 9 lose 0 0 3.
         over = np.maximum(lengths - width, 0)
-        kept = int(np.minimum(lengths, width).sum())
+        used = int(np.minimum(lengths, width).sum())
         return Fitted(
             rows=rows,
-            utilisation=kept / max(1, rows * width),
+            utilisation=used / max(1, rows * width),
             episodes=len(lengths),
             cut=int((over > 0).sum()),
             lost=int(over.sum()),
@@ -140,7 +144,9 @@ class TrainingRows:
         )
 
     def _row(self, row: int, lengths: Int64s, opened: EpisodeSplit, plan: PackPlan | None, width: int) -> FittedRow:
+        # Row 1 of offsets 0 2 3 and items 4 0 2 holds episode 2. Without packing a row is one episode.
         at = np.array([row]) if plan is None else plan.items[plan.offsets[row] : plan.offsets[row + 1]].astype(np.int64)
+        # `at` counts the episodes that the policy retains; the page names them by their number in the whole index.
         numbers = opened.filtered[at]
         known = numbers if self._numbers is None else self._numbers[numbers]
         held = np.minimum(lengths[at], width)
@@ -174,9 +180,11 @@ class TrainingRows:
 
 def _renamed(table: TokenTable, names: Sequence[str]) -> TokenTable:
     """The table with other names for its episodes; a row that is not packed gets one group of that name."""
+    # The loader returns no segment ids for rows of one episode.
     if not table.groups and len(names) == 1:
         runs = [[stop, -1 if facts & PADDING else 0, facts] for stop, _, facts in table.runs]
         return replace(table, runs=runs, groups=[Group(names[0], "episode")])
+    # A row whose segments are not its episodes (a dataset that was packed on disk) keeps the names it has.
     if len(table.groups) != len(names):
         return table
     return replace(table, groups=[replace(g, label=name) for g, name in zip(table.groups, names, strict=True)])
@@ -195,6 +203,7 @@ class MadeRows:
         lengths = np.array([len(ids) for _, ids, _ in made], np.uint64)
         np.concatenate([ids for _, ids, _ in made]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
         np.concatenate([mask for _, _, mask in made]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
+        # An index record is start and length: lengths 3 2 4 give (0, 3) (3, 2) (5, 4).
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
         numbers = np.array([number for number, _, _ in made], np.int64)
         self.rows = TrainingRows(folder, token_text, source=source, numbers=numbers)
@@ -214,6 +223,7 @@ def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode
         raise UsageError("packing needs token ids: start with --tokenizer DIR, and choose a family or template")
     made: list[Made] = []
     for row, chat in _first(chats):
+        # A row that the renderer refuses would be left out by a build, too; the note says how many remain.
         with suppress(MessageError):
             made.append((row, *trained_ids(renderers, choice, chat, mode)))
     if not made:
@@ -221,6 +231,7 @@ def rendered_rows(chats: ChatRows, renderers: RendererList, choice: Choice, mode
     encoder = renderers.encoder(choice.tokenizer)
     looked, total = min(len(chats.lines), CHAT_ROWS), len(chats.lines)
     source = f"All {total:,} rows" if len(made) == total else f"{len(made):,} of the first {looked:,} of {total:,} rows"
+    # Decoding one id takes microseconds, and pages of rows repeat the same common ids.
     spelling = lru_cache(maxsize=1 << 16)(lambda token: encoder.decode([token]))
     return MadeRows(made, spelling, f"{source}, rendered by {choice.renderer}")
 

@@ -31,7 +31,7 @@ class Facts:
         has_weights: the mask is float32, so weights may lie between 0 and 1.
         several_texts: a row may hold several texts.
         special_token_ids, tokenizer_sha256: as recorded.
-        fingerprint: tells two sources apart.
+        fingerprint: identifies the content of the source.
     """
 
     path: Path
