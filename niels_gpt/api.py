@@ -84,6 +84,7 @@ def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRe
     Raises:
         UsageError: a renderer, and the name or options of another.
     """
+    # Tokenizers of transformers have no `render`; every renderer has.
     if not hasattr(tokenizer, "render"):
         return renderer(tokenizer, name, **options)
     if options or name != "auto":
@@ -149,6 +150,7 @@ def loader(
     """
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
+    # The contract's name of the sequence length is block_size.
     config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
     if sampling is None:
         order: dict[str, Any] = {"epoch_shuffle": shuffle, "epoch_seed": seed}
@@ -196,6 +198,7 @@ def build(
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor
     from niels_gpt.sources.chat_files import chat_files
 
+    # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     source = chat_files([inputs] if isinstance(inputs, str | Path) else list(inputs), format)
     config = source.config()
     chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {})

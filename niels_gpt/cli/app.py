@@ -28,6 +28,7 @@ class HelpCommand(TyperCommand):
             UsageError: naming the nearest option.
         """
         if ctx.ignore_unknown_options:
+            # Everything up to `--` may be an option; what follows it is an argument.
             known = [name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
             for name in (arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]):
                 if name.startswith("--") and name not in known:
@@ -38,6 +39,7 @@ class HelpCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the page; the process or the command object ends with it, so that parameters may be changed here."""
         shorten_options(self, ctx)
+        # typer keeps the line breaks of the source, which then break lines of 80 columns twice.
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         super().format_help(ctx, formatter)
@@ -47,6 +49,7 @@ def shorten_options(command: Any, ctx: Any) -> None:
     """List each option by its first name, and switches without a type."""
     for param in command.get_params(ctx):  # with --help, which is not among `command.params`
         if param.param_type_name == "option":
+            # Only for the page: the process ends after it, so that parsing is not affected.
             param.opts = param.opts[:1]
             if getattr(param, "is_flag", False):
                 param.metavar = ""

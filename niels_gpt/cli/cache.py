@@ -191,6 +191,7 @@ def build_pretrain(
 
     Example: niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes --val-frac 0.1
     """
+    # Options and inputs are checked before torch is imported and the tokenizer loaded.
     most_bytes, source, runner = limits.most_bytes, TextFiles(inputs), executor.open()
     from niels_gpt.cache.build_cache import build_pretrain_cache
 
@@ -342,6 +343,7 @@ def build_all_command(
         return
     runner = executor.open()
     with ShownProgress() as progress:
+        # One corpus that fails does not stop the others; the exit code says so at the end.
         outcomes = build_all(
             settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(_line(outcome))
         )
@@ -415,6 +417,7 @@ def _origin(cache: Path, meta: Meta) -> Table:
 def _counts(meta: Meta) -> Table:
     """The counts of each split; for SFT also the share of tokens that are trained."""
     columns = list(next(iter(meta["splits"].values()), {}))
+    # A pretraining cache trains everything, so it has no share to show.
     share = ["loss share"] if "trained_tokens" in columns else []
     table = table_of("split", right=[*(column.replace("_", " ") for column in columns), *share])
     for split, row in meta["splits"].items():

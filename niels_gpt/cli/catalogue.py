@@ -82,6 +82,7 @@ def _renderer(name: str) -> dict[str, Any]:
     from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, RENDERER_REGISTRY
 
     config = type(config_from_name(name))
+    # The descriptions are those of the docstrings, so that help and documentation cannot differ.
     described = _attributes(config)
     options = [
         {
@@ -116,6 +117,7 @@ def _print_renderer(entry: dict[str, Any]) -> None:
         console.print(Text.assemble((option["name"], "bold"), f"  {option['type']}, default {default}"))
         console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
     console.print()
+    # The example is an option that this renderer really has.
     switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
     console.print(Text(f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}", style="dim"))
     if entry["name"] == "template":
@@ -125,6 +127,7 @@ def _print_renderer(entry: dict[str, Any]) -> None:
 def _attributes(config: type[BaseModel]) -> dict[str, str]:
     """What the docstrings of a config class and its bases say of its options, under "Attributes:"."""
     found: dict[str, str] = {}
+    # Bases first, so that a subclass may describe an option anew.
     for kind in reversed(config.__mro__):
         _, _, section = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")
         # The section ends at the next line that is not indented: the closing text, or another section.
@@ -138,6 +141,7 @@ def _type_name(annotation: Any) -> str:
     """`bool | None` -> "true or false", `Literal["low", "high"]` -> "low or high": what VALUE may be."""
     if get_origin(annotation) is Literal:
         return " or ".join(map(str, get_args(annotation)))
+    # None is the default where an option may be left out; it cannot be typed.
     parts = [part for part in get_args(annotation) or (annotation,) if part is not type(None)]
     return " or ".join(_TYPES.get(part, str(part)) for part in parts)
 

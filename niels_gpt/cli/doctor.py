@@ -187,6 +187,7 @@ def doctor(
     if rules or explain is not None:
         print_rules(explain, report.as_json)
         return
+    # Read first: these properties refuse options that exclude each other.
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     if source is None:
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")

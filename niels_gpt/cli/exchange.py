@@ -162,6 +162,7 @@ def _value(text: str) -> Any:
     """`true` -> True, `8` -> 8, else the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
+    # Formats check the type of their own options.
     return int(text) if text.isdecimal() else text
 
 

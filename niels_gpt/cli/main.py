@@ -136,6 +136,7 @@ class _Commands(CommandGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        # Stand-ins with a name and a line: enough for `--help` and for suggestions, and nothing is imported.
         self.commands = {
             name: TyperCommand(name, help=command.line, rich_help_panel=command.panel)
             for name, command in COMMANDS.items()
@@ -151,6 +152,7 @@ def loaded(name: str) -> Any:
     """A command, or a group of commands, from its module."""
     entry = COMMANDS[name]
     defined = getattr(import_module(entry.module), entry.name)
+    # typer makes commands of functions only inside an app.
     holder = App()
     if isinstance(defined, typer.Typer):
         holder.add_typer(defined, name=name)
@@ -172,6 +174,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from niels_gpt import kernel
 
+        # The first line of a bug report: which of the two encoders ran.
         print(f"niels-gpt {__version__}, {kernel.description()}")
         raise typer.Exit
 

@@ -53,6 +53,7 @@ def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[
     Raises:
         UsageError: no `=`.
     """
+    # At the first "=", because a value may hold more of them.
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"{flag} {text}: expected {expected}")
@@ -86,6 +87,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def expanded(**values: Any) -> None:
         for name, kind in groups.items():
+            # The fields that typer filled in become the group again.
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
         command(**values)
 
@@ -391,6 +393,7 @@ class LossFlags:
         """
         from niels_gpt.renderers.loss import LossOn
 
+        # `None`, not the default: a spm.model is then built by its sentinels, without any renderer.
         if self.preset is None and not self.tool_bodies:
             return None
         preset = self.preset or "all_assistant_turns"

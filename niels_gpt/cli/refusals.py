@@ -72,6 +72,7 @@ def _option_message(error: Any, ctx: Any, help_page: str) -> str:
 def _value_message(error: Any, param: Any, message: str) -> str:
     """A value of the wrong type, or none of the choices."""
     causes = getattr(error.__cause__, "errors", None)
+    # pydantic, which converts values for typer, knows what it was passed.
     value = causes()[0]["input"] if callable(causes) else None
     found = f" is {shown(value)}" if value is not None else ""
     choices = _CHOICES.search(message)
@@ -106,5 +107,6 @@ def _name(param: Any) -> str:
 
 def _about(param: Any) -> str:
     """The first sentence of a parameter's help, as the end of "expected ..."."""
+    # Not at a point inside a name such as `.jsonl`.
     text = re.split(r"[.;:](?:\s|$)", getattr(param, "help", None) or "a value", maxsplit=1)[0]
     return text[:1].lower() + text[1:]

@@ -131,6 +131,7 @@ def _rendered(
     from niels_gpt.sources.chat_files import nth_conversation
 
     loss_on = loss.loss_on
+    # Raises what is wrong with the options.
     renderer.options()
     return view_rendered(renderer.open(tokenizer, quiet=quiet), nth_conversation(file, number), loss_on)
 

@@ -127,6 +127,7 @@ class ShownProgress(Progress):
         self._finish()
         self._what, self._unit, self._done, self._total = what, unit, 0, total
         self._started = self._last_line = time.monotonic()
+        # In a log file a moving bar would be thousands of lines.
         if self._console.is_terminal and not self._quiet:
             from rich.progress import Progress as Bar
 
@@ -158,6 +159,7 @@ class ShownProgress(Progress):
 
     def _rate(self, now: float) -> str:
         seconds = now - self._started
+        # A rate of the first moments means nothing.
         if not self._done or seconds < 0.5:
             return ""
         rate = f", {self._done / seconds:,.0f} {self._unit}/s"

@@ -32,6 +32,7 @@ class Dataset:
     def __init__(self, path: Path, *, tokenizer: Path | None = None, min_tokens: int = 0) -> None:
         self.path, self._tokenizer, self._min_tokens = path, tokenizer, min_tokens
         self._opened: dict[str, Split] = {}
+        # Episodes first: another program's may lie beside a meta.json of its own.
         if is_episode_indexed_dataset(path):
             self.kind, self.manifest = "episodes", open_manifest(path) or {}
         else:
@@ -181,6 +182,7 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
     wanted = manifest.get("tokenizer_sha256")
     if not wanted:
         return None
+    # A dataset of a renderer: its tokenizer is never beside it, so it must be passed.
     if tokenizer is not None and (tokenizer / "tokenizer.json").is_file():
         from niels_gpt.tokenizer.encoder import TokenizerAdapter
 
@@ -189,6 +191,7 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
         return lambda token: encoder.decode([token])
     from niels_gpt.tokenizer import load_tokenizer
 
+    # The demo and `build-all` write the tokenizer one to three directories above their caches.
     near = [path / place / "spm.model" for place in TOKENIZER_PLACES]
     for place in [tokenizer] if tokenizer is not None else [found for found in near if found.is_file()]:
         loaded = load_tokenizer(place)
@@ -196,6 +199,7 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
         if tokenizer is not None:
             _check_checksum(tokenizer, path, checksum, wanted)
         if checksum == wanted:
+            # Sentinels have no text of their own, so their names are shown.
             names = {token: f"<{name}>" for name, token in (manifest.get("special_token_ids") or {}).items()}
             return lambda token: names.get(token) or loaded.piece(token)
     return None

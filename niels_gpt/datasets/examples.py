@@ -83,10 +83,13 @@ def weights_by_sentinels(ids: Array, lengths: Int64s, special: Mapping[str, int]
         ids     A x E | A y | z          with breaks  A x E . A y . z .
         weights 0 1 1   0 1   0
     """
+    # np.insert counts places in the original array, so the ends of rows are where breaks go.
     ends = np.cumsum(lengths)
     separated = np.insert(ids.astype(np.int64), ends, -1)
+    # The opener of another turn ends an answer that has no end of turn.
     others = [special[name] for name in ("sys", "usr") if name in special]
     mask = spans_after(separated, opens=[special["asst"]], closes=[special["eot"]], breaks=[*others, -1])
+    # The breaks are taken out again; a bool and a uint8 have the same byte.
     return mask[separated >= 0].view(np.uint8)
 
 

@@ -236,6 +236,7 @@ def slices_of_tokens(lengths: Int64s, max_tokens: int = CHUNK_TOKENS) -> Iterato
     """
     ends = np.cumsum(lengths)
     first, before = 0, 0
+    # One step per slice, not per row: `ends` ascends, so a binary search finds the last row that fits.
     while first < len(lengths):
         stop = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
         yield slice(first, stop)
@@ -253,8 +254,11 @@ def gather(values: Array, starts: Int64s, lengths: Int64s) -> Array:
     if not len(starts):
         return values[:0]
     ends = np.cumsum(lengths)
+    # Neighbours in order, which reading a split gives: a view of the file, nothing is copied.
     if (starts[1:] == starts[:-1] + lengths[:-1]).all():
         return values[int(starts[0]) : int(starts[0] + ends[-1])]
+    # Place in the result plus a shift that is the same within a span: its start in the file minus its start in the
+    # result.
     places = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
     return np.asarray(values[places])
 
@@ -274,10 +278,12 @@ def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: I
         return _gather_or_zeros(files[used[0]], starts, lengths)
     if not used:
         return files[0][:0] if files else np.empty(0, np.uint32)
+    # Files may differ in dtype: uint8 and float32 masks are read as float32.
     values = np.empty(int(lengths.sum()), dtype=np.result_type(*(files[number] for number in used)))
     places, everywhere = np.cumsum(lengths) - lengths, np.arange(len(values))
     for number in used:
         here = file == number
+        # `gather` of 0 1 2 ... gives the places in the result that the spans of this file fill.
         values[gather(everywhere, places[here], lengths[here])] = _gather_or_zeros(
             files[number], starts[here], lengths[here]
         )

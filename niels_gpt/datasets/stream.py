@@ -45,6 +45,7 @@ class TokenStream:
     @classmethod
     def open(cls, path: Path, meta: Meta, split: str) -> TokenStream:
         """The shards that the meta lists, mapped."""
+        # Shard numbers have leading zeros, so that names sort as numbers do.
         names = sorted(name for name in meta["files"] if name.startswith(f"{split}/") and name.endswith(".bin"))
         dtype = TOKEN_DTYPES[meta["token_dtype"]]
         shards = tuple(map_tokens(path / name, dtype) for name in names) or (np.empty(0, dtype),)
@@ -65,10 +66,13 @@ class TokenStream:
 
             first shard 0 0   parts 1 2   shard 0 0 1   part starts 1 3 4   part stops 3 4 6
         """
+        # The shard that holds the first token: edges 0 4 9 and start 4 give shard 1, not 0.
         first = np.searchsorted(self.edges, starts, side="right") - 1
+        # At least one part, also for an empty span.
         parts = np.maximum(np.searchsorted(self.edges, stops, side="left") - first, 1)
         # 0 for the first part of a span, 1 for its second, ...
         nth = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        # An empty span at the very end is asked of the last shard.
         shard = np.minimum(np.repeat(first, parts) + nth, len(self.shards) - 1)
         begin = np.maximum(np.repeat(starts, parts), self.edges[shard])
         end = np.minimum(np.repeat(stops, parts), self.edges[shard + 1])
@@ -133,9 +137,11 @@ class DocumentSplit(Split):
         """Where each document starts, and the end of the last: a b E c E d gives 0 3 5 6."""
         found, base = [np.zeros(1, np.int64)], 0
         for block in self.stream.blocks(CHUNK_TOKENS):
+            # The end-of-text belongs to the document that it ends.
             found.append(np.flatnonzero(block == self._eot) + base + 1)
             base += len(block)
         edges = np.concatenate(found)
+        # A last document without end-of-text was cut by the token budget.
         return edges if edges[-1] == base else np.append(edges, base)
 
     def lengths_of(self, numbers: Int64s) -> Int64s:
@@ -158,11 +164,13 @@ class DocumentSplit(Split):
         number = 0
         for block in self.stream.blocks(max_tokens):
             ends = np.flatnonzero(block == self._eot) + 1
+            # The document goes on in the next block, or in the next shard.
             if not len(ends):
                 begun.append(block)
                 continue
             last = int(ends[-1])
             whole = np.concatenate([*begun, block[:last]])
+            # Ends were counted in the block; the tokens that were waiting come before it.
             ends += len(whole) - last
             yield Rows(np.arange(number, number + len(ends)), np.concatenate(([0], ends)), whole)
             number += len(ends)
@@ -184,9 +192,11 @@ class DocumentSplit(Split):
             stop = min(at + max_tokens, n)
             ends = np.flatnonzero(self.stream.read(at, stop) == self._eot) + at
             starts, stops = np.append(at, ends + 1), np.append(ends, stop)
+            # All pieces but the last end with an end-of-text; the last one does where the split ends.
             closed = np.append(np.ones(len(ends), dtype=np.bool_), stop == n)
             begins = np.ones(len(starts), dtype=np.bool_)
             begins[0] = not goes_on
+            # The first piece has the number `number`, whether it begins its document or goes on with it.
             numbers = number + np.cumsum(begins) - begins[0]
             goes_on = bool(starts[-1] < stops[-1])
             # After an end-of-text at the very end of the block no other document has begun yet.
@@ -220,6 +230,7 @@ class WindowSplit(Split):
 
     def __init__(self, documents: DocumentSplit, width: int) -> None:
         self.name, self.n_tokens, self._documents, self._width = documents.name, documents.n_tokens, documents, width
+        # The last token of a shard is only a target, so a shard has one input less than tokens.
         inputs = np.maximum(np.diff(documents.stream.edges) - 1, 0)
         self._first = np.cumsum([0, *(-(-inputs // width))])  # the number of each shard's first window, and of all
 
@@ -229,6 +240,7 @@ class WindowSplit(Split):
     def locate(self, numbers: Int64s) -> tuple[Int64s, Int64s, Int64s]:
         """Of each window its shard, and its start and length there."""
         shard = np.searchsorted(self._first, numbers, side="right") - 1
+        # Windows overlap by one token: each starts `width` later and holds `width + 1`.
         start = (numbers - self._first[shard]) * self._width
         sizes = np.diff(self._documents.stream.edges)
         return shard, start, np.minimum(self._width + 1, sizes[shard] - start)

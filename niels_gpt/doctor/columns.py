@@ -54,6 +54,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
     """Columns from rows as objects; a row with a column that is not a list of numbers is a problem."""
     columns: dict[str, Column] = {}
     problems: list[Problem] = []
+    # Unknown columns may hold anything, and are never looked at.
     names = [name for name in KNOWN if any(row.get(name) is not None for row in rows)]
     for name in names:
         lists: list[Sequence[Any]] = []
@@ -62,6 +63,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Column], li
             usable = values is None or _is_numbers(values, whole=name not in MASKS)
             if not usable:
                 problems.append(Problem("unusable-row", number, f"{name} is not a list of numbers"))
+            # A row without usable values keeps its place with an empty list, so that rows stay aligned over columns.
             lists.append(values if usable and values is not None else ())
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         kind = np.float64 if name in MASKS else np.int64
@@ -73,9 +75,11 @@ def _is_numbers(values: Any, *, whole: bool) -> bool:
     """A list or array of numbers that fit into 64 bits; with `whole`, integers."""
     if isinstance(values, np.ndarray):
         return values.ndim == 1 and values.dtype.kind in ("iub" if whole else "iubf")
+    # One `set` over the types is faster than a check of each value.
     allowed = {int, bool} if whole else {int, bool, float}
     if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
         return False
+    # Python's integers have no limit; numpy's conversion would raise.
     return not values or (min(values) >= -(2**63) and max(values) < 2**63)
 
 
@@ -86,6 +90,7 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name in KNOWN:
         at = batch.schema.get_field_index(name)
+        # Arrow's way to say that there is no such column.
         if at < 0:
             continue
         column = batch.column(at)
@@ -97,9 +102,11 @@ def columns_of_arrow(batch: Any) -> dict[str, Column]:
         value = column.type.value_type
         if not (pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)):
             continue
+        # A null row has no length in Arrow; here it is an empty row, which is reported.
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         # A null id becomes -1, which is reported as outside the vocabulary.
         flat = column.flatten().fill_null(False if pa.types.is_boolean(value) else -1)
+        # `flatten` respects slices of a batch, `values` would not.
         columns[name] = Column(flat.to_numpy(zero_copy_only=False), lengths)
     return columns
 
@@ -131,6 +138,7 @@ def token_rows(
             # A row is left out at its first misfit, so it is reported once.
             usable &= ~wrong
     values = {name: _select_rows(column, usable) for name, column in columns.items()}
+    # Rows of 3 and 2 ids start at 0 and 3; the last entry is the end, 5.
     starts = np.concatenate(([0], np.cumsum(ids.lengths[usable])))
     labels, trained, origin = _trained(values)
     attended = values["attention_mask"] > 0 if "attention_mask" in values else None
@@ -202,6 +210,7 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
     Args:
         flat: `seq_lengths` of all rows. counts: how many each row has. lengths: tokens of each row.
     """
+    # The row of each entry of `flat`: counts 2 1 give 0 0 1.
     owner = np.repeat(np.arange(len(counts)), counts)
     flat = np.clip(flat, -1, 1 << 40)  # above any real length, and sums of such numbers do not overflow
     sums = np.bincount(owner, weights=flat, minlength=len(counts)).astype(np.int64)
@@ -215,6 +224,7 @@ def _by_lengths(flat: Int64s, counts: Int64s, lengths: Int64s, starts: Int64s) -
     # A text begins where those before it in its row end: 0 2 3 of all rows, minus 0 0 3 for the texts of rows before.
     inside = np.concatenate(([0], np.cumsum(flat)))[:-1]
     base = np.concatenate(([0], np.cumsum(sums)))[:-1]
+    # Lengths that do not add up would place texts outside their row.
     fine = ~wrong[owner]
     first[(starts[:-1][owner] + inside - base[owner])[fine]] = 1
     return np.cumsum(first), notes
@@ -232,8 +242,10 @@ def _by_positions(positions: Int64s, starts: Int64s, attended: Bools | None) -> 
     counts_on = np.ones(len(positions), dtype=np.bool_)
     counts_on[1:] = positions[1:] == positions[:-1] + 1
     wrong = ~counts_on & (positions != 0)
+    # The first token of a row has no token before it to count on from; it must be 0.
     wrong[starts[:-1]] = positions[starts[:-1]] != 0
     if attended is not None:  # positions of padding are not used
+        # Nor is the step from padding to the first real token one to judge.
         wrong &= attended & np.concatenate(([True], attended[:-1]))
     rows = np.searchsorted(starts, np.flatnonzero(wrong), side="right") - 1
     notes = [(int(row), "position_ids neither count up by one nor restart at 0") for row in np.unique(rows)]

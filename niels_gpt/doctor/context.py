@@ -71,6 +71,7 @@ class Context:
             _check_tokenizer(opened, encoder)
             context = cls(encoder, made, _layout_of(encoder, made))
             if encoder.engine == "sentencepiece":
+                # Our own tokenizer lists its control tokens in this order.
                 context.sentinels = dict(zip(("sys", "usr", "asst", "eot"), encoder.control_ids.values(), strict=True))
             return context
         if template is not None or renderer is not None:
@@ -107,6 +108,7 @@ class Context:
         EXAMINED_LENGTH.check(max_length)
         if max_length is not None and opened.form == "documents":
             raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
+        # Evidence shows the number of an id where nothing better is known.
         decode_id: Callable[[int], str] = str
         if self.encoder is not None:
             decode_id = TokenTexts(self.encoder)
@@ -139,6 +141,7 @@ class Context:
             return
         share = masks.loss_share(counters)
         if share is not None and not masks.MIN_SHARE <= share <= masks.MAX_SHARE:
+            # The share is one number over all rows: no row is the place of it.
             counters.add("loss-share", [], count=counters.sums["plain real tokens"], rows=counters.sums["rows"])
         if self.encoder is not None and self.layout is not None:
             tokenizers.check(self.encoder, self.renderer, self.layout, counters, without_data=False)
@@ -159,6 +162,7 @@ class Context:
             has_max_length: the user passed a longest row.
             sampled: not all rows were read.
         """
+        # Later entries of `|=` replace earlier ones, so the most specific reason comes last.
         unmet: dict[Need, str] = {}
         if sampled:
             unmet["everything"] = "only a sample was looked at"
@@ -182,6 +186,7 @@ class Context:
         if self.renderer is not None:
             return {}
         reason = NO_TOKENIZER if self.encoder is None else NO_TEMPLATE
+        # All that rules about ids need comes from rendering.
         rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
         unmet = dict.fromkeys(rendered, reason)
         return unmet if self.encoder is not None else {**unmet, "controls": reason}
@@ -191,6 +196,7 @@ class Context:
         layout = self.layout
         if layout is None:
             unmet: dict[Need, str] = dict.fromkeys(("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER)
+        # Plain text has no turns, so none are missing from it.
         elif kind != "tokens" or (layout.trusted and counters.sums["turns found"]):
             return {}
         elif layout.trusted:
@@ -238,6 +244,7 @@ class Conditions:
         ]
         skipped: dict[str, str] = {}
         for rule in wanted:
+            # One unmet need is enough to skip a rule; the first is named.
             reason = next((self.unmet[need] for need in rule.needs if need in self.unmet), "")
             # A rule may find something in the rows that have what it needs, for example a mask.
             if reason and rule.id not in hits:
@@ -265,6 +272,7 @@ class TokenTexts:
     """The text of an id. It holds all texts, so that workers need no tokenizer."""
 
     def __init__(self, encoder: PieceEncoder) -> None:
+        # All at once: 150 000 short byte strings, which pickle quickly, where tokenizers do not.
         self._texts = encoder.token_bytes(range(encoder.vocab_size))
 
     def __call__(self, token: int) -> str:

@@ -103,7 +103,10 @@ class Opened:
         if total is None:
             if self.hub is not None:
                 raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
+            # A file of lines must be read once to be counted. Slices are not decoded, so this is fast.
             total = sum(len(numbers) for numbers, _ in self.slices())
+        # The first numbers of a random permutation are a sample without repetition; sorted, so that the input is read
+        # in order.
         return np.sort(order(seed, 0, total)[:sample])
 
     def _peeked(self) -> Iterator[Record | Rejected]:
@@ -133,6 +136,7 @@ class Opened:
     def _stored(self, chosen: Int64s | None) -> Iterator[Slice]:
         base = 0
         for split, n in self.splits.items():
+            # Numbers go through both splits: with 10 rows of train, number 12 is row 2 of val.
             own = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
             for at in range(0, len(own), SLICE_ROWS):
                 yield own[at : at + SLICE_ROWS] + base, Stored(self.files[0], split)
@@ -152,6 +156,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if form is not None and form not in DIALECTS:
         raise UsageError(f"no format {form!r}; known: {', '.join(DIALECTS)}")
     if not isinstance(source, str | Path):
+        # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
         return _with_kind(Opened("rows", "rows", "chats", rows=list(source), arrow=of_datasets), form)
     path = Path(source)
@@ -162,6 +167,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if path.exists():
         existing_file(path)  # a pipe or device
     name = str(source)
+    # A name on the hub is OWNER/NAME. What looks like a path is one, so that a typing error is not looked up online.
     if name.count("/") == 1 and not name.startswith((".", "/")) and not name.endswith(RECORD_SUFFIXES):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
@@ -185,6 +191,7 @@ def _form(path: Path) -> str:
         return "arrow"
     if name.endswith((".json", ".json.gz", ".json.zst")):
         return "records"
+    # After `.json`: chats.jsonl.gz is a file of lines, too.
     if ".jsonl" in name:
         return "jsonl"
     raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
@@ -196,6 +203,7 @@ def _of_directory(path: Path, split: str | None) -> Opened:
     files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
     forms = {_form(file) for file in files if not _is_side_file(file)}
     data = tuple(file for file in files if not _is_side_file(file))
+    # Files of two kinds are often a dataset beside its own source.
     if len(forms) != 1:
         found = ", ".join(sorted(forms)) or "none"
         raise InputError(f"{path}: data files of these kinds: {found}; expected files of one kind. Name one of them")
@@ -229,6 +237,7 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     if opened.kind == "tokens":
         return opened
     if opened.form in ("parquet", "arrow"):
+        # Column names alone decide here; no row has to be decoded.
         first = next(opened._batches(), None)
         if first is not None and is_tokenised(first[2].schema.names):
             return replace(opened, kind="tokens")
@@ -237,6 +246,7 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     else:
         rows = [held.value for held, _ in zip(opened._peeked(), range(100), strict=False) if isinstance(held, Record)]
     objects = [row for row in rows if isinstance(row, Mapping)]
+    # One row is enough: a file holds one kind of rows, and some may be damaged.
     if any(is_tokenised(row) for row in objects):
         return replace(opened, kind="tokens")
     found = form or next(filter(None, map(detect, objects)), "messages")

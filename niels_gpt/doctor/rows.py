@@ -92,6 +92,7 @@ class TokenRows:
         """
         if not len(self):
             return np.zeros(0, dtype=np.int64)
+        # reduceat sums from each start to the next; it needs every row to hold a token.
         return np.add.reduceat(values, self.starts[:-1], dtype=np.int64)
 
 
@@ -151,6 +152,7 @@ class Turns:
         """
         resumed = np.zeros(len(self), dtype=np.bool_)
         both = (self.role[1:] == ASSISTANT) & (self.role[:-1] == ASSISTANT) & (self.row[1:] == self.row[:-1])
+        # Without a stop before it, the second turn is a fault, and no continuation.
         resumed[1:] = both & (self.start[1:] == self.end[:-1]) & (self.stop[:-1] >= 0)
         return resumed
 
@@ -168,6 +170,7 @@ def covered(starts: Int64s, stops: Int64s, n: int) -> Bools:
         spans 1:3 and 4:5 of 6      steps  . + . - + -      cumsum  0 1 1 0 1 0
     """
     steps = np.zeros(n + 1, dtype=np.int64)
+    # `steps[starts] += 1` would count several spans with one start once.
     np.add.at(steps, starts, 1)
     # A span whose stop is before its start is empty.
     np.add.at(steps, np.maximum(starts, stops), -1)

@@ -76,6 +76,7 @@ def of_lines(files: Iterable[Path], chosen: Int64s | None) -> Iterator[Slice]:
         chosen: only rows with these numbers, sorted; `None` for all.
     """
     wanted = None if chosen is None else iter(chosen.tolist())
+    # Both sequences ascend, so one comparison per line decides; -1 matches no line.
     next_wanted = None if wanted is None else next(wanted, -1)
     numbers: list[int] = []
     lines: list[tuple[str, bytes]] = []
@@ -207,6 +208,7 @@ def arrow_batches(file: Path, rows: int) -> Iterator[Any]:
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
             for batch in reader:
                 for at in range(0, batch.num_rows, rows):
+                    # A slice shares memory; `packed` copies its rows only.
                     yield batch.slice(at, rows)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: not a whole Arrow file ({' '.join(str(error).split())[:200]})") from error

@@ -21,6 +21,7 @@ SLICE_TOKENS: Final = 1 << 18
 def sentinels_of(dataset: Dataset) -> dict[str, int]:
     """The four sentinels that a dataset records; empty if it records none, or others."""
     special = dataset.special_token_ids
+    # With other names the rules about sentinels would judge the wrong tokens.
     return special if set(special) == {"sys", "usr", "asst", "eot"} else {}
 
 

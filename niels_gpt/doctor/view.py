@@ -76,20 +76,25 @@ class View:
         """
         rows = self.rows
         if rows.attended is not None:
+            # The attention mask is what the model sees; ids are only judged by where there is none.
             return ~rows.attended
         layout = self.scope.layout
         pad = layout.pad if layout is not None else None
+        # The last and the first id of every row: padding is at one of the ends.
         last, first = rows.ids[rows.starts[1:] - 1], rows.ids[rows.starts[:-1]]
         run = _run_at_end(rows, last)
         stop = np.isin(last, list(layout.serving_stops | set(layout.stops))) if layout is not None else run > 0
+        # A row of nothing but the padding token holds no end of turn.
         real = stop & (run < rows.lengths)
         is_pad = (last == pad) if pad is not None else np.zeros(len(rows), dtype=np.bool_)
         # Some tokenizers name no padding token; ordinary text does not repeat a control token at its end.
         control = np.isin(last, list(layout.controls)) if layout is not None else np.zeros(len(rows), dtype=np.bool_)
         is_pad |= control & (run >= UNNAMED_PADDING)
+        # `real` is 1 where the first token of the run ends the turn, so it is taken from the run.
         after = np.where(is_pad, np.maximum(run - real, 0), 0)
         # On the left one token is a beginning of text; two or more are padding.
         before = np.where((first == pad) & (_run_at_start(rows, first) >= 2), _run_at_start(rows, first), 0)
+        # A row that is all padding is counted once, by its end.
         before = np.where(before >= rows.lengths, 0, before) if pad is not None else np.zeros_like(before)
         ends, starts = rows.starts[1:], rows.starts[:-1]
         return covered(ends - after, ends, len(rows.ids)) | covered(starts, starts + before, len(rows.ids))
@@ -101,6 +106,7 @@ class View:
         if turns is None:
             return np.zeros(len(self.rows.ids), dtype=np.bool_)
         own = turns.assistants
+        # Where no stop was found, `sampled_end` is the end of the turn, which may include padding.
         return covered(own.body, own.sampled_end, len(self.rows.ids)) & ~self.padding
 
     @cached_property
@@ -118,9 +124,12 @@ class View:
             return none, none
         n = len(rows.ids)
         begins = np.flatnonzero(rows.first_of_document)
+        # The first real token of each text, after padding on the left.
         first = _next(np.flatnonzero(~self.padding), begins, n)
+        # The next opener, but no further than the next text.
         last = np.minimum(_next(turns.start, first, n), np.append(begins[1:], n))
         first_id = rows.ids[np.minimum(first, n - 1)]
+        # Tokens come before the first opener, and the first of them begins no text.
         suspect = (first < last) & ~np.isin(first_id, list(layout.first_ids))
         # White space before the first opener is no evidence, even if it is trained.
         in_vocabulary = (rows.ids >= 0) & (rows.ids < layout.vocab_size)
@@ -141,6 +150,7 @@ class View:
         if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
             return none, none
         place, which, after, sizes = layout.white_space_after(rows)
+        # The white space that this opener needs, per place.
         wanted = np.array(layout.min_white_space or [0] * len(layout.openers), dtype=np.int64)[which]
         # Nothing is missing where the row, or its text before padding, ends inside the header.
         whole = after < rows.starts[1:][rows.row_of[place]]
@@ -166,6 +176,7 @@ class View:
         rows = self.rows
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
         shown = place if place >= 0 else start
+        # The window never shows tokens of another row.
         low, high = max(start, shown - WINDOW), min(stop, shown + WINDOW + 1)
         return Evidence(
             row=int(rows.numbers[row]),
@@ -207,12 +218,14 @@ class View:
 
 def _next(places: Int64s, lower: Int64s, none: int) -> Int64s:
     """For each entry of `lower` the first of the sorted `places` at or after it; `none` where there is none."""
+    # Places 2 5 and lower 0 3 6 give 2 5 none: what is past the last place finds the appended entry.
     found: Int64s = np.append(places, none)[np.searchsorted(places, lower)]
     return found
 
 
 def _run_at_end(rows: TokenRows, token: Int64s) -> Int64s:
     """How many times `token[r]` is repeated at the end of row r: 2 for `a` in b a a."""
+    # The place of every other id, and -1 for the repeated one, so the maximum in a row is the last that differs.
     other = np.where(rows.ids != token[rows.row_of], np.arange(len(rows.ids)), -1)
     last = np.maximum.reduceat(other, rows.starts[:-1]) if len(rows) else other
     return rows.starts[1:] - 1 - np.maximum(last, rows.starts[:-1] - 1)
@@ -265,7 +278,9 @@ class GradedTurns:
         # Without a stop the index is -1, the False at the end of `padded`.
         stop = stopped & padded[turns.stop]
         whole = stopped & (length > 0)
+        # The last token of the header is trained: the mask may begin one token too early.
         before = (turns.body > turns.start) & padded[turns.body - 1]
+        # More of the header is trained: then it is no shift by one.
         further = (turns.body - 1 > turns.start) & padded[turns.body - 2]
         left = whole & before & ~further & (count == length) & ~stop
         right = whole & ~padded[turns.body] & (count == length - 1) & stop & ~before

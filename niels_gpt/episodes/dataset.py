@@ -113,6 +113,7 @@ class EpisodeSplit:
                 long.append(start + np.flatnonzero((lengths > max_tokens) & ~too_short))
         self.too_short, self.too_long = sum(map(len, short)), sum(map(len, long))
         left_out = [*short, *long] if drop_long else short
+        # `RowFilter` needs ascending numbers; short and long ones were found in turn.
         dropped = np.sort(np.concatenate([*left_out, np.empty(0, dtype=np.int64)]))
         self.filtered = RowFilter(self.n_episodes, dropped)
 
@@ -149,6 +150,7 @@ class EpisodeSplit:
         """The smallest of the datasets' recorded vocabulary sizes; `None` unless every dataset records one."""
         sizes = [manifest["vocab_size"] if manifest else None for manifest in self.manifests]
         known = [size for size in sizes if size is not None]
+        # Ids must fit the smallest; one dataset without a record makes the bound unknown.
         return min(known) if known and len(known) == len(sizes) else None
 
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
@@ -156,8 +158,10 @@ class EpisodeSplit:
         if len(self.shards) == 1:
             found = self.shards[0].records[episodes].view(np.int64)  # opening has checked that all are below 2**63
             return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
+        # Shards of 3 and 2 episodes have first 0 3 5: episode 3 has two entries at or below it, so shard 1.
         shard = np.searchsorted(self._first, episodes, side="right") - 1
         records = np.empty((*episodes.shape, 2), dtype=np.int64)
+        # A loop over the shards that are hit, never over episodes.
         for hit in np.unique(shard).tolist():
             here = shard == hit
             records[here] = self.shards[hit].records[episodes[here] - self._first[hit]]
@@ -167,23 +171,27 @@ class EpisodeSplit:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
         parts = [np.asarray(shard.records[:, 1], dtype=np.int64) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
+        # Nothing is filtered out, so positions are numbers.
         if len(self) == len(everything):
             return everything
         return everything[self.filtered[np.arange(len(self))]]
 
     def lengths_of(self, members: IndexSet) -> Int64s:
         """The length of the episodes at some positions, int64, shape (len(members),)."""
+        # An array of positions is looked up; only whole ranges are worth reading in order.
         if not isinstance(members, Span):
             return self.locate(self.filtered[members])[2]
         if not len(members):
             return np.empty(0, dtype=np.int64)
         # A span may cover most of the index. It is read, not mapped, so that the process' memory stays small.
         numbers = self.filtered[members[np.arange(len(members))]]
+        # Numbers ascend with positions, so the range of the index is between the first and the last.
         first, stop = int(numbers[0]), int(numbers[-1]) + 1
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
             parts += [records[:, 1] for _, records in index_chunks(shard.folder / INDEX_NAME, a, b)]
+        # Episodes inside the range that are filtered out were read, too, and are left out here.
         return np.concatenate(parts).astype(np.int64)[numbers - first]
 
     def positions_of_datasets(self) -> list[Span]:
@@ -214,7 +222,9 @@ class EpisodeSplit:
                 for shard in self.shards[first:stop]:
                     for part in _samples(shard):
                         digest.update(part)
+            # Two datasets with one shard each must differ from one dataset with two.
             digest.update(b"|")
+        # The same files with another min_tokens have other rows.
         digest.update(self.filtered.key)
         return digest.hexdigest()
 
@@ -278,6 +288,7 @@ def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
         return None
     size = path.stat().st_size
     for dtype in SEGMENT_DTYPES.values():
+        # The file has no header: its size decides between two and four bytes a token.
         if size == n_tokens * np.dtype(dtype).itemsize:
             return map_tokens(path, dtype)
     raise CacheError(
@@ -306,6 +317,7 @@ def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: s
     drop_long = too_long in ("skip", "error")
     opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=width, drop_long=drop_long)
     if too_long == "error" and opened.too_long:
+        # Opened once more without the limit, to name the first long episode; this path ends in an error anyway.
         everything = EpisodeSplit(datasets, split, min_tokens=min_tokens)
         lengths = everything.lengths()
         at = int(np.argmax(lengths > width))

@@ -110,6 +110,7 @@ def shard_folders(split: Path) -> list[Path]:
     """
     single, *shards = _candidates(split)
     for folder in (single, *shards):
+        # A folder named as a shard must be one. The split's own folder may hold neither file.
         if folder in shards or (folder / TOKENS_NAME).exists() or (folder / INDEX_NAME).exists():
             for name in (TOKENS_NAME, INDEX_NAME):
                 if not (folder / name).is_file():
@@ -180,6 +181,7 @@ def open_manifest(dataset: Path) -> Manifest | None:
 
 
 def _data_patterns() -> list[str]:
+    # The metadata is not among them: it may be added later.
     names = ("*.bin", INDEX_NAME)
     return [f"{split}/**/{name}" for split in SPLITS for name in names]
 
@@ -189,6 +191,7 @@ def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[n
     path = folder / MASK_NAME
     if not path.is_file():
         return None, f"{path}: no such file"
+    # With a manifest only the recorded dtype counts: another size is damage.
     dtypes = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest and manifest["mask_dtype"] else MASK_DTYPES.values()
     size = path.stat().st_size
     for dtype in dtypes:

@@ -58,6 +58,7 @@ def digest(members: Span | npt.NDArray[Any]) -> str:
     """A hash of the numbers, 32 hex digits; an array and a `Span` of the same numbers have the same hash."""
     found = hashlib.blake2b(digest_size=16)
     for chunk in in_chunks(members):
+        # In chunks, so that a `Span` of a billion numbers is never an array.
         found.update(np.ascontiguousarray(chunk).data)
     return found.hexdigest()
 
@@ -93,6 +94,7 @@ class RowFilter:
     def before(self, number: int) -> int:
         """How many remaining numbers are below `number`: for a remaining number, its position."""
         dropped = range(len(self._remaining_before))
+        # The key restores the j-th dropped number, so the array of dropped numbers need not be stored, too.
         return number - bisect_left(dropped, number, key=lambda j: int(self._remaining_before[j]) + j)
 
     def __getitem__(self, positions: npt.NDArray[np.integer[Any]]) -> Int64s:

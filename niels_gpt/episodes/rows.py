@@ -77,6 +77,7 @@ class SpanLocator:
         shard, start, length = self._split.locate(episodes)
         cut = length > self._width
         if self._tail:
+            # "tail" keeps the last tokens: an episode of 9 in a row of 6 starts 3 later.
             start = start + np.maximum(0, length - self._width)
         length = np.minimum(length, self._width)
         return RowSpans(n, self._width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
@@ -110,8 +111,10 @@ class RowSpans:
     ) -> None:
         self.B, self.width = B, width
         self.row, self.episode, self.shard, self.start, self.length, self.cut = row, episode, shard, start, length, cut
+        # `row` never falls, so the last span is in the last row that has one.
         self.filled = int(row[-1]) + 1 if len(row) else 0
         self.one_per_row = len(row) == self.filled
+        # The common case, one episode in every row: the lengths are the answer, without counting.
         if len(row) == B and self.one_per_row:
             self.used = length
         else:
@@ -135,12 +138,14 @@ class RowSpans:
     @property
     def own(self) -> Bools:
         """True where a row holds a span's value, not padding; shape (B, width)."""
+        # Columns 0 1 2 3 against 2 and 4 used: # # . . and # # # #.
         return np.arange(self.width) < self.used[:, None]
 
     @cached_property
     def reach(self) -> Int64s:
         """The spans' lengths, with the last span of each row extended to the row's end."""
         reach = self.length.copy()
+        # The last span of each row: rows 0 0 1 2 2 give spans 1 2 4.
         last = self.row.searchsorted(np.arange(self.filled), side="right") - 1
         reach[last] += self.width - self.used[: self.filled]
         return reach
@@ -187,6 +192,7 @@ class RowSpans:
             episode=self.episode,
             shard=self.shard,
             start=self.start,
+            # An episode that is cut has at least one token more; others end here and must not read the next one's.
             length=self.length + self.cut,
             cut=self.cut,
         )
@@ -203,6 +209,7 @@ class Column:
     def __init__(self, files: Sequence[Array], width: int) -> None:
         self._files = files
         self._readers = [RowReader(values, width) for values in files]
+        # Shards may differ: a uint8 mask beside a float32 one is read as float32.
         self._dtype = np.result_type(*files)
 
     def rows(self, spans: RowSpans, fill: float) -> Array:
@@ -214,6 +221,7 @@ class Column:
     def unfilled(self, spans: RowSpans) -> Array:
         """The same with arbitrary values on padding."""
         found = self._copied(spans) if spans.one_per_row else self._gathered(spans)
+        # Full rows need no second array; all others are copied into one with room for padding.
         if found.shape == (spans.B, spans.width):
             return found
         rows = np.empty((spans.B, spans.width), dtype=self._dtype)
@@ -235,9 +243,12 @@ class Column:
         """One indexed read for all values. The loop is over the shards that are hit."""
         places = spans.places
         if len(self._files) == 1:
+            # Places on padding may lie past the end of the file. "clip" reads the last value there, and `fill_rest`
+            # overwrites it.
             return self._files[0].take(places, mode="clip").reshape(spans.filled, spans.width)
         values = np.empty(len(places), dtype=self._dtype)
         for hit in np.unique(spans.shard).tolist():
+            # One flag per span becomes one per value: flags # . with reaches 2 3 give # # . . .
             here = (spans.shard == hit).repeat(spans.reach)
             file = self._files[hit]
             # Not `take`: it would copy the whole of an array that repeats one value, as `_segments` returns.
@@ -301,6 +312,7 @@ class EpisodeReader:
         """
         ids = self._tokens.rows(spans, pad_id)
         limit = self._vocab_size
+        # The padding is checked with the rest: its id must be in the vocabulary, too.
         if limit is not None and ids.max() >= limit:
             row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
             where = self._describe(spans, row, column)
@@ -321,8 +333,10 @@ class EpisodeReader:
         if self._segments is None:
             return TextStarts(begins, self._width)
         segments = self._segments.unfilled(spans).reshape(-1)
+        # The first value needs no comparison: every row begins with a span.
         changes = np.empty(segments.shape, dtype=np.bool_)
         np.not_equal(segments[1:], segments[:-1], out=changes[1:])
+        # Also between two episodes that happen to carry the same segment number.
         changes[begins] = True
         places = changes.nonzero()[0]
         if not spans.full:  # segment ids also change in the arbitrary values on padding
@@ -339,6 +353,7 @@ class EpisodeReader:
             CacheError: a mask value is not a weight (file, record and token named).
         """
         if self._masks is None:
+            # Without masks every token of an episode counts, and padding does not.
             weights: Array = spans.own.astype(np.uint8)
         elif self._by_turn and spans.cut.any():
             weights = self._weights_by_turn(self._masks, spans)
@@ -359,6 +374,7 @@ class EpisodeReader:
 
     def _check_weights(self, weights: Array, spans: RowSpans) -> None:
         binary = weights.dtype == np.uint8
+        # Two passes over the array; which value is bad is only looked for where there is one.
         if weights.max() <= 1 if binary else np.isfinite(weights).all() and weights.min() >= 0:
             return
         bad = weights > 1 if binary else ~(np.isfinite(weights) & (weights >= 0))
@@ -371,6 +387,7 @@ class EpisodeReader:
 
     def _describe(self, spans: RowSpans, row: int, column: int) -> str:
         """The episode at a row and column, and the token's number from the episode's start, for messages."""
+        # The span that covers a column is the last one that begins at or before it.
         at = int(np.flatnonzero((spans.row == row) & (spans.column <= column))[-1])
         _, (start,), _ = self._split.locate(spans.episode[at : at + 1])
         token = int(spans.start[at] - start) + column - int(spans.column[at])

@@ -169,6 +169,7 @@ class Sampling:
         if mixture is not None:
             if values["weight_by"] is not None or values["weights"] is not None:
                 raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
+            # `dataset_dir={"a": 0.7, "b": 0.3}` is short for weights by dataset.
             values |= {"weight_by": "dataset", "weights": mixture}
         if values["repeats"] is not None:  # datasets may be named by paths
             values["repeats"] = {str(name): times for name, times in values["repeats"].items()}
@@ -212,16 +213,19 @@ def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) ->
     by_dataset = sampling.weight_by == "dataset"
     found: dict[str, IndexSet] = {}
     if by_dataset:
+        # Whole ranges of positions: a mixture of datasets needs no metadata and no memory.
         found |= zip(names, split.positions_of_datasets(), strict=True)
     else:
         found |= labels(split, sampling.weight_by)
     # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
     known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
+    # At most one of the two is set; `Sampling` has checked that.
     proportions = sampling.weights if sampling.weights is not None else sampling.repeats
     if proportions is None:
         return EpisodeGroups({known_as[name]: members for name, members in found.items() if len(members)}, None)
     option = "repeats" if sampling.weights is None else "weights"
     _check_names(found, proportions, option, sampling.weight_by)
+    # A group of weight 0 is left out, so that an epoch need not hold a row of it.
     used = [name for name in found if proportions[name] > 0]
     return EpisodeGroups(
         {known_as[name]: found[name] for name in used}, {known_as[name]: proportions[name] for name in used}
@@ -251,9 +255,11 @@ def schedule_of(
     Raises:
         UsageError: an epoch would hold no row of some group. CacheError: there are no weights to draw by.
     """
+    # Rows are what is drawn: episodes, or packed rows of several.
     n = len(split) if plan is None else plan.rows
     endless = sampling.mode == "random"
     if groups is not None:
+        # Groups were packed separately, so each packed row belongs to one group.
         members = groups.members if plan is None else {**group_rows(plan, groups.members)}
         return _grouped_schedule(members, groups.proportions, sampling)
     if sampling.weight_by == "weight":
@@ -276,6 +282,7 @@ def _grouped_schedule(
             weight_of = by_temperature(sizes, sampling.temperature)
         if sampling.mode == "random":
             groups = [Group(name, rows, 0) for name, rows in members.items()]
+            # Drawing with replacement needs shares only; no epoch has to be divided exactly.
             ends = running_shares(np.array([float(weight_of[group.name]) for group in groups]))
             return RandomGroups(groups, ends, sampling.seed)
         n = rows_until(sampling.epoch_ends, sizes, weight_of) if sampling.epoch_ends else sampling.epoch_rows
@@ -305,7 +312,9 @@ def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
     if not total:
         raise UsageError(f"the weights {dict(proportions)} are all 0; expected one above 0")
     exact = {name: n * Fraction(value) / total for name, value in proportions.items()}
+    # Rounded down first; the rows that this leaves go to the largest remainders.
     whole = {name: int(value) for name, value in exact.items()}
+    # Ascending by minus the remainder, then by name, so that equal remainders are decided alike everywhere.
     by_remainder = sorted(exact, key=lambda name: (whole[name] - exact[name], name))
     for name in by_remainder[: n - sum(whole.values())]:
         whole[name] += 1
@@ -322,6 +331,7 @@ def by_temperature(sizes: Mapping[str, int], temperature: float) -> dict[str, fl
     """
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not temperature > 0:
         raise UsageError(f"temperature is {temperature!r}; expected a number above 0 (1: by size, large: all alike)")
+    # Divided by the largest before the power, or sizes of billions at a low temperature would overflow.
     most = max(sizes.values())
     return {name: (size / most) ** (1 / temperature) for name, size in sizes.items()}
 
@@ -346,6 +356,7 @@ def rows_until(ends: str, sizes: Mapping[str, int], weight_of: Mapping[str, floa
     """
     total = sum(Fraction(weight_of[name]) for name in sizes)
     needed = [size * total / Fraction(weight_of[name]) for name, size in sizes.items()]
+    # `needed` is the epoch in which a group comes out exactly once. "first" rounds down, "all" rounds up.
     return int(min(needed)) if ends == "first" else -int(-max(needed) // 1)
 
 
@@ -360,17 +371,21 @@ def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
         CacheError: no metadata, a wrong number of rows, or an episode without a value.
     """
     numbers: dict[str, int] = {}
+    # So that a split without shards can be concatenated.
     codes = [np.empty(0, dtype=np.int64)]
     for shard in split.shards:
         found = _column(shard, column)
         if found.null_count:
             row = int(np.argmax(found.is_null().to_numpy()))
             raise CacheError(f"{shard.folder / METADATA_NAME}: row {row:,}: no {column}; give every episode one")
+        # Strings become small numbers inside pyarrow: no Python object is made for each episode.
         encoded = found.cast("string").combine_chunks().dictionary_encode()
         # A shard's own codes become the split's: dictionary [b c] with numbers {a: 0, b: 1} maps 0 1 to 1 2.
         names = [numbers.setdefault(str(name), len(numbers)) for name in encoded.dictionary.to_pylist()]
         codes.append(np.array(names, dtype=np.int64)[encoded.indices.to_numpy()])
+    # The metadata has a row for every episode of the index, also for those that the filter leaves out.
     of_position = np.concatenate(codes)[split.filtered[np.arange(len(split))]]
+    # Sorted by name: the order in which the shards mention them must not decide the order of draws.
     found_at = {name: np.flatnonzero(of_position == numbers[name]) for name in sorted(numbers)}
     return {name: positions for name, positions in found_at.items() if len(positions)}
 
@@ -394,6 +409,7 @@ def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
                 f"{shard.folder / METADATA_NAME}: row {row:,}: weight {values[row]}; expected a number of 0 or more"
             )
         parts.append(values)
+    # Only the weights of the episodes that remain after filtering are drawn by.
     filtered = np.concatenate([*parts, np.empty(0)])[split.filtered[np.arange(len(split))]]
     if not filtered.sum() > 0:
         raise CacheError(f"{split.shards[0].folder / METADATA_NAME}: all weights are 0; nothing could be drawn")

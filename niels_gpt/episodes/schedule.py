@@ -104,6 +104,7 @@ class RandomRows:
         """See `Schedule`; there are no epochs, so `epoch` is not used."""
         drawn = uniform(self.seed, np.arange(start, stop))
         if self.ends is None:
+            # Truncated: 0.0 to below 1.0 times 6 gives 0 to 5.
             return (drawn * self.among).astype(np.int64)
         return np.searchsorted(self.ends, drawn, side="right")
 
@@ -139,6 +140,7 @@ class WeightedRows:
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`."""
         slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
+        # A seed of its own: marks and the shuffled order must not be correlated.
         mark = uniform(derived(self.seed, "marks"), np.array([epoch]))
         along = np.minimum((slots + mark) / self.n, BELOW_1)  # a mark that is rounded up to 1 would have no row
         return np.searchsorted(self.ends, along, side="right")
@@ -179,6 +181,7 @@ class RandomGroups:
         drawn = uniform(self.seed, np.arange(start, stop))
         owner = np.searchsorted(self.ends, drawn, side="right")
         begins = np.append(0.0, self.ends[:-1])
+        # The place inside the group's part, 0 to 1: drawn 0.5 in a part from 0.25 to 1 is a third of the way.
         within = (drawn - begins[owner]) / (self.ends - begins)[owner]
         rows = np.empty(len(drawn), dtype=np.int64)
         for number in np.unique(owner).tolist():
@@ -230,9 +233,12 @@ class GroupedRows:
     def _members(self, group: Group, draws: Int64s) -> Int64s:
         """The members at these draws of a group; draws are counted through all epochs."""
         size = len(group.members)
+        # Draw 7 of a group of 3 is member 1 of its third round.
         rounds, within = np.divmod(draws, size)
         if self.shuffle:
+            # By name, so that adding a group does not reshuffle the others.
             seed = derived(self.seed, f"group {group.name}")
+            # A batch touches one round, or two where one ends.
             for number in np.unique(rounds).tolist():
                 here = rounds == number
                 within[here] = order(seed, number, size)[within[here]]
@@ -248,6 +254,7 @@ def ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:
     """Positions `start` to `stop` - 1 of an epoch's shuffled order, int64."""
     # Batches ask for neighbouring positions, and a few cost almost as much as a block does: so blocks are cached.
     blocks = [_block(seed, epoch, n, number) for number in range(start // BLOCK, -(-stop // BLOCK))]
+    # The first position of the first block: with blocks of 8, positions 10 to 12 are 2 to 4 after 8.
     first = start // BLOCK * BLOCK
     joined = blocks[0] if len(blocks) == 1 else np.concatenate([*blocks, np.empty(0, dtype=np.int64)])
     return joined[start - first : stop - first]
@@ -286,6 +293,7 @@ def take(schedule: Schedule, place: Place, n: int, *, drop_last: bool) -> tuple[
     if len(rows) == n:
         return rows, after
     if schedule.crosses_epochs:
+        # An epoch may be shorter than a batch: then several are joined.
         more, after = take(schedule, after, n - len(rows), drop_last=False)
     else:
         more = np.full(n - len(rows), EMPTY)
@@ -297,6 +305,7 @@ def starting_place(schedule: Schedule, place: Place, n: int, *, drop_last: bool)
     if schedule.n is None:
         return place
     left = schedule.n - place.position
+    # Without drop_last, and where batches cross epochs, one row is enough to begin a batch.
     needed = n if drop_last and not schedule.crosses_epochs else 1
     return Place(place.epoch + 1, 0) if left < needed else place
 
@@ -313,6 +322,7 @@ def skip(schedule: Schedule, place: Place, n: int, batches: int, *, drop_last: b
         epoch, last = divmod(place.epoch * schedule.n + place.position + batches * n - 1, schedule.n)
         return Place(epoch, last + 1)
     place = starting_place(schedule, place, n, drop_last=drop_last)
+    # The first epoch may be partly read; those after it are whole.
     in_this_epoch = batches_left(schedule.n, place.position, n, drop_last=drop_last)
     if batches <= in_this_epoch:
         return Place(place.epoch, min(schedule.n, place.position + batches * n))
@@ -328,6 +338,7 @@ def batches_left(rows: int, position: int, n: int, *, drop_last: bool) -> int:
     Six rows, batches of 4, position 4: none with `drop_last`, else one that is not full.
     """
     left = rows - position
+    # -(-left // n) rounds up: 5 rows in batches of 4 are 2.
     return left // n if drop_last else -(-left // n)
 
 
@@ -386,6 +397,7 @@ def place_in(
 
 def _checked_place(epoch: Any, position: Any, rows: int | None) -> Place:
     most = MAX_LENGTH if rows is None else rows
+    # A state comes from a file, so nothing of it is trusted. `position == rows` is valid: the end of an epoch.
     if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (epoch, position)) or position > most:
         raise UsageError(
             f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 or more and a position of "

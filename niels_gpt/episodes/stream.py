@@ -101,6 +101,7 @@ class GPTDataLoader:
         self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)
         self.dataset_dir = Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
+        # One more token than inputs: the target of the last input.
         width = self.block_size + 1
         self._splits = {
             name: _Windows(files, width, self.config.epoch_seed)
@@ -138,6 +139,7 @@ class GPTDataLoader:
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
             return x, y
+        # The mask of a target is that of its own token, so the first column has no target.
         mask = windows.masks.rows(spans, 0)[:, 1:].astype(np.float32, order="C")
         return x, y, to_device(torch.from_numpy(mask), self.config.device)
 
@@ -167,6 +169,7 @@ class GPTDataLoader:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for another process, the loader opens its files again there, and continues from the same place."""
         ranks = {"rank": self.rank, "world_size": self.world_size}
+        # Rank and world size are passed on: in the other process torch.distributed may not be initialised.
         return _reopen, (self.config, self.dataset_dir, ranks, {name: self.state_dict(name) for name in self._splits})
 
     def _split(self, split: str) -> _Windows:
@@ -203,6 +206,7 @@ class _Windows:
     """All windows of some files, numbered through: files with 3 and 5 windows have the numbers 0-2 and 3-7."""
 
     def __init__(self, files: list[_File], width: int, seed: int) -> None:
+        # A file of 7 tokens has 5 windows of 3; one that is too short has none.
         counts = np.array([max(0, len(file.tokens) - width + 1) for file in files])
         if not counts.any():
             sizes = ", ".join(f"{file.path} {len(file.tokens):,}" for file in files)
@@ -235,8 +239,10 @@ class _Windows:
             row=np.arange(n),
             episode=numbers,
             shard=shard,
+            # Window 4 of files with 3 and 5 windows is window 4 - 3 = 1 of the second.
             start=numbers - self._first[shard],
             length=np.full(n, self.width),
+            # A window is always whole; nothing of it is cut off.
             cut=np.zeros(n, dtype=np.bool_),
         )
 
@@ -247,6 +253,7 @@ def _find(split: Path) -> list[_File]:
     found = [folder for folder in folders if (folder / TOKENS_NAME).is_file()]
     if found:
         return [_with_mask(folder) for folder in found]
+    # By name, because windows are numbered through all files and a state refers to these numbers.
     paths = sorted(split.glob("shard_*.bin"))
     meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
     dtype = TOKEN_DTYPES[meta.get("token_dtype", "uint16-le")]

@@ -142,6 +142,7 @@ class EpisodeWriter:
             )
         if ids.dtype.kind not in "iu":
             raise UsageError(f"ids are {ids.dtype}; expected integers")
+        # uint32 would wrap around silently.
         if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
             raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
         if self._mask_dtype is None:
@@ -152,6 +153,7 @@ class EpisodeWriter:
             )
         values: npt.NDArray[Any] = np.asarray(weights)
         any_weight = self._mask_dtype == "float32"
+        # NaN fails both comparisons, so it is refused as well.
         valid = (values >= 0) & (values <= MOST_WEIGHT) if any_weight else (values == 0) | (values == 1)
         if not valid.all():
             expected = "0 or more" if any_weight else '0 or 1, or mask_dtype="float32"'
@@ -221,6 +223,7 @@ class _ShardFiles:
         self.tokens += len(ids)
 
     def close(self) -> dict[str, FileRecord]:
+        # The index last: without it the folder holds no episodes.
         writers = [writer for writer in (self._ids, self._mask, self._segments, self._records) if writer is not None]
         records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
         if self._metadata is not None:
@@ -267,6 +270,7 @@ class _MetadataFile:
         with storage_errors("writing", self._path):
             self._writer.close()
             with self._path.open("rb") as file:
+                # pyarrow does not flush to the disk, and the manifest must not be there before the data is.
                 os.fsync(file.fileno())
         return file_record(self._path)
 

@@ -45,6 +45,7 @@ class Explorer:
         self._stats: dict[tuple[str, Choice], SampleStats] = {}
         self._training: dict[Hashable, MadeRows] = {}
         self._stored: TrainingRows | None = None
+        # Two locks: writing rows takes seconds, in which the histograms must still be answered.
         self._lock, self._rendering = threading.Lock(), threading.Lock()
 
     def close(self) -> None:
@@ -122,11 +123,13 @@ class Explorer:
 
     def stats(self, request: Sample) -> dict[str, Any]:
         """The histograms of the rows sampled so far; the first request starts the sampling."""
+        # The page asks again every second; the sampling goes on between requests.
         dataset, choice = self._opened(), request.choice or self.renderers.first
         key = self._split(request.split), choice
         with self._lock:
             if key not in self._stats:
                 while len(self._stats) >= _MOST_SAMPLES:
+                    # The oldest sample makes room; each holds a thread.
                     self._stats.pop(next(iter(self._stats))).stop()
                 characters = isinstance(dataset, ChatRows) and not choice.tokenizer
                 self._stats[key] = SampleStats(dataset, *key, "characters" if characters else "tokens")
@@ -155,6 +158,8 @@ class Explorer:
                 raise UsageError(
                     "this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows"
                 )
+            # An SFT cache has no loader that packs, so its rows are copied into an episodes dataset, whose only split
+            # is train.
             if dataset.kind == "sft":
                 return self._made(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:

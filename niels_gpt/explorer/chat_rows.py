@@ -113,6 +113,7 @@ class ChatRows:
             while at >= 0:
                 row = self.lines.row_at(begin + at)
                 rows.add(row)
+                # One hit is enough for a row, so the search goes on in the next one.
                 at = block.find(needle, self.lines.start(row + 1) - begin)
         return sorted(rows)
 
@@ -120,7 +121,9 @@ class ChatRows:
         chat = self.conversation(row)
         summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
+            # A rejected row has no roles or size, so it passes only where such rows alone are asked for.
             return summary if wanted.has == {"unusable"} and _holds(summary.problem, wanted.text) else None
+        # What the row has is collected, and all that is asked for must be among it.
         has = {"multi_turn"} if sum(m["role"] == "user" for m in chat.messages) > 1 else set()
         has |= {"system"} if any(m["role"] == "system" for m in chat.messages) else set()
         has |= {"tools"} if chat.tools or any(m.get("tool_calls") for m in chat.messages) else set()
@@ -148,6 +151,7 @@ class ChatRows:
         conversation = {"messages": chat.messages, "tools": chat.tools}
         try:
             table = self._renderers.table(chat.messages, chat.tools, choice, modes)
+        # The page shows the messages in any case, and the error in place of the tokens.
         except NielsError as error:
             return RowDetail(row, chat.where, None, conversation, str(error))
         return RowDetail(row, chat.where, table, conversation)
@@ -157,12 +161,15 @@ class ChatRows:
         chats = [
             chat
             for chat in map(self.conversation, rows)
+            # A row that the page refuses for its length would stop the sample for seconds.
             if isinstance(chat, Conversation) and characters(chat.messages, chat.tools) <= MOST_CHARACTERS
         ]
         if choice.tokenizer and choice.renderer != "raw":
             renderer = self._renderers.renderer(choice)
             try:
                 made = renderer.render_many([c.messages for c in chats], tools=[c.tools for c in chats])
+                # Trained tokens of each conversation: lengths 3 2 start at 0 3. An empty one would be counted wrongly,
+                # or raise IndexError at the end.
                 trained = np.add.reduceat(batch_weights(made, LossOn()) > 0, made.lengths.cumsum() - made.lengths)
                 return list(zip(made.lengths.tolist(), (trained / made.lengths).tolist(), strict=True))
             except (MessageError, IndexError):
@@ -170,6 +177,7 @@ class ChatRows:
         return [size for chat in chats for size in self._size(chat, choice)]
 
     def _size(self, chat: Conversation, choice: Choice) -> Iterator[tuple[int, float]]:
+        # One mode is enough for a histogram, and each costs a pass over the tokens.
         usual = next(mode for mode in MODES if mode.name == "end_of_turn")
         try:
             table = self._renderers.table(chat.messages, chat.tools, choice, [usual])

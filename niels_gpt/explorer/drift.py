@@ -50,6 +50,7 @@ def compare(left: TokenTable, right: TokenTable, mode: str = "end_of_turn") -> D
     by_ids = left.ids is not None and right.ids is not None and left.tokenizer == right.tokenizer
     one, other = (_values(table, by_ids) for table in (left, right))
     places = _places(one, other)
+    # Spans of words become spans of entries, because words and tokens end at different characters.
     spans = [[(a, b) for a, b, _, _ in places], [(c, d) for _, _, c, d in places]]
     if not by_ids:
         spans = [
@@ -71,6 +72,7 @@ def _places(one: list[Any], other: list[Any]) -> list[tuple[int, int, int, int]]
     Equal entries at both ends are skipped first: they are most of it, and difflib is quadratic.
     """
     n = min(len(one), len(other))
+    # The common end must not overlap the common front: a a a against a a has a front of 2 and an end of 0.
     front = next((at for at in range(n) if one[at] != other[at]), n)
     common_end = next((at for at in range(n - front) if one[-1 - at] != other[-1 - at]), n - front)
     a, b = one[front : len(one) - common_end], other[front : len(other) - common_end]
@@ -78,6 +80,7 @@ def _places(one: list[Any], other: list[Any]) -> list[tuple[int, int, int, int]]
         return []
     if len(a) * len(b) > MOST_PAIRS:
         return [(front, front + len(a), front, front + len(b))]
+    # With autojunk difflib ignores values that occur often, which common tokens do.
     found = SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
     return [(front + i, front + j, front + k, front + m) for tag, i, j, k, m in found if tag != "equal"]
 
@@ -90,6 +93,7 @@ def ends_of(texts: Sequence[str]) -> npt.NDArray[np.int64]:
 def _entries(entries: npt.NDArray[np.int64], words: npt.NDArray[np.int64], span: Span) -> Span:
     """The entries that contain a span of words: with entries that end at 3 7 9, characters 4..8 are in entries 1..3."""
     start, stop = int(words[span[0]]), int(words[span[1]])
+    # The entry that holds a character is the first that ends after it.
     first = int(np.searchsorted(entries[1:], start, side="right"))
     return first, first if stop == start else int(np.searchsorted(entries[1:], stop)) + 1
 
@@ -99,6 +103,7 @@ def _mask_difference(left: TokenTable, right: TokenTable, mode: str) -> int:
     for table in (left, right):
         flags = np.zeros(len(table.texts), np.bool_)
         trained = next((made.trained for made in table.modes if made.name == mode), [])
+        # Starts and stops in turn: 1 3 4 5 has the pairs (1,3) (3,4) (4,5), and every other one is a trained run.
         for start, stop in list(pairwise(trained))[::2]:
             flags[start:stop] = True
         masks.append(flags)

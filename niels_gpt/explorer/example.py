@@ -97,12 +97,14 @@ class TokenColumns(Sequence[TokenView]):
         return next(self._between(index, index + 1))
 
     def __iter__(self) -> Iterator[TokenView]:
+        # Block by block: converting a slice to lists is fast, converting millions at once takes memory.
         for start in range(0, len(self), _AT_ONCE):
             yield from self._between(start, min(start + _AT_ONCE, len(self)))
 
     def different(self) -> list[TokenView]:
         """A few tokens among which every id, target, kind and segment of the example occurs."""
         columns = [self.ids, self.targets, self.kinds, *([] if self.segments is None else [self.segments])]
+        # The place at which each value occurs first, column by column: ids 7 7 9 give places 0 2.
         firsts = [np.unique(column, return_index=True)[1] for column in columns]
         return [self[at] for at in np.unique(np.concatenate(firsts)).tolist()]
 
@@ -115,6 +117,7 @@ class TokenColumns(Sequence[TokenView]):
         ids, targets = self.ids[here].tolist(), self.targets[here].tolist()
         segments = [0] * n if self.segments is None else self.segments[here].tolist()
         target_texts = [text(target) for target in targets]
+        # The last token has no successor; 0 stands in its column, and its text must not be shown.
         if self.no_target and stop == len(self):
             target_texts[-1] = ""
         return map(
@@ -127,6 +130,7 @@ class TokenColumns(Sequence[TokenView]):
             target_texts,
             self.target_trained[here].tolist(),
             segments,
+            # Segment 0 belongs to no message.
             [self.roles[segment - 1] if self.roles and segment else None for segment in segments],
             [None] * n if self.sampled is None else self.sampled[here].tolist(),
             [None] * n if self.body is None else self.body[here].tolist(),

@@ -163,9 +163,11 @@ def bundled(entry: str) -> str:
         if name in done:
             return
         source = (STATIC / f"{name}.js").read_text()
+        # Marked before its imports are visited, so that a circle of imports ends.
         done[name] = ""
         for wanted in _IMPORT.findall(source):
             visit(wanted)
+        # Put back at the end: a dict keeps the order of insertion, and a module must follow what it imports.
         del done[name]
         done[name] = _EXPORT.sub("", _IMPORT.sub("", source))
 

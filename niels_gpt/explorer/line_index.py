@@ -51,7 +51,9 @@ class LineIndex:
         self._rejected: dict[int, Rejected] = {}
         self._share = 0.0
         self._done = threading.Event()
+        # Read by the background thread after each block, so that closing does not wait for a file of gigabytes.
         self._closing = False
+        # Lines of plain files are read where they are. The rows of other files are written to a temporary file first.
         plain = ".jsonl" in path.name or not path.name.endswith((".json", ".gz", ".zst", ".parquet"))
         self._in_place = plain and not path.name.endswith((".gz", ".zst"))
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
@@ -82,6 +84,7 @@ class LineIndex:
         """The place of a row as errors name it: `chats.jsonl:17`, lines counted from 1."""
         if not self._in_place:
             return f"{self.path} row {row}"
+        # Row numbers leave blank lines out, line numbers count them: the blank lines before this row are added.
         return f"{self.path}:{row + 1 + int(np.searchsorted(self._blank, self._starts[row]))}"
 
     def record(self, row: int) -> Record | Rejected:
@@ -97,10 +100,12 @@ class LineIndex:
         with self._reading:
             self._file.seek(int(self._starts[row]))
             line = self._file.readline()
+        # A byte order mark may begin the file; JSON does not allow one.
         return parse_line(line.removeprefix(b"\xef\xbb\xbf") if row == 0 else line, self.where(row))
 
     def row_at(self, offset: int) -> int:
         """The row that contains a byte of the file."""
+        # Rows that start at 0 4 9: bytes 4 to 8 are in row 1.
         return int(np.searchsorted(self._starts, offset, side="right")) - 1
 
     def row_from(self, offset: int, *, after: int) -> int:
@@ -113,6 +118,7 @@ class LineIndex:
 
     def _size(self) -> int:
         with self._reading:
+            # The end is asked of the system, which does not know what Python still holds.
             self._file.flush()
             return self._file.seek(0, 2)
 
@@ -126,9 +132,11 @@ class LineIndex:
     def _find(self) -> None:
         try:
             for found in self._in_file() if self._in_place else self._spooled():
+                # A new array each time: other threads may hold the old one, and assignment is atomic.
                 self._starts = np.concatenate((self._starts, found))
                 if self._closing:
                     return
+        # Nobody waits for this thread, so an error would be lost; the page shows it instead.
         except (NielsError, OSError) as error:
             self.problem = str(error)
         finally:
@@ -147,6 +155,7 @@ class LineIndex:
         with self.path.open("rb") as file:
             while block := file.read(BLOCK_BYTES):
                 held = np.frombuffer(block, np.uint8)
+                # 10 is the newline; a line starts after it.
                 starts = np.flatnonzero(held == 10) + 1
                 starts = np.concatenate(([0], starts)) if fresh else starts
                 fresh = bool(starts.size and starts[-1] == len(held))
@@ -175,6 +184,7 @@ class LineIndex:
                 self._rejected[number] = record
             else:
                 value = record.value
+            # Lone surrogates of the source must survive, so that checks of the row report them.
             line = json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"
             with self._reading:
                 self._file.seek(at)

@@ -57,6 +57,7 @@ def text_only_table(
     Raises:
         MessageError: the family refuses the conversation.
     """
+    # The grammar's text before it is encoded: attribution is known without any tokenizer.
     pieces = family.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
     note = "Text without ids: no tokenizer of this family is at hand, so counts are in characters."
     return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), family.stops, note=note, **labels)
@@ -74,6 +75,7 @@ def bare_text_table(
     labels = {"title": "bare text", "renderer": RAW, "tokenizer": name}
     if encoder is None:
         return _piece_table(pieces, messages, modes, (), (), note="Counted in characters.", **labels)
+    # `scaffold` is False for all, so that a control token in a content is encoded as text.
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
     own = [pieces[at] for at in owner.tolist()]
     facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.content for piece in own]

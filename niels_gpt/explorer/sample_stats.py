@@ -74,19 +74,23 @@ class SampleStats:
                 pass
             self._total = self._dataset.about(self._split).rows
             self._of = min(self._total, SAMPLE_ROWS)
+            # A permutation that is computed, not stored: a file may have a billion rows.
             drawn = order(0, 0, self._total)[np.arange(self._of)] if self._of else np.empty(0, np.int64)
             for at in range(0, self._of, PORTION):
                 if self._stopped.is_set():
                     return
                 rows = drawn[at : at + PORTION].tolist()
+                # Rows are measured in portions, and the page shows what is known after each.
                 self._found += self._dataset.sizes(self._split, rows, self._choice)
                 self._seen += len(rows)
+        # The thread ends here; `now` returns what was found, with the reason.
         except NielsError as error:
             self._problem = str(error)
             self._of = self._seen
 
     def now(self) -> StatsSoFar:
         """The sample so far."""
+        # A copy, because the background thread appends while this one reads.
         found = np.array(self._found[:], np.float64).reshape(-1, 2)
         lengths, shares = found[:, 0], found[:, 1]
         return StatsSoFar(

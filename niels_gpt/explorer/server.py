@@ -56,6 +56,7 @@ class OwnMachine:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
+        # Start and end of the server come through here, too.
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,6 +64,7 @@ class OwnMachine:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
+                # Added when the response starts, so that no route can leave them out.
                 own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *own]
             await send(message)
@@ -78,9 +80,11 @@ def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
     host = headers.get(b"host", b"").decode("latin-1")
     if host.rsplit(":", 1)[0] not in _NAMES:
         return f"the Host header is {host!r}; expected {HOST} or localhost: open the address that the command printed"
+    # Browsers send it with requests of other sites, and with every POST.
     origin = headers.get(b"origin")
     if origin is not None and origin.decode("latin-1") != f"http://{host}":
         return "the request comes from another page; expected this server's own"
+    # A form of another site can POST text without a preflight request, but not JSON.
     if method == "POST" and not headers.get(b"content-type", b"").startswith(b"application/json"):
         return "POST without JSON; expected content-type: application/json"
     return ""
@@ -169,6 +173,7 @@ async def _body(request: Request) -> bytes:
 
 def _encoded(value: Any) -> bytes:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # A lone surrogate in the data must not fail the response.
     return text.encode("utf-8", "replace")
 
 
@@ -187,6 +192,7 @@ async def _left(request: Request, error: ClientDisconnect) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    # The traceback is for the terminal; the page gets one line.
     _LOG.error("%s failed", request.url.path, exc_info=error)
     return JSONResponse({"error": f"an error inside niels_gpt: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
 
@@ -198,6 +204,7 @@ def bound(port: int) -> socket.socket:
         UsageError: the port is taken or out of range.
     """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Else a port stays taken for a minute after the last run.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
@@ -217,6 +224,7 @@ def server_of(explorer: Explorer) -> uvicorn.Server:
         log_level="warning",
         lifespan="off",
         ws="none",
+        # A line per request would hide the address and errors.
         access_log=False,
         timeout_graceful_shutdown=END_SECONDS,
     )

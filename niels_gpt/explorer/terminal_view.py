@@ -136,6 +136,7 @@ class Table:
 
     def __init__(self, console: Console, seen: Seen) -> None:
         self._console, self._seen = console, seen
+        # Only renderings have roles; the segments of a packed row are numbers.
         self._rendered = any(role for _, role in seen.owners)
         self._packed = any(segment for segment, _ in seen.owners) and not self._rendered
         self._position = max(3, len(str(seen.n_real + seen.n_padding)))
@@ -143,12 +144,14 @@ class Table:
         self._text = max(6, min(_WIDEST, max((cell_len(visible(text)) for text in seen.texts), default=0)))
         names = [self._owner(owner) for owner in seen.owners]
         self._owner_width = max(map(len, ["message" if self._rendered else "seg", *names]))
+        # Few texts and kinds repeat in many rows.
         self._of_token, self._of_target = cache(self._token_cells), cache(self._target_cells)
         self._codes = cache(self._codes_of)
 
     def lines(self, tokens: Sequence[TokenView]) -> Iterator[str]:
         """The table, many lines at a time, with the console's colour codes."""
         yield self._head() + "\n"
+        # All padding is alike; a row of 8 192 would end in thousands of lines of it.
         shown = self._seen.n_real + min(self._seen.n_padding, PADDING_ROWS)
         rows = map(self._row, islice(tokens, shown))
         while block := "".join(islice(rows, _ROWS)):
@@ -167,6 +170,7 @@ class Table:
         if self._rendered or self._packed:
             owner = f"{self._owner((token.segment, token.role)):<{self._owner_width}}  "
         left = f"{token.position:>{self._position}}  {owner}{token.id:>{self._id}}  "
+        # -100 is printed where the target is not in the loss, as trainers write it.
         target = token.target if token.target_trained else None
         return left + self._of_token(token.text, token.kind) + self._of_target(target, token.target_text)
 
@@ -198,5 +202,6 @@ class Table:
         """The codes that the console writes before and after a text of this style."""
         with self._console.capture() as captured:
             self._console.print(Text("|", style=style), end="", soft_wrap=True)
+        # The codes depend on the terminal (256 colours, none), so rich is asked once for each style.
         before, _, after = captured.get().partition("|")
         return before, after

@@ -111,9 +111,11 @@ def _one_by_one(source: Examples, numbers: Int64s | None, how: Arrangement) -> I
         numbers: the rows of the source that are exported; `None` for all.
     """
     n = source.n if numbers is None else len(numbers)
+    # A permutation that is computed place by place; it takes no memory.
     shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
 
     def row_at(places: Int64s) -> Int64s:
+        # Place in the output -> place among the chosen rows -> number in the source.
         at = places if shuffled is None else shuffled[places]
         return at if numbers is None else numbers[at]
 
@@ -132,7 +134,9 @@ def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Itera
     chosen = np.arange(source.n) if numbers is None else numbers
     # Rows that are too long will be cut when they are read.
     lengths = np.minimum(_lengths(source, chosen), width)
+    # Planned with the lengths that texts will have when they are padded, or rows would overflow.
     plan = pack(lengths if how.pad_multiple == 1 else padded_inputs(lengths, how.pad_multiple), width)
+    # `[:]` makes an array of it: the sizes below are looked up in any order.
     sequence = np.arange(plan.rows) if how.shuffle is None else order(how.shuffle, 0, plan.rows)[:]
     # Tokens of each packed row, to read about a million at a time.
     sizes = np.add.reduceat(lengths[plan.items], plan.offsets[:-1]) if plan.rows else np.empty(0, np.int64)
@@ -155,6 +159,8 @@ def _joined(source: Examples, plan: PackPlan, chosen: Int64s, wanted: Int64s, ho
     ends = np.cumsum(counts)
     places = np.arange(ends[-1]) + np.repeat(plan.offsets[wanted] - (ends - counts), counts)
     rows = cut(source.read(chosen[plan.items[places]]), how.max_length, how.too_long)
+    # The texts of a packed row are adjacent already, so joining them only changes where rows end: lengths 3 2 4 with
+    # counts 1 2 become 3 6.
     return replace(rows, lengths=np.add.reduceat(rows.lengths, ends - counts))
 
 
@@ -173,6 +179,7 @@ def _fitting(source: Examples, width: int, policy: str) -> Int64s | None:
     if policy not in ("skip", "error"):
         return None
     lengths = _lengths(source, np.arange(source.n))
+    # Found before anything is written: an export of hours must not fail at its last row.
     long = lengths > width
     if policy == "error" and long.any():
         at = int(np.argmax(long))

@@ -32,6 +32,7 @@ class TokenizedFiles(Shards):
     def append(self, rows: Rows) -> None:
         """Append rows: after 10 tokens, rows of lengths 3 2 end at 13 15."""
         self._tokens.write(as_tokens(rows.ids, self._dtype))
+        # The ends of documents, counted from the start of the shard.
         self._ends.write((self.tokens + np.cumsum(rows.lengths)).astype("<u8"))
         if self._loss is not None:
             self._loss.write(rows.trained)
@@ -40,6 +41,7 @@ class TokenizedFiles(Shards):
         """Write the metadata."""
         tokenizer = self.facts.tokenizer_sha256 or "unknown"
         width = np.dtype(self._dtype).itemsize
+        # Three lines: tokenizer and bytes per token, the number of tokens, and the same for people.
         text = f"{tokenizer}|{width}\n{self.tokens}\n{_readable(self.tokens)}"
         self.set.open(f"{self._name}.metadata").write(text.encode())
 

@@ -56,6 +56,7 @@ class LightningChunks:
         parts = [columns[name] for name in self._kinds]
         sizes = np.stack([column.sizes for column in parts], axis=1)
         data, total = joined([per_row(sizes.astype("<u4")), *parts])
+        # A chunk ends before it would exceed its size; a single larger portion has one of its own.
         if self._pending.bytes and self._pending.bytes + len(data) > self._most:
             self._end()
         self._pending.add(data, total)
@@ -83,6 +84,7 @@ class LightningChunks:
 
     def _config(self) -> dict[str, Any]:
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+        # litData restores a sample by a pytree description: here a dict of leaves.
         names = json.dumps(list(self._kinds))
         spec = {"type": "builtins.dict", "context": names, "children_spec": [leaf] * len(self._kinds)}
         return {

@@ -46,6 +46,7 @@ class TokenFiles(Shards):
         """Open a file with a blank header."""
         self._name = f"tokens_{self.facts.split}_{number:06d}.bin"
         self._tokens = self.set.open(self._name)
+        # Room for the header, which holds the number of tokens.
         self._tokens.write(np.zeros(HEADER, dtype="<i4"))
 
     def append(self, rows: Rows) -> None:
@@ -65,11 +66,13 @@ class TokenFiles(Shards):
         for name, tokens in self._headers.items():
             path = self.folder / name
             header = np.zeros(HEADER, dtype="<i4")
+            # Magic number, version (which decides the dtype), number of tokens; the rest is 0.
             header[:3] = (*MAGIC_AND_VERSION[self._dtype], tokens)
             with storage_errors("writing", path), path.open("r+b") as file:
                 file.write(header.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
+            # Read again, because the checksum while writing was that of a blank header.
             self._records[name] = file_record(path)
 
 

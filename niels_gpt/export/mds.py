@@ -48,13 +48,16 @@ class MosaicShards:
     def write(self, rows: Rows) -> None:
         """Append rows, one sample each."""
         columns = {
+            # Not shifted: the reader aligns it with labels, see `use_of_samples`.
             "mask": Column(rows.weights.astype(self._kinds["mask"]), rows.lengths),
             "seq_lengths": Column(rows.text_lengths().astype("<u4"), rows.texts_per_row()),
             "tokens": Column(as_tokens(rows.ids, self._kinds["tokens"]), rows.lengths),
         }
         parts = []
         for name in self._kinds:
+            # Each array is preceded by its shape, because rows have different lengths.
             parts += [_shapes(columns[name].lengths), columns[name]]
+        # A sample begins with the sizes of its columns: shape and values of each, together.
         sizes = [shape.sizes + values.sizes for shape, values in zip(parts[::2], parts[1::2], strict=True)]
         data, total = joined([per_row(np.stack(sizes, axis=1).astype("<u4")), *parts])
         if self._pending.bytes and self._pending.bytes + len(data) > self._most:
@@ -70,6 +73,7 @@ class MosaicShards:
             "column_sizes": [None] * len(self._kinds),
             "compression": None,
             "format": "mds",
+            # The checksums are in our export.json.
             "hashes": [],
             "size_limit": self._most,
             "version": 2,
@@ -100,8 +104,10 @@ def _shapes(lengths: Int64s) -> Column:
     """What precedes the values of an array: 3 -> 04 03; 300 -> 05 2c 01; 70 000 -> 06 70 11 01 00."""
     table = np.zeros((len(lengths), 5), dtype=np.uint8)
     width: npt.NDArray[np.int64] = np.select([lengths < 1 << 8, lengths < 1 << 16], [1, 2], 4).astype(np.int64)
+    # The first byte is the format's code: one dimension, in 1, 2 or 4 bytes.
     table[:, 0] = 4 + (width > 1) + (width > 2)
     table[:, 1:] = lengths.astype("<u4").view(np.uint8).reshape(-1, 4)
+    # Of 5 bytes a row as many as the length needs: widths 1 and 2 retain 2 and 3 bytes.
     return Column(table[np.arange(5) <= width[:, None]], width + 1)
 
 

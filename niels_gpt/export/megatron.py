@@ -42,11 +42,13 @@ class IndexedDataset:
         self._dtype = token_dtype(facts, most_uint16=SMALL_VOCABULARY, wide="<i4")
         self._tokens = self._set.open(f"{facts.split}.bin")
         self._mask = self._set.open(f"{facts.split}_mask.bin") if facts.has_mask else None
+        # The header of the index holds the number of rows, which is known at the end only.
         self._lengths = Spool(folder / f".{facts.split}_lengths.partial")
         self.files = self._set.files
 
     def write(self, rows: Rows) -> None:
         """Append rows, one sequence each."""
+        # The index would wrap around silently.
         if rows.lengths.max(initial=0) > np.iinfo(np.int32).max:
             raise UsageError(f"a row of {int(rows.lengths.max()):,} tokens; megatron stores lengths as int32")
         self._tokens.write(as_tokens(rows.ids, self._dtype))
@@ -66,6 +68,7 @@ class IndexedDataset:
     def _write_index(self, name: str, dtype: str) -> None:
         """Write an index: rows of 3 2 tokens of two bytes have lengths 3 2, starts 0 6 and the document list 0 1 2."""
         index, n, size = self._set.open(name), self._lengths.n, np.dtype(dtype).itemsize
+        # Little-endian, without padding: version, dtype code, sequences, documents (every row is one) and the end.
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, DTYPE_CODES[dtype], n, n + 1))
         for lengths in self._lengths.chunks():
             index.write(lengths.astype("<i4"))

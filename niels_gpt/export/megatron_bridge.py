@@ -68,12 +68,14 @@ class PackedRows:
 
 
 def _check_pad_id(multiple: int, pad_id: Any, facts: Facts) -> None:
+    # Nothing is padded.
     if multiple == 1 and pad_id is None:
         return
     if multiple == 1:
         raise UsageError(
             "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
         )
+    # Ids are stored as int32, which bounds the id where no vocabulary is recorded.
     most = (facts.vocab_size or 2**31) - 1
     if not isinstance(pad_id, int) or not 0 <= pad_id <= most:
         raise UsageError(

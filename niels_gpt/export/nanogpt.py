@@ -25,6 +25,7 @@ class OneFile:
 
     def write(self, rows: Rows) -> None:
         """Append rows."""
+        # nanoGPT reads uint16 whatever the vocabulary is.
         self._tokens.write(as_tokens(rows.ids, "<u2"))
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ class Parts(Shards):
         """Append rows: after 10 tokens, rows of lengths 3 2 are the lines 10,13 and 13,15."""
         self._tokens.write(as_tokens(rows.ids, self._dtype))
         if self._mask is not None:
+            # One byte of 0 or 1 for each token, as numpy stores bool.
             self._mask.write(rows.trained)
         ends = self.tokens + np.cumsum(rows.lengths)
         self._rows.write(np.stack([ends - rows.lengths, ends], axis=1))
@@ -62,6 +63,7 @@ class _GzippedPairs:
     def _flush(self) -> None:
         self._file.write(self._compressed.getvalue())
         self._compressed.seek(0)
+        # The buffer is emptied after each write, so that memory stays flat.
         self._compressed.truncate()
 
     def close(self) -> None:

@@ -130,6 +130,7 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
     old = rows.text_lengths()
     new = padded_inputs(old, multiple) + 1
     starts = np.cumsum(new) - new
+    # Each text moves by the padding before it: old starts 0 3 and new starts 0 5 move the second text by 2.
     places = np.arange(len(rows.ids)) + np.repeat(starts - (np.cumsum(old) - old), old)
     ids = np.full(int(new.sum()), pad_id, dtype=np.uint32)
     ids[places] = rows.ids
@@ -138,6 +139,7 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
     begins = np.zeros(len(ids), dtype=np.bool_)
     begins[starts] = True
     texts = rows.texts_per_row()
+    # A row is as long as its padded texts together: new lengths 5 5 9 with 1 and 2 texts a row give 5 14.
     return Rows(ids, np.add.reduceat(new, np.cumsum(texts) - texts), begins, weights)
 
 
@@ -162,6 +164,8 @@ def cut(rows: Rows, width: int, policy: str) -> Rows:
         places = rows.starts[long][:, None] + np.arange(width + 1)
         weights[places[:, :width]] = without_cut_turn(weights[places], width)
     lengths = np.minimum(rows.lengths, width)
+    # `tail` begins as many tokens later as are cut: a row of 5 cut to 3 begins at 2.
     starts = rows.starts + (rows.lengths - lengths if policy == "tail" else 0)
     ids, weights, begins = (gather(values, starts, lengths) for values in (rows.ids, weights, rows.begins))
+    # Again through `rows_of`: after `tail` the first token of a row may be one that was trained.
     return rows_of(ids, lengths, weights, begins)

@@ -42,6 +42,7 @@ def joined(columns: list[Column]) -> tuple[bytes, Int64s]:
     # Slice by slice: fancy indexing would need an index of 8 bytes for every byte that it moves.
     parts = []
     for column in columns:
+        # A memoryview is cut without copying its bytes.
         flat = memoryview(np.ascontiguousarray(column.values).view(np.uint8).data)
         ends = np.cumsum(column.sizes)
         parts.append([flat[a:b] for a, b in zip((ends - column.sizes).tolist(), ends.tolist(), strict=True)])
@@ -90,6 +91,7 @@ class Pending:
             UsageError: the shard is too large for offsets of 32 bits.
         """
         sizes = np.concatenate(self._sizes)
+        # The header: the number of samples, and one offset more than samples, each of 4 bytes.
         start = 4 * (len(sizes) + 2) + len(head)
         # Shards are ended at `SHARD_BYTES`; only a single portion of huge rows gets here.
         if start + self.bytes > MOST_BYTES:

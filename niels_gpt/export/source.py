@@ -124,6 +124,7 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
     begins: Bools | None = None
     if stored.segment_ids is not None:
         begins = np.zeros(len(stored.ids), dtype=np.bool_)
+        # Also True where the next row begins with another number; `rows_of` marks the start of every row anyway.
         begins[1:] = stored.segment_ids[1:] != stored.segment_ids[:-1]
     rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
 
@@ -131,6 +132,7 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
         return split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
 
     limit = facts.vocab_size
+    # One comparison of the maximum; the place is looked for only where there is an error.
     if limit is not None and rows.ids.size and rows.ids.max() >= limit:
         at = int(np.argmax(rows.ids >= limit))
         raise CacheError(
@@ -138,8 +140,10 @@ def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
             "damaged, or of another tokenizer. Restore them, or build again"
         )
     weights = rows.weights
+    # An unsigned weight cannot be negative.
     good = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
     if not good.all():
+        # The first that is not good.
         at = int(np.argmin(good))
         expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
         raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
@@ -163,6 +167,7 @@ def open_source(path: Path, split: str) -> Examples | Stream:
     """
     if split not in splits_of(path):
         raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
+    # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
     opened = dataset.split(split)
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":

@@ -48,6 +48,7 @@ class FileSet:
         """Close all open files."""
         for name, file in self._open.items():
             self.files[name] = file.close()
+        # Finished files are no longer deleted by `abandon`.
         self._open = {}
 
     def abandon(self) -> None:
@@ -67,6 +68,7 @@ class Spool:
 
     def write(self, numbers: Int64s) -> None:
         """Append numbers."""
+        # A spool is read back as int64 whatever was written.
         self._file.write(numbers.astype(np.int64, copy=False))
         self.n += len(numbers)
 
@@ -83,6 +85,7 @@ class Spool:
     def remove(self) -> None:
         """Delete the file; may be called at any time, more than once."""
         self._file.abandon()
+        # Also after `close`, which leaves the file for `chunks`.
         self._file.path.unlink(missing_ok=True)
 
 
@@ -162,6 +165,7 @@ class ParquetFile:
     """
 
     def __init__(self, path: Path, columns: dict[str, str]) -> None:
+        # Before the import, so that a missing library is our error and names the extra.
         check_library("pyarrow")
         import pyarrow
         import pyarrow.parquet
@@ -179,12 +183,14 @@ class ParquetFile:
 
     def write(self, columns: dict[str, Lists], *, row_group: int | None = None) -> None:
         """Append rows, as row groups of at most `row_group` rows (`None`: one)."""
+        # In the order of the schema, whatever the order of the dict.
         arrays = [self._lists(*columns[field.name], field.type) for field in self._schema]
         with storage_errors("writing", self.path):
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema), row_group)
 
     def _lists(self, values: npt.NDArray[Any], lengths: Int64s, kind: Any) -> Any:
         """Lists of lengths 3 2 have the offsets 0 3 5."""
+        # Arrow's lists have 32-bit offsets; a portion has about a million tokens.
         offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=offsets[1:])
         flat = self._arrow.array(values.astype(kind.value_type.to_pandas_dtype(), copy=False))
@@ -201,6 +207,7 @@ class ParquetFile:
 
     def abandon(self) -> None:
         """Close and delete the file; does nothing after `close`."""
+        # pyarrow refuses to close twice.
         if self._writer.is_open:
             self._writer.close()
             self.path.unlink(missing_ok=True)

@@ -65,6 +65,8 @@ def _read(files: list[Path]) -> Iterator[Rows]:
         batches = file.iter_batches(BATCH_ROWS, columns=columns)
         while True:
             with _named(path):
+                # In the `with`, so that an error while reading is named; not around `yield`, which would catch the
+                # caller's errors.
                 batch = next(batches, None)
             if batch is None:
                 break
@@ -79,6 +81,7 @@ def _rows(batch: Any, where: str) -> Rows:
     for name, (_, own) in lists.items():
         if name != "seq_lengths" and not np.array_equal(own, lengths):
             raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
+    # Checked before the conversion to uint32, which would wrap around.
     if ids.min(initial=0) < 0 or ids.max(initial=0) >= 2**32:
         bad = int(ids[(ids < 0) | (ids >= 2**32)][0])
         raise InputError(f"{where}: id {bad}; expected ids from 0 to 2**32 - 1")
@@ -91,11 +94,13 @@ def _rows(batch: Any, where: str) -> Rows:
             raise InputError(f"{where}: seq_lengths do not add up to the lengths of input_ids")
         lengths = texts
     if "attention_mask" in lists:
+        # Padding may be on either side, and packed rows may number their texts 1, 2, ...
         own = lists["attention_mask"][0] != 0
         row = np.repeat(np.arange(len(lengths)), lengths)
         # Attended 1 1 0 | 1 0 in rows of 3 2: row 0 0 0 1 1, so 2 and 1 tokens are left.
         lengths = np.bincount(row[own], minlength=len(lengths)).astype(np.int64)
         ids, weights = ids[own], weights[own] if weights is not None else None
+    # A row without attended tokens vanishes.
     return rows_of(ids.astype(np.uint32), lengths[lengths > 0], weights)
 
 

@@ -28,6 +28,7 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     del options
     passed = path
     if path.is_dir():
+        # Our own exports put the mask beside the tokens as a second dataset.
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
     else:  # a path without its suffix, as Megatron takes it
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
@@ -35,6 +36,7 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     splits = {}
     for split, files in require(path if found else passed, found, ".idx file").items():
         masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
+        # A mask counts only where every file has one: an episode without a mask would be trained whole.
         has_mask = all(mask.is_file() for mask in masks)
         splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask))
     return splits

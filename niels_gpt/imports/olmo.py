@@ -50,6 +50,7 @@ def _read(files: list[Path], masked: bool, token_dtype: str | None) -> Iterator[
             raise InputError(f"{lines}: no such file; expected the start and end of every document, a line for each")
         with open_bytes(lines) as packed:
             at = 0
+            # Documents are listed in a compressed file, which is read in pieces.
             while chunk := list(islice(packed, LINES)):
                 bounds = _bounds(chunk, lines, at)
                 at += len(chunk)

@@ -43,10 +43,12 @@ class EpisodeTrainer(transformers.Trainer):
     ) -> None:
         self.episodes, self._convert, self._workers = episodes, named(convention), workers or {}
         super().__init__(*args, **trainer_options)
+        # After the Trainer has set up torch.distributed, which decides the rank.
         check_ranks(episodes, self.args.process_index, self.args.world_size)
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """One epoch of the train split; the Trainer calls `set_epoch`."""
+        # Not passed to accelerate, as the Trainer's own loader is: it would divide batches that are each rank's already.
         return EpochLoader(self.episodes.batch_source("train"), self._convert, **self._workers)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> torch.utils.data.DataLoader[Any]:

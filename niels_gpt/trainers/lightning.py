@@ -72,6 +72,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
 
     def train_dataloader(self) -> EpochBatches:
         """The rest of the loader's current epoch, then whole epochs."""
+        # No torch DataLoader: Lightning would replace its sampler, and shard rows that are sharded already.
         return EpochBatches(self.episodes, self._convert, **self._options)
 
     def val_dataloader(self) -> UnshardedLoader | list[Any]:
@@ -101,6 +102,7 @@ class EpochBatches:
         return self._episodes.steps_per_epoch("train")
 
     def __iter__(self) -> Iterator[Any]:
+        # Opened anew for each pass, from the place where the last one ended.
         workers: EpisodeWorkers = self._episodes.as_dataloader("train", epochs=1, **self._options)
         for batch in workers:
             yield self._convert(batch)

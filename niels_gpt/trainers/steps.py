@@ -81,6 +81,7 @@ class EpochSteps(torch.utils.data.Sampler[list[int]]):
         return self._steps
 
     def __iter__(self) -> Iterator[list[int]]:
+        # Steps are counted through all epochs: with 5 steps an epoch, epoch 2 begins at 10.
         first = self._epoch * self._steps
         return iter([step] for step in range(first, first + self._steps))
 
@@ -109,6 +110,7 @@ class _SingleBatch:
         self._convert = convert
 
     def __call__(self, batches: list[EpisodeBatch]) -> Any:
+        # DataLoader collates lists; a list of one item is taken apart again.
         (batch,) = batches
         return self._convert(batch)
 

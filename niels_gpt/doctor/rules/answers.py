@@ -133,6 +133,7 @@ def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
     """Trained tokens that the model never samples."""
     rows, turns = view.rows, view.turns
     assert turns is not None
+    # The first token of a text is never predicted, so it is not trained whatever its mask is.
     wrong = view.trained & judged & ~view.padding & ~rows.first_of_document
     # The rest of a turn at the beginning of a row is reported as begins-mid-turn.
     foreign = wrong & (view.role_of != ASSISTANT) & ~covered(*view.cut_turns, len(rows.ids))
@@ -149,6 +150,7 @@ def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
     tags = np.isin(rows.ids, layout.think or ())
     view.hit_tokens("header-trained", header & ~tags, "the assistant's header is trained from here on")
     view.hit_tokens("supplied-trained", header & tags, "the generation prompt prefills this token")
+    # From after the stop to the end of the turn; empty where there is no stop.
     tail = wrong & covered(np.where(own.stop >= 0, own.stop + 1, own.end), own.end, len(rows.ids))
     view.hit_tokens("tail-trained", tail, "this token is trained and comes after the stop")
 
@@ -156,6 +158,7 @@ def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
 def _check_stops(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
     """Answers that are trained without their stop."""
     turns = graded.turns
+    # A turn that is not trained at all lacks no stop; `untrained` judges it.
     trained = (graded.count > 0) & rows[turns.row]
     if not layout.has_own_stop:
         # A stop is the opener of the next turn, which the last turn of a row does not have: one per row is enough.
@@ -176,6 +179,7 @@ def _check_stops(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -
 def _check_answers(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
     """Answers that are trained in part, and empty think blocks."""
     turns, ids = graded.turns, view.rows.ids
+    # Turns without a stop were cut, and a policy may have left a part out on purpose.
     holes = rows[turns.row] & (turns.stop >= 0) & (graded.count > 0) & (graded.count < graded.length)
     view.hit(
         "mask-holes",
@@ -192,7 +196,9 @@ def _check_answers(view: View, layout: Layout, graded: GradedTurns, rows: Bools)
     for _ in range(2):  # one or two tokens of newlines between the tags
         white_bytes = (begins >= 0) & (ids[begins] >= 0) & (ids[begins] < layout.vocab_size)
         white_bytes[white_bytes] = layout.white_bytes[ids[begins[white_bytes]]]
+        # A step back over one token of white space; where there is none the place stays.
         begins = begins - white_bytes
+    # Only where the opening tag is trained: a template may prefill it.
     empty = (begins >= 0) & (ids[begins] == opened) & view.trained[begins]
     view.hit("empty-think-trained", view.rows.row_of[begins[empty]], begins[empty], "an empty think block is trained")
 

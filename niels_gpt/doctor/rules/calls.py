@@ -152,6 +152,7 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
     for index, message in enumerate(chat.messages):
         for made in message.get("tool_calls") or ():
             function = made["function"]
+            # Tools may be declared with or without the wrapper of the OpenAI format.
             declared = [tool.get("function", tool) for tool in chat.tools or ()]
             own = next((tool for tool in declared if tool.get("name") == function["name"]), None)
             parameters = own.get("parameters", {}).get("properties", {}) if own is not None else None
@@ -174,6 +175,7 @@ def _text_fault(text: str) -> tuple[str, str]:
 
 def _null_fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any] | None) -> tuple[str, str]:
     """The rule that fires on arguments that are an object, and its note; both empty if none does."""
+    # A null of a declared parameter may be meant; Arrow adds nulls under names of other calls.
     nulls = [key for key, value in arguments.items() if value is None and key not in (parameters or {})]
     whole = [key for key, value in arguments.items() if isinstance(value, str) and _is_object(value)]
     if nulls:
@@ -201,12 +203,14 @@ def bad_forms(renderer: Any) -> dict[str, str]:
     """The forms of arguments, "text" or "object", that a renderer writes wrongly, and how; found with a probe."""
     shown: dict[str, str] = {}
     failed: dict[str, str] = {}
+    # A conversation with one call, its arguments in either form, shows which form the template expects.
     for form, arguments in (("object", {"city": "Oslo"}), ("text", '{"city": "Oslo"}')):
         messages = [user("Rain?"), call(arguments), result("4 degrees"), assistant("Cold.")]
         try:
             shown[form] = renderer.text(messages, tools=TOOLS)
         except MessageError as error:
             failed[form] = f"the template fails on arguments as {form}: {error}"
+    # Where both fail, the template cannot write calls at all, which is another finding.
     if len(shown) < 2:
         return failed if shown else {}
     if shown["text"] == shown["object"]:
@@ -221,5 +225,6 @@ def _is_wrong(form: str, shown: Mapping[str, str]) -> bool:
 
 
 def _excerpt(form: str, text: str) -> str:
+    # After the user's message, because the declaration of the tool has the word, too.
     at = max(0, text.find("city", text.find("Rain?")) - 20)
     return f"arguments as {form} are written as {text[at : at + 50]!r}"

@@ -123,6 +123,7 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
         return
     for chat in chats:
         for index, message in enumerate(chat.messages):
+            # One piece of evidence per message is enough.
             found = next(filter(None, map(controls.search, texts_of(message))), None)
             if found:
                 note = f"the {message['role']} message contains {found.group()!r}"
@@ -131,6 +132,7 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
 
 def hash_chats(chats: Sequence[ChatRow], counters: Counters) -> None:
     """Store a hash of every conversation, to find duplicates."""
+    # 8 bytes a row: among a million rows the chance of one false copy is about 1 in 37 million.
     digests = [hashlib.blake2b(_serialised(chat).encode(), digest_size=8).digest() for chat in chats]
     counters.hashes.append(np.array([int.from_bytes(digest) for digest in digests], dtype=np.uint64))
     counters.numbers.append(np.array([chat.number for chat in chats], dtype=np.int64))
@@ -139,6 +141,7 @@ def hash_chats(chats: Sequence[ChatRow], counters: Counters) -> None:
 def _serialised(chat: ChatRow) -> str:
     """A conversation as one text; as JSON, which is slower, only where it has more than roles and contents."""
     if chat.tools is None and all(len(m) == 2 and isinstance(m["content"], str) for m in chat.messages):
+        # Separators that text does not contain, so that different conversations differ.
         return "\0".join(f"{message['role']}\1{message['content']}" for message in chat.messages)
     return json.dumps([chat.messages, chat.tools], sort_keys=True, default=str)
 
@@ -150,11 +153,13 @@ def _is_empty(message: Message) -> bool:
 def _order_faults(messages: Sequence[Message]) -> Iterator[tuple[int | None, str]]:
     """Message index (`None`: the conversation) and fault of everything out of order."""
     roles = [message["role"] for message in messages]
+    # Instructions may come before the first user message.
     spoken = [role for role in roles if role not in ("system", "developer")]
     if "assistant" not in roles:
         yield None, "no assistant message"
     elif spoken[0] != "user":
         yield roles.index(spoken[0]), f"the conversation begins with the {spoken[0]}, expected the user"
+    # Each role with the one before it; the list with None is one longer, hence not strict.
     for index, (before, role) in enumerate(zip([None, *roles], roles, strict=False)):
         if role in ("system", "developer") and before not in (None, "system", "developer"):
             yield index, "a system message after other messages"
@@ -175,6 +180,7 @@ def check_rendered(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Cou
         start, stop = stop, stop + length
         if attribution != "full":  # where the text of a message is in the rendering is not known
             continue
+        # An empty system message may be left out without loss.
         if chat.messages[0]["role"] != "system" or not "".join(texts_of(chat.messages[0])).strip():
             continue
         rule, note = system_fault(batch.message_indices[start:stop], batch.is_content[start:stop])
@@ -188,10 +194,12 @@ def system_fault(owners: np.ndarray[Any, Any], body: np.ndarray[Any, Any]) -> tu
     Args:
         owners: message index of each token. body: True on tokens of contents.
     """
+    # Only its content: a header alone would not show the instructions to the model.
     own = np.flatnonzero((owners == 0) & body)
     if not own.size:
         return "system-dropped", "no token of the system message is in the rendering"
     others = np.flatnonzero(owners > 0)
+    # A token of a later message comes first: the header of the user's turn is around the system text.
     if others.size and others[0] < own[0]:
         return "system-folded", "the system message is written inside the next turn"
     return "", ""
@@ -206,11 +214,13 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], counters: Counters) 
             samples = build_training_samples(renderer, chat.messages, tools=chat.tools, allow_partial=True)
         except MessageError:  # the template refuses a part of the conversation although it accepts the whole
             continue
+        # One sample trains all turns as they were produced, so nothing is lost.
         if len(samples) < 2:
             continue
         tokens = sum(len(ids) for ids, _ in samples)
         counters.sums["thinking: samples needed"] += len(samples)
         counters.sums["thinking: tokens of these samples"] += tokens
+        # The last sample is the whole conversation, as a trainer with one sequence renders it.
         counters.sums["thinking: tokens of one sequence each"] += len(samples[-1][0])
         note = f"{len(samples)} samples ({tokens:,} tokens) are needed to train every turn as it was produced"
         counters.add("history-thinking-stripped", [chat.evidence(None, note)])
@@ -233,5 +243,6 @@ def _reasons_before_a_user(messages: Sequence[Message]) -> bool:
         if message["role"] == "user" and reasoned:
             return True
         if message["role"] == "assistant":
+            # Many datasets write the reasoning into the content.
             reasoned |= bool(reasoning_of(message)) or any("</think>" in text for text in texts_of(message))
     return False

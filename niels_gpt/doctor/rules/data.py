@@ -92,6 +92,7 @@ def check(view: View) -> View:
         The view for all further rules: where labels are shifted, with the mask moved to the tokens that it means.
     """
     check_ids(view)
+    # Before all rules about masks: they need to know which token a label means.
     view = _check_labels(view)
     _check_lengths(view)
     return view
@@ -123,8 +124,11 @@ def _check_labels(view: View) -> View:
     differs = rows.per_row(other) > 0
     if not differs.any():
         return view
+    # What the label at each place would be if labels were shifted by one.
     following = np.append(rows.ids[1:], IGNORE_INDEX)
+    # The last token of a row has no successor in it.
     following[rows.starts[1:] - 1] = IGNORE_INDEX
+    # A row counts as shifted only if every label agrees with the next id.
     shifted = differs & (rows.per_row(supervised & (rows.labels != following)) == 0)
     view.hit_rows("labels-preshifted", shifted, "labels[i] is input_ids[i + 1] wherever it is not -100")
     wrong = other & (differs & ~shifted)[rows.row_of]
@@ -171,6 +175,7 @@ def _count_losses(view: View, long: np.ndarray[Any, np.dtype[np.int64]], limit: 
     remaining = {
         "head": sums[cut] - sums[start],
         "tail": sums[stop] - sums[stop - limit],
+        # The turn that the cut goes through is not trained, so counting ends where it begins, or at the row's start.
         "drop_partial_turn": np.where(through, sums[np.maximum(run, start)], sums[cut]) - sums[start],
         "skip": np.zeros(len(long), dtype=np.int64),
     }
@@ -227,6 +232,7 @@ def duplicates(counters: Counters, source: str) -> None:
     if not counters.hashes:
         return
     hashes, numbers = np.concatenate(counters.hashes), np.concatenate(counters.numbers)
+    # Stable, so that of equal rows the first of the input comes first.
     order = np.argsort(hashes, kind="stable")
     copies = np.sort(order[1:][hashes[order][1:] == hashes[order][:-1]])
     # Only the first few copies are looked up: a search through all hashes for each.
@@ -253,6 +259,7 @@ def hash_rows(view: View, chosen: Bools | None = None) -> None:
     for row, (start, stop) in enumerate(zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), strict=True)):
         digest = hashlib.blake2b(digest_size=8)
         for values in arrays:
+            # The buffer itself: no copy of the row is made.
             digest.update(values[start:stop].data)
         hashes[row] = int.from_bytes(digest.digest())
     wanted = slice(None) if chosen is None else chosen

@@ -74,6 +74,7 @@ def _rendered(renderer: AnyRenderer, chat: ChatRow, *, prompt: bool = False) -> 
 def _compare_whole(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counters: Counters) -> int:
     first, second = _rendered(one, chat), _rendered(other, chat)
     if isinstance(first, str) or isinstance(second, str):
+        # If both refuse, they agree.
         if isinstance(first, str) != isinstance(second, str):
             refuses = first if isinstance(first, str) else second
             which = "first" if isinstance(first, str) else "second"
@@ -100,6 +101,7 @@ def _compare_prompts(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counte
     if isinstance(first, str) or isinstance(second, str) or first.token_ids == second.token_ids:
         return
     at = _first_difference(first.token_ids, second.token_ids)
+    # All that follows the first difference belongs to no message, so it is the generation prompt.
     in_prompt = all(owner < 0 for owner in [*first.message_indices[at:], *second.message_indices[at:]])
     if in_prompt:  # a difference in the messages is reported by _compare_whole
         counters.add("generation-prompt-drift", [_difference(one, other, first, second, chat)])
@@ -107,6 +109,7 @@ def _compare_prompts(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counte
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
     pairs = enumerate(zip(one, other, strict=False))
+    # If one is the beginning of the other, they differ where the shorter ends.
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
@@ -116,6 +119,7 @@ def _difference(
     at = _first_difference(first.token_ids, second.token_ids)
     low = max(0, at - WINDOW)
     texts = [_text_from(renderer, made, at) for renderer, made in ((one, first), (other, second))]
+    # The difference may lie past the end of the first.
     owner = first.message_indices[at] if at < len(first.message_indices) else -1
     shown = first.token_ids[low : at + WINDOW + 1]
     return Evidence(

@@ -51,6 +51,7 @@ def check(view: View) -> None:
     """Judge where texts begin inside rows: at the places that a column records, and at others that the ids show."""
     rows = view.rows
     recorded = rows.first_of_document.copy()
+    # A text at the start of a row is no boundary inside it.
     recorded[rows.starts[:-1]] = False
     beginnings = _visible_beginnings(view)
     unrecorded = beginnings[~rows.first_of_document[beginnings]]

@@ -236,6 +236,7 @@ def _check_prefixes(encoder: PieceEncoder, renderer: AnyRenderer, made: Mapping[
         if not isinstance(whole, RenderedTokens) or len(messages) < 4 or tools:
             continue
         produced = renderer.render(normalise(messages[:2]), tools=tools)
+        # Compared up to the last token that the model samples; what the template writes after it may differ.
         end = max((at + 1 for at, sampled in enumerate(produced.sampled_mask) if sampled), default=0)
         if whole.token_ids[:end] != produced.token_ids[:end]:
             pairs = zip(whole.token_ids, produced.token_ids, strict=False)

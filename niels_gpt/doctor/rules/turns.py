@@ -23,11 +23,15 @@ class _DoubleBos(Rule):
         # Texts begin with rows and documents, and after padding on the left.
         padded = covered(rows.starts[:-1], rows.starts[1:], len(rows.ids)) & view.padding
         first = rows.first_of_document & ~padded
+        # The first real token after padding.
         left = np.flatnonzero(padded[:-1] & ~padded[1:]) + 1
+        # Only where the row begins with padding: padding between texts is not a beginning of its own.
         places = np.union1d(np.flatnonzero(first), left[padded[rows.starts[rows.row_of[left]]]])
+        # The template's whole preamble, its first token (often a bos), and the tokenizer's bos.
         runs = {layout.preamble, layout.preamble[:1], () if layout.bos is None else (layout.bos,)} - {()}
         twice = np.unique(np.concatenate([np.zeros(0, np.int64), *(occurrences(rows.ids, run + run) for run in runs)]))
         found = np.intersect1d(places, twice)
+        # The second one must be in the same row.
         found = found[found + 1 < rows.starts[rows.row_of[found] + 1]]
         view.hit(self.id, rows.row_of[found], found, "the text begins twice")
 
@@ -44,10 +48,12 @@ class _TurnOrder(Rule):
         if turns is None or len(turns) < 2:
             return
         before, after = turns.role[:-1], turns.role[1:]
+        # Neighbours in one row and one text.
         same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
         # After a tool turn only if a user has written before: a format may declare tools before the system message.
         late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER)[1:])
         wrong = same & (((before == USER) & (after == USER)) | (late & (after == SYSTEM)))
+        # Notes are asked for by place, and only for the few that become evidence.
         pairs = dict(zip(turns.start[1:][wrong].tolist(), zip(before[wrong], after[wrong], strict=True), strict=True))
 
         def note(_: int, place: int) -> str:
@@ -191,9 +197,11 @@ def _check_cut_turns(view: View, turns: Turns) -> None:
 def _check_ends(view: View, layout: Layout, turns: Turns) -> None:
     """Assistant turns without a stop: inside a row, at its end, or closed by another token."""
     rows, own = view.rows, turns.assistants
+    # Padding after the last turn of a row belongs to no turn.
     text_end = own.end - counts_in(view.padding, own.body, own.end)
     has_text = text_end > own.body
     view.counters.sums["turns closed"] += int((own.stop >= 0).sum())
+    # Where the next header ends a turn (GLM), there is no stop to miss.
     if not layout.has_own_stop:
         return
     cut = has_text & (own.stop < 0)

@@ -111,9 +111,11 @@ def _kinds(row: Int64s, trained: Bools, n: int) -> Int64s:
     count = np.bincount(row[trained], minlength=n)
     place = np.arange(len(row))
     first, last = np.full(n, -1), np.full(n, -1)
+    # With repeated indexes numpy stores the last value: backwards that is the first turn of each row.
     first[row[::-1]], last[row] = place[::-1], place
     kinds = np.full(n, 2)
     for kind, edge in ((1, first), (0, last)):
+        # An edge of -1 (no turn in the row) reads the appended False.
         kinds[(count == 1) & (edge >= 0) & np.append(trained, False)[edge]] = kind
     return kinds
 
