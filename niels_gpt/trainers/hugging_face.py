@@ -48,7 +48,7 @@ class EpisodeTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """One epoch of the train split; the Trainer calls `set_epoch`."""
-        # Not passed to accelerate, as the Trainer's own loader is: it would divide batches that are each rank's already.
+        # Not passed to accelerate, as the Trainer's own loader is, for that would divide each rank's batches again.
         return EpochLoader(self.episodes.batch_source("train"), self._convert, **self._workers)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> torch.utils.data.DataLoader[Any]:
