@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import SHARD_BYTES
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 CHARACTERS = 8_000_000
@@ -35,7 +35,7 @@ def _pretrain(folder: Path, tokenizer: SentencePieceTokenizer) -> list[Result]:
             tokenizer=tokenizer,
             max_train_tokens=1 << 40,
             max_val_tokens=0,
-            shard_bytes=SHARD_BYTES,
+            shard_bytes=DEFAULT_SHARD_BYTES,
             seed=42,
             shuffle_buffer=None,
             overwrite=True,

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from niels_gpt.cli.demo import run_demo
+from niels_gpt.cli.demo_steps import run_demo
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.progress import SILENT
@@ -19,7 +19,7 @@ EXAMPLE_TOKENS = 42
 SHOWN = 48
 
 
-def main() -> None:
+def main(target: Path = Path(__file__).parent / "show.svg") -> None:
     """Run the demo aside and save one of its examples as a picture."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -30,8 +30,7 @@ def main() -> None:
     shown = io.StringIO()
     show_view(Console(width=84, file=shown, force_terminal=True), view, with_table=True)
     console.print(Text.from_ansi(shown.getvalue()), soft_wrap=True)
-    target = Path(__file__).parent / "show.svg"
-    console.save_svg(str(target), title="niels-gpt show sft/chats 35 --T 48", unique_id="niels-gpt-show")
+    console.save_svg(str(target), title="niels-gpt show sft/chats 35 --sequence-length 48", unique_id="niels-gpt-show")
     target.write_text(target.read_text().replace(folder + "/", ""))
 
 

@@ -1,4 +1,4 @@
-"""The functions of `import niels_gpt as ng`: the ten commonest jobs, each in one call.
+"""The functions of `import niels_gpt as ng`: eight common jobs, each in one call.
 
 Every function here is a short composition of public parts; its docstring names them, so that a program that needs
 more control knows where to go next. Imports are made inside the functions, because `ng.render` must not pay for

@@ -26,24 +26,30 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
-from niels_gpt.token_styles import CONTEXT, KINDS, MEANINGS, TRAINED, Kind, printable
+from niels_gpt.token_styles import (
+    CONTEXT,
+    KINDS,
+    MEANINGS,
+    NOTEBOOK_STYLES,
+    STYLES,
+    TRAINED,
+    Kind,
+    ansi_code,
+    printable,
+)
 
 Spelling = Callable[[int], str]
 MOST_TOKENS: Final = 20_000  # in HTML: a notebook becomes slow with more
 PREVIEW_TOKENS: Final = 400  # of what `print` shows besides the line of counts
 
-# The colours of `token_styles.STYLES` as ANSI codes.
-_ANSI: dict[Kind, str] = {"trained": "1;30;42", "sampled": "30;43", "context": "", "scaffold": "35", "padding": "90"}
+_ANSI: Final = {kind: ansi_code(style) for kind, style in STYLES.items()}
 
 CSS: Final = """
 .ng-tokens { font: .85em/1.7 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre-wrap;
   overflow-wrap: anywhere; }
 .ng-tokens span { border-radius: 2px; } .ng-tokens span:hover { outline: 1px solid #2a62c9; }
-.ng-trained { background: #2da44e40; border-bottom: 2px solid #2da44e; }
-.ng-sampled { background: #d4a72c40; border-bottom: 2px dotted #bf8700; }
-.ng-scaffold { color: #8a4fbf; } .ng-padding { opacity: .5; }
 .ng-head { opacity: .7; font-size: .85em; margin: .3em 0; }
-"""
+""" + "".join(f".ng-{kind} {{ {rules} }}\n" for kind, rules in NOTEBOOK_STYLES.items() if rules)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.inputs import Record, read_jsonl
@@ -148,6 +148,17 @@ def test_the_floors_on_the_page_are_those_of_the_contract() -> None:
     assert drawn == floors
 
 
+def test_the_picture_of_the_readme_can_be_drawn_again(tmp_path: Path) -> None:
+    """`python docs/picture.py` is run by hand, so only a test notices that it stopped working."""
+    from docs.picture import main
+
+    main(tmp_path / "show.svg")
+    drawn, committed = (path.read_text("utf-8") for path in (tmp_path / "show.svg", REPOSITORY / "docs" / "show.svg"))
+    assert re.sub(r"[\d.]+", "", drawn.split("<defs>")[0]) == re.sub(r"[\d.]+", "", committed.split("<defs>")[0])
+    words = [set(re.findall(r">([^<>]+)</text>", picture)) for picture in (drawn, committed)]
+    assert words[0] == words[1]
+
+
 @pytest.mark.parametrize("name", ["families.md", "families.html"])
 def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
     pytest.importorskip("tokenizers")
@@ -222,7 +233,7 @@ def test_the_readme(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.Mon
         TextFiles([notes_dir()]).iterate(),
         "cache/pretrain/notes",
         tokenizer=tokenizer,
-        shard_bytes=SHARD_BYTES,
+        shard_bytes=DEFAULT_SHARD_BYTES,
         seed=1,
         shuffle_buffer=None,
         **budget,

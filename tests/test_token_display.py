@@ -24,8 +24,8 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.errors import UsageError
 from niels_gpt.format.display import BatchView, rows_of_batch
-from niels_gpt.token_display import TokenRow, notebook_html, spelling_of, terminal_text, weighted_row
-from niels_gpt.token_styles import CONTEXT, KINDS, TRAINED
+from niels_gpt.token_display import CSS, TokenRow, notebook_html, spelling_of, terminal_text, weighted_row
+from niels_gpt.token_styles import CONTEXT, KINDS, NOTEBOOK_STYLES, STYLES, TRAINED, ansi_code
 from tests.episodes.made import write_split
 from tests.renderers.small import family
 
@@ -249,3 +249,21 @@ def test_texts_begin_where_segments_change(segments: list[int]) -> None:
     assert all(len(set(part)) == 1 for part in parts)
     assert all(before[0] != after[0] for before, after in pairwise(parts))
     assert {KINDS[kind] for kind in row.kinds} == {KINDS[CONTEXT]}
+
+
+def test_terminals_show_the_same_colours_with_and_without_rich() -> None:
+    """`niels-gpt show` writes through rich, `print(rendered)` without it."""
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    styles = {*STYLES.values(), "bold cyan", "bright_red on bright_white", "white on black"}
+    for style in styles - {"default"}:
+        shown = Style.parse(style).render("x", color_system=ColorSystem.STANDARD)
+        assert shown == f"\x1b[{ansi_code(style)}mx\x1b[0m", style
+    assert ansi_code("default") == ""  # rich writes 39, which sets the terminal's own colour; no code keeps it
+
+
+def test_notebooks_show_every_kind_in_its_style() -> None:
+    for kind, rules in NOTEBOOK_STYLES.items():
+        assert (f".ng-{kind} {{ {rules} }}" in CSS) == bool(rules)
+    assert NOTEBOOK_STYLES.keys() == STYLES.keys() == set(KINDS)

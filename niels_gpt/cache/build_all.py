@@ -33,11 +33,11 @@ from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
 from niels_gpt.cache.formats import (
+    DEFAULT_SHARD_BYTES,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
     META_NAME,
     SEED,
-    SHARD_BYTES,
     SPLITS,
     UNLIMITED_TOKENS,
     VAL_FRAC,
@@ -81,7 +81,7 @@ class Settings:
     max_train_tokens: int = MAX_TRAIN_TOKENS
     max_val_tokens: int = MAX_VAL_TOKENS
     shuffle_buffer: int = SHUFFLE_BUFFER
-    shard_bytes: int = SHARD_BYTES
+    shard_bytes: int = DEFAULT_SHARD_BYTES
     val_frac: float = VAL_FRAC
     token_dtype: str = "uint16"
     english_only: bool = True
@@ -148,7 +148,7 @@ def plan(settings: Settings) -> list[Target]:
 def _check_numbers(settings: Settings) -> None:
     """Check, before anything is built, the options that only the build functions would check."""
     check_budgets(settings.max_train_tokens, settings.max_val_tokens)
-    (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.SHARD_BYTES).check(
+    (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.CACHE_SHARD_BYTES).check(
         settings.shard_bytes
     )
     ranges.MAX_BAD_ROWS.check(settings.max_bad_rows)

@@ -124,7 +124,7 @@ def build_pretrain_cache(
     )
     _check_numbers(seed, num_threads, options, val_frac)
     check_budgets(max_train_tokens, max_val_tokens)
-    ranges.SHARD_BYTES.check(shard_bytes)
+    ranges.CACHE_SHARD_BYTES.check(shard_bytes)
     ranges.SHUFFLE_BUFFER.check(shuffle_buffer)
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
     # Without a budget for train every document goes to val, as the overflow of train; nothing is drawn.

@@ -31,7 +31,7 @@ TOKEN_DTYPES: Final = {"uint16-le": "<u2", "uint32-le": "<u4"}
 SHORT_DTYPES: Final = {"uint16": "uint16-le", "uint32": "uint32-le"}
 
 # The defaults of the cache format; each is an argument of the builders and an option of the command line.
-SHARD_BYTES: Final = 128 * 1024 * 1024
+DEFAULT_SHARD_BYTES: Final = 128 * 1024 * 1024
 MAX_TRAIN_TOKENS: Final = 200_000_000
 MAX_VAL_TOKENS: Final = 5_000_000
 UNLIMITED_TOKENS: Final = 1 << 62

@@ -16,11 +16,11 @@ from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import (
+    DEFAULT_SHARD_BYTES,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
     META_NAME,
     SEED,
-    SHARD_BYTES,
     SPLITS,
     VAL_FRAC,
 )
@@ -31,7 +31,6 @@ from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, Executo
 from niels_gpt.cli.options import (
     ROWS,
     AnyTokenizer,
-    CacheShardBytes,
     ChatInputs,
     Json,
     LossFlags,
@@ -83,13 +82,20 @@ class PretrainFlags:
     )
     token_dtype: TokenDtype = "uint16"
     shard_size: ShardSize = None
-    shard_bytes: CacheShardBytes = None
+    shard_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            help=f"--shard-size in bytes of a file.  \\[default: {DEFAULT_SHARD_BYTES >> 20} MiB]",
+            **ranges.CACHE_SHARD_BYTES.option(),
+        ),
+    ] = None
 
     @property
     def most_bytes(self) -> int:
         """Of one shard."""
         limit = shard_bytes(self.shard_size, self.shard_bytes, self.token_dtype)
-        return SHARD_BYTES if limit is None else limit
+        return DEFAULT_SHARD_BYTES if limit is None else limit
 
 
 @app.command("build-sft")

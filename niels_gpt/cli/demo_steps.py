@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
@@ -75,7 +75,7 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
         max_train_tokens=UNLIMITED_TOKENS,
         max_val_tokens=UNLIMITED_TOKENS,
         val_frac=VAL_FRAC,
-        shard_bytes=SHARD_BYTES,
+        shard_bytes=DEFAULT_SHARD_BYTES,
         seed=seed,
         shuffle_buffer=100,
         source_name=notes.name,

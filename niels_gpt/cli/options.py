@@ -222,15 +222,6 @@ ShardBytes = Annotated[
         **ranges.EPISODES_SHARD_BYTES.option("--shard-bytes"),
     ),
 ]
-CacheShardBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--shard-bytes",
-        metavar="BYTES",
-        help="--shard-size in bytes of a file.  \\[default: 128 MiB]",
-        **ranges.SHARD_BYTES.option(),
-    ),
-]
 
 
 def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> int | None:

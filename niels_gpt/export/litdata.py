@@ -21,7 +21,7 @@ import numpy as np
 
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
+from niels_gpt.export.samples import SAMPLE_SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import FileSet
 
@@ -42,7 +42,7 @@ class LightningChunks:
         }
         if settings.several_texts(facts):
             self._kinds["seq_lengths"] = "uint32"
-        self._most = min(SHARD_BYTES, settings.shard_tokens * np.dtype(self._kinds["tokens"]).itemsize)
+        self._most = min(SAMPLE_SHARD_BYTES, settings.shard_tokens * np.dtype(self._kinds["tokens"]).itemsize)
         self._chunks: list[dict[str, Any]] = []
         self._pending = Pending()
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.export.samples import SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
+from niels_gpt.export.samples import SAMPLE_SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import FileSet
 
@@ -41,7 +41,7 @@ class MosaicShards:
             kinds["seq_lengths"] = "uint32"
         kinds["tokens"] = np.dtype(token_dtype(facts)).name
         self._kinds = kinds  # sorted by name, as the format requires
-        self._most = min(SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
+        self._most = min(SAMPLE_SHARD_BYTES, settings.shard_tokens * np.dtype(kinds["tokens"]).itemsize)
         self._shards: list[dict[str, Any]] = []
         self._pending = Pending()
 

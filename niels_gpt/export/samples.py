@@ -13,7 +13,7 @@ from niels_gpt.export.rows import Int64s
 from niels_gpt.export.source import Facts
 
 MOST_BYTES = 2**32 - 1  # offsets in shards are uint32
-SHARD_BYTES = 1 << 26  # the default of both libraries
+SAMPLE_SHARD_BYTES = 1 << 26  # the default of both libraries
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class Pending:
         sizes = np.concatenate(self._sizes)
         # The header: the number of samples, and one offset more than samples, each of 4 bytes.
         start = 4 * (len(sizes) + 2) + len(head)
-        # Shards are ended at `SHARD_BYTES`; only a single portion of huge rows gets here.
+        # Shards are ended at `SAMPLE_SHARD_BYTES`; only a single portion of huge rows gets here.
         if start + self.bytes > MOST_BYTES:
             raise UsageError(f"rows of {self.bytes:,} bytes in one shard; this format holds at most {MOST_BYTES:,}")
         offsets = start + np.concatenate([[0], np.cumsum(sizes)])
