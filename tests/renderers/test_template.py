@@ -212,12 +212,17 @@ def test_bodies_keep_their_origin(name: str) -> None:
     assert renderer.render(chat).attribution == "full"
 
 
-def test_what_loses_an_origin_is_said() -> None:
+def test_an_origin_that_tracing_loses_is_proven_by_other_letters() -> None:
     renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content.center(9) }}<|im_end|>{% endfor %}")
-    assert renderer.render([{"role": "user", "content": "hello"}]).attribution.startswith("partial: the content of ")
+    chat = [{"role": "user", "content": "hello"}]
+    assert renderer.render(chat).attribution == "full"
+    assert [piece.text for piece in renderer.pieces(chat) if piece.content] == ["hello"]
+
+
+def test_an_origin_that_nothing_proves_is_reported() -> None:
     renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content | urlencode }}<|im_end|>{% endfor %}")
-    said = "partial: the origin of 'hello%20world' was lost in the template"
-    assert renderer.render([{"role": "user", "content": "hello world"}]).attribution == said
+    found = renderer.render([{"role": "user", "content": "hello world"}]).attribution
+    assert found == "partial: the template changes the contents: with other letters it writes another text"
 
 
 # ---- refusals

@@ -328,11 +328,30 @@ def test_what_a_template_makes_of_its_literals_is_a_control_token(source: str) -
     assert rendered.attribution == "full"
 
 
-def test_a_control_token_that_lost_its_origin_is_refused() -> None:
-    """Whether it is the template's own cannot be told, and no text of the caller has it."""
-    renderer = chatml("{{ '<|im_start|>'.center(20) }}{{ messages[0].content }}")
-    with pytest.raises(TemplateError, match="does not keep where text comes from"):
-        renderer.render([{"role": "user", "content": "a"}])
+CENTRED = "{{ '<|im_start|>'.center(20) }}{{ messages[0].content }}"
+
+
+def test_a_control_token_that_tracing_loses_is_one_if_no_text_of_the_caller_can_be_in_it() -> None:
+    renderer = chatml(CENTRED)
+    for content in ("a", "<|im_start|>"):
+        rendered = renderer.render([{"role": "user", "content": content}])
+        assert rendered.token_ids.count(renderer.encoder.control_ids["<|im_start|>"]) == 1
+        assert rendered.attribution == "full"
+
+
+@pytest.mark.parametrize("label", ["im_start", "x <|im_start|> y"])
+def test_a_control_token_that_lost_its_origin_is_refused(label: str) -> None:
+    """A name, an id or a variable has no stand-ins, so the token might be of it."""
+    for renderer, message in (
+        (chatml(CENTRED), {"role": "user", "content": "a", "name": label}),
+        (chatml(CENTRED), {"role": "user", "content": "a", "other": {label: 1}}),
+        (chatml(CENTRED, text=label), {"role": "user", "content": "a"}),
+    ):
+        if "<|" in label:  # some input has the whole token, so it stays text
+            assert renderer.encoder.control_ids["<|im_start|>"] not in renderer.render_ids([message])
+            continue
+        with pytest.raises(TemplateError, match="does not keep where text comes from"):
+            renderer.render([message])
 
 
 # ---- roles

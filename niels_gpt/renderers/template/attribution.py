@@ -140,6 +140,8 @@ def default_turn_length(turn: Sequence[Span], controls: ControlTokens) -> int:
     while leading < len(turn) and turn[leading].origin < 0:
         leading += 1
     stops = [at + 1 for at in range(leading) if controls.last_stop(turn[at].text)]
+    if leading < len(turn):  # a stop right before the content is an opener (GLM's `<|user|>`)
+        stops = [stop for stop in stops if any(span.text.strip() for span in turn[stop:leading])]
     opener = controls.first(turn[0].text) if turn else ""
     reopened = [at for at in range(1, leading) if opener and turn[at].text.startswith(opener)]
     return max([*(stops[:-1] if leading == len(turn) else stops), *reopened[-1:]], default=0)

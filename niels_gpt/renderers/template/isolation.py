@@ -35,6 +35,7 @@ from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.provenance import MessageDict, TrackedDict, TrackedList, TrackedStr, plain
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
+from niels_gpt.renderers.template.substitution import TemplateStrings, template_strings
 
 LONGEST_REPLY: Final = 1 << 30  # bytes; a longer reply is refused before it is read
 _STARTING: Final = 60.0  # seconds in which a child must have imported Jinja and compiled the template
@@ -92,6 +93,15 @@ class TemplateProcess:
         """See `sampled_span.fixed_prompt`."""
         prompt = _field_of(self._ask("prompt", variables), "prompt")
         return prompt if isinstance(prompt, str) else None
+
+    def strings(self) -> TemplateStrings:
+        """See `substitution.template_strings`."""
+        compared, searched = (
+            tuple(text for text in _field_of(reply, "strings")[number] if isinstance(text, str))
+            for reply in [self._ask("strings", {})]
+            for number in (0, 1)
+        )
+        return TemplateStrings(compared, searched)
 
     def _ask(self, task: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         request = {task: {name: to_json_value(value) for name, value in variables.items()}}
@@ -340,6 +350,9 @@ def serve(memory: int, seconds: float) -> None:
                 reply = {"ready": True}
             elif "prompt" in request:
                 reply = {"prompt": fixed_prompt(source, clock, _variables(request["prompt"]))}
+            elif "strings" in request:
+                strings = template_strings(source)
+                reply = {"strings": [strings.compared, strings.searched]}
             else:
                 assert template is not None
                 chunks = run_template(template, _variables(request["variables"]))

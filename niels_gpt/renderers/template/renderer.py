@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,21 @@ from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, replace_surrogates
-from niels_gpt.renderers.template.attribution import (
-    KNOWN_ROLES,
-    UNKNOWN_ROLE,
-    attribute_spans,
-    check_controls,
-    default_turn_length,
-    detach_after,
-    lost_content,
-    turns_of,
-    without_message,
-)
+from niels_gpt.renderers.template.attribution import KNOWN_ROLES, UNKNOWN_ROLE, attribute_spans, check_controls
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
+from niels_gpt.renderers.template.certificate import Certificate
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.oracle import Oracle, Proof
 from niels_gpt.renderers.template.parsers import get_reasoning_parser, get_tool_parser
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, NO_MESSAGE, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.proven import emit_proof, labels_of, with_proven_literals
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.run import compile_template, run_template
-from niels_gpt.renderers.template.sampled_span import added_prompt, fixed_prompt, history_opening, sampled_span
-from niels_gpt.renderers.template.spans import ControlTokens, Span
-from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD, Piece, RenderedBatch, RenderedTokens
+from niels_gpt.renderers.template.sampled_span import fixed_prompt
+from niels_gpt.renderers.template.spans import ControlTokens
+from niels_gpt.renderers.template.substitution import Unproven, template_strings
+from niels_gpt.renderers.template.tracing import Tracing
+from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
 from niels_gpt.sources.inputs import read_text
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
@@ -116,6 +111,8 @@ class TemplateRenderer:
             if isinstance(self._compiled, TemplateProcess)
             else fixed_prompt(source, clock, self._tracked_variables)
         )
+        strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
+        self._retained, self._certificate = strings.retained, Certificate(strings.searched)
         own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
@@ -276,89 +273,59 @@ class TemplateRenderer:
     # ---- attribution
 
     def emit(self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False) -> Emitter:
-        """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`."""
+        """The rendering as pieces with their facts, before it is encoded; the arguments are those of `render`.
+
+        Tracing finds the facts where the certificate trusts it, and `oracle.py` proves them elsewhere.
+        """
         messages, gen = normalise(messages), add_generation_prompt
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
-        spans = attribute_spans(list(self._chunks(messages, tools, gen)), [message["role"] for message in messages])
-        check_controls(spans, messages, (tools, self._variables), self._controls)
-        problem = lost_content(messages, spans)
-        out = Emitter(messages)
-        before = ""  # all text before the turn
-        for index, turn in self._turns(spans, messages, tools, gen):
-            text = "".join([span.text for span in turn])
-            if index >= 0 and messages[index]["role"] == "assistant":
-                prompt = self._generation_prompt(messages, index, tools, before, turn)
-                found = self._emit_assistant_turn(out, turn, index, prompt)
-                problem = problem or ("" if found else f"message {index} does not begin as the generation prompt")
-            else:
-                for span in turn:
-                    bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
-                    out.piece(span.text, index, bits)
-            before += text
-        out.attribution = f"partial: {problem}" if problem else "full"
-        return out
+        verdict = self._certificate.trusts(self, messages, tools)
+        if verdict.outcome == "agrees":
+            traced = self._tracing(tools).emit(messages, gen, verdict.stops)
+            if traced.attribution == "full":
+                return traced
+        return self._emit_proven(messages, tools, gen)
 
-    def _turns(
-        self, spans: list[Span], messages: list[Message], tools: Any, gen: bool
-    ) -> Iterator[tuple[int, list[Span]]]:
-        """`(message, spans)` of each turn; a default system turn and the generation prompt belong to no message."""
-        if gen and spans and spans[-1].message >= 0:
-            # The template writes the prompt inside its loop, so it is attributed to the last message: detach it.
-            without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
-            if "".join(span.text for span in spans).startswith(without):
-                spans = detach_after(spans, len(without))
-        first = True
-        for index, turn in turns_of(spans):
-            default_turn = default_turn_length(turn, self._controls) if first and index >= 0 else 0
-            first = first and index < 0
-            if default_turn:
-                yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
-            yield index, turn[default_turn:]
+    @property
+    def certificate(self) -> Certificate:
+        """What has been proven about the template so far; `certificate.full(renderer)` proves the rest."""
+        return self._certificate
 
-    def _emit_assistant_turn(self, out: Emitter, turn: list[Span], index: int, prompt: str) -> bool:
-        """Emit an assistant's turn, cut at the sampled span; whether it begins as the generation prompt does."""
-        start, stop, found = sampled_span(turn, prompt, self._controls)
-        at = 0
-        for span in turn:
-            end = at + len(span.text)
-            bits = SCAFFOLD if span.origin == LITERAL else 0
-            for lo, hi in _cut(at, end, start, stop):
-                sampled = start <= lo and hi <= stop
-                out.piece(span.text[lo - at : hi - at], index, bits | SAMPLED | CONTENT if sampled else bits)
-            at = end
-        return found
+    def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
+        """The rendering with the facts that tracing finds, trusted or not."""
+        return self._tracing(tools).emit(messages, gen)
 
-    def _generation_prompt(self, messages: list[Message], index: int, tools: Any, before: str, turn: list[Span]) -> str:
-        """The generation prompt that serving would have used for message `index`.
+    def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
+        """The facts of a rendering by `oracle.py`.
 
-        It may depend on all messages before, so in general they are rendered again with the prompt. This is avoided
-        for a fixed prompt with which the turn begins, and, in a template without prompts, for a turn that begins with
-        content.
-
-        Args:
-            before: the rendered text before the turn.
-            turn: the message's spans.
+        Raises:
+            Unproven: the origin of the contents cannot be proven. MessageError: the template refuses the messages.
         """
-        fixed = self._fixed_prompt
-        if fixed == "" and turn[0].origin == index:
-            return ""
-        if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self._controls)):
-            return fixed
-        try:
-            return self._prompt_after(messages[:index], tools, before)
-        except MessageError:  # the template refuses the shorter conversation, or one without any message
-            past = messages if index else normalise([{"role": "user", "content": "probe"}])
-            return self._prompt_after(past, tools, None)
 
-    def _prompt_after(self, messages: list[Message], tools: Any, before: str | None) -> str:
-        """The generation prompt after these messages; `before` is their text in the whole rendering, if it is known."""
-        served = "".join(chunk.text for chunk in self._chunks(messages, tools, True))
-        # Where history renders as it was served, the prompt is simply what follows. It may contain more than
-        # add_generation_prompt adds (DeepSeek closes its tool outputs there).
-        if before is not None and served.startswith(before):
-            return served[len(before) :]
-        without = "".join(chunk.text for chunk in self._chunks(messages, tools, False))
-        return added_prompt(served, without, self._controls)
+        def text(messages: Sequence[Message], gen: bool) -> str:
+            return "".join(chunk.text for chunk in self._chunks(messages, tools, gen))
+
+        oracle = Oracle(text, self._controls, self._retained, self.source)
+        return oracle.prove(messages, add_generation_prompt=gen)
+
+    def _emit_proven(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
+        """The rendering with proven facts; without a proof with those of tracing, and the attribution is partial."""
+        chunks = list(self._chunks(messages, tools, gen))
+        spans = attribute_spans(chunks, [message["role"] for message in messages])
+        try:
+            proof = self.proof(messages, tools, gen)
+        except Unproven as error:
+            check_controls(spans, messages, (tools, self._variables), self._controls)
+            out = self._tracing(tools).emit(messages, gen, cautious=True)
+            out.attribution = f"partial: {error}"
+            return out
+        labels = labels_of(messages, tools, self._variables)
+        spans = with_proven_literals(spans, proof, labels, self._controls)
+        check_controls(spans, messages, (tools, self._variables), self._controls)
+        return emit_proof(proof, spans, messages)
+
+    def _tracing(self, tools: Any) -> Tracing:
+        return Tracing(partial(self._chunks, tools=tools), self._controls, self._fixed_prompt, (tools, self._variables))
 
     def __getstate__(self) -> dict[str, Any]:
         """Compiled templates do not pickle; they are compiled again by `__setstate__`."""
@@ -387,11 +354,3 @@ def load_template(path: str | Path) -> str:
 def _tracked_variable(name: str, value: Any) -> Any:
     """A variable with provenance: special tokens (`eos_token`) count as the template's own text, others are labels."""
     return track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
-
-
-def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
-    """The range `start..stop`, cut at those of the ascending places that lie inside: 0..6 at 2 9 gives 0..2, 2..6."""
-    inside = [place for place in places if start < place < stop]
-    if not inside:
-        return [(start, stop)] if start < stop else []
-    return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]

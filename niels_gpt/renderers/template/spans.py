@@ -40,6 +40,22 @@ class ControlTokens:
         found = self._any.search(text)
         return found.group() if found else ""
 
+    def first_at_start(self, text: str) -> str:
+        """The control token that a text begins with, apart from white space; empty if it begins with something else."""
+        found = self._any.match(text, len(text) - len(text.lstrip()))
+        return found.group() if found else ""
+
+    def at_end(self, text: str) -> str:
+        """The control token that a text ends in; empty if it ends in something else."""
+        last = None
+        for last in self._any.finditer(text):  # noqa: B007 (the last one is used)
+            pass
+        return last.group() if last is not None and last.end() == len(text) else ""
+
+    def is_stop(self, spelling: str) -> bool:
+        """Whether this control token ends a turn."""
+        return spelling in self._stops
+
     def places(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each control token in a text."""
         return (found.span() for found in self._any.finditer(text))

@@ -1,0 +1,354 @@
+"""Whether tracing can be trusted for a template: on probe conversations it must find the facts that `oracle.py` proves.
+
+Tracing takes one run of a template and an oracle many, so conversations are traced where that has been shown to be
+right. What matters is not the texts, which templates copy, but which kinds of messages follow each other::
+
+    conversation          features                                                        probes within them
+    user assistant        {"user first", "assistant after user"}                          1
+    ... and a tool call   {..., "calls", "tool after assistant", "assistant after tool"}  4, the above among them
+
+A conversation is traced if tracing agrees with the oracle on every probe whose features are among its own, and if these
+probes together have all its features. Texts matter where a template searches contents for a string (`/no_think`), so
+there is a probe for each such string, too. A verdict depends on the template and the features alone, so a rendering
+depends on nothing that was rendered before.
+
+What this guarantees: on the probes, both ways agree character by character. What it does not: that a template behaves
+on other conversations with the same features as on the probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import Message, normalise, reasoning_of
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.oracle import Proof
+from niels_gpt.renderers.template.substitution import Unproven
+from niels_gpt.renderers.types import CONTENT, SAMPLED
+
+Outcome = Literal["agrees", "differs", "unproven", "refused"]
+Features = frozenset[str]
+
+
+class Template(Protocol):
+    """The methods of `TemplateRenderer` that a certificate needs."""
+
+    def traced(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
+        """The facts by tracing."""
+
+    def proof(self, messages: list[Message], tools: Any, gen: bool) -> Proof:
+        """The facts by rendering alone."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A conversation to try a template on."""
+
+    name: str
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a probe.
+
+    Attributes:
+        outcome: "agrees"; "differs": tracing is wrong, and the oracle's facts are proven; "unproven": not even these
+            are; "refused": the template refuses such conversations.
+        reason: what differs or could not be proven; empty if it agrees.
+        stops: the control tokens that ended the sampled spans, "" for an end without one.
+        rules: how the starts of the sampled spans were known (`oracle.PREFIX` and others).
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    stops: frozenset[str] = frozenset()
+    rules: frozenset[str] = frozenset()
+
+
+@dataclass
+class Certificate:
+    """The verdicts on one template so far; each is found when it is first needed.
+
+    Args:
+        literals: the strings that the template searches contents for.
+    """
+
+    literals: Sequence[str] = ()
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    _trusted: dict[Features, Verdict] = field(default_factory=dict)
+    _distrusted_literals: list[str] | None = None
+
+    def trusts(self, template: Template, messages: Sequence[Message], tools: Any) -> Verdict:
+        """Whether to trace a conversation: "agrees" with all stops that its turns may end in, or the first failure."""
+        wanted = features(messages, tools)
+        verdict = self._trusted.get(wanted)
+        if verdict is None:
+            verdict = self._trusted[wanted] = self._judge_features(template, wanted)
+        if verdict.outcome != "agrees":
+            return verdict
+        if self._distrusted_literals is None:
+            self._distrusted_literals = [
+                literal
+                for literal in self.literals
+                if self.verdict(template, literal_probe(literal)).outcome not in ("agrees", "refused")
+            ]
+        for literal in self._distrusted_literals:
+            if any(literal in text for message in messages for text in _texts(message)):
+                return self.verdict(template, literal_probe(literal))
+        return verdict
+
+    def _judge_features(self, template: Template, wanted: Features) -> Verdict:
+        covered: set[str] = set()
+        stops: set[str] = set()
+        for probe, has in probes():
+            if not has <= wanted:
+                continue
+            verdict = self.verdict(template, probe)
+            if verdict.outcome == "agrees":
+                covered |= has
+                stops |= verdict.stops
+            elif verdict.outcome != "refused":
+                return verdict
+        missing = wanted - covered
+        if missing:
+            return Verdict("unproven", f"no probe has {', '.join(sorted(missing))}")
+        return Verdict("agrees", stops=frozenset(stops))
+
+    def full(self, template: Template) -> dict[str, Verdict]:
+        """The verdicts on all probes, by name, in their order; a few seconds for a large template."""
+        every = [*(probe for probe, _ in probes()), *map(literal_probe, self.literals)]
+        return {probe.name: self.verdict(template, probe) for probe in every}
+
+    def verdict(self, template: Template, probe: Probe) -> Verdict:
+        """The verdict on one probe."""
+        found = self.verdicts.get(probe.name)
+        if found is None:
+            found = self.verdicts[probe.name] = judge(template, probe)
+        return found
+
+
+def judge(template: Template, probe: Probe) -> Verdict:
+    """Compare tracing with the oracle on one probe."""
+    messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
+    try:
+        proof = template.proof(messages, tools, False)
+    except MessageError as error:
+        return Verdict("refused", str(error))
+    except Unproven as error:
+        return Verdict("unproven", str(error))
+    rules = frozenset(span.rule for span in proof.sampled)
+    stops = frozenset(span.stop_token for span in proof.sampled)
+    if proof.problems:
+        return Verdict("unproven", proof.problems[0], stops, rules)
+    try:
+        difference = disagreement(template.traced(messages, tools, False), proof, messages)
+    except TemplateError as error:  # a control token whose origin tracing loses
+        difference = str(error)
+    return Verdict("differs" if difference else "agrees", difference, stops, rules)
+
+
+def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
+    """The first fact in which tracing differs from the proof, in words; empty if there is none."""
+    if traced.attribution != "full":
+        return traced.attribution
+    lengths = [len(text) for text in traced.texts]
+    facts = np.repeat(np.array(traced.facts, np.int64), lengths)
+    owner, sampled = facts >> 3, (facts & SAMPLED) > 0
+    expected = np.zeros(len(facts), np.bool_)
+    for span in proof.sampled:
+        expected[span.start : span.stop] = True
+    if (sampled != expected).any():
+        at = int(np.argmax(sampled != expected))
+        return f"tracing {'samples' if sampled[at] else 'does not sample'} {_shown(proof.text, at)}"
+    is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
+    body = proof.letters & (proof.content >= 0) & ~is_assistant[proof.content]
+    wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
+    wrong |= expected & (owner != proof.owner)
+    wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
+    for at in _headers(proof):
+        if owner[at] != proof.owner[at] >= 0:
+            return (
+                f"tracing gives the header that ends in {_shown(proof.text, max(0, at - 8))} to message {owner[at]}; "
+                f"it is of message {proof.owner[at]}"
+            )
+    return ""
+
+
+def _headers(proof: Proof) -> list[int]:
+    """The last character of the scaffold before each content, apart from white space."""
+    starts = np.flatnonzero((proof.content >= 0) & (np.diff(proof.content, prepend=-1) != 0))
+    before = [len(proof.text[:start].rstrip()) - 1 for start in starts.tolist()]
+    return [at for at in before if at >= 0 and proof.content[at] < 0]
+
+
+def _shown(text: str, at: int) -> str:
+    return repr(text[at : at + 24])
+
+
+# ---- features
+
+
+def features(messages: Sequence[Message], tools: Any) -> Features:
+    """What a template may branch on: kinds of messages, and which follow each other."""
+    found = {"tools"} if tools else set()
+    before = ""
+    for message in messages:
+        role, content = message["role"], message["content"]
+        found.add(f"{role} after {before}" if before else f"{role} first")
+        before = role
+        if not isinstance(content, str):
+            found.add(f"parts of {role}")
+        elif not content.strip():
+            found.add(f"empty {role}" if "tool_calls" not in message else "calls alone")
+        if len(message) > 2:
+            found |= _fields(message)
+    return frozenset(found)
+
+
+def _fields(message: Message) -> set[str]:
+    found = set()
+    if reasoning_of(message) is not None:
+        found.add("reasoning")
+    calls = message.get("tool_calls")
+    if calls:
+        found.add("calls")
+        if len(calls) > 1:
+            found.add("many calls")
+        if any(isinstance(call["function"].get("arguments"), str) for call in calls):
+            found.add("arguments as text")
+    return found
+
+
+def _texts(message: Message) -> list[str]:
+    content = message["content"]
+    if isinstance(content, str):
+        return [content]
+    return [part["text"] for part in content if isinstance(part.get("text"), str)]
+
+
+# ---- probes
+
+_WORDS: Final = ("what is near here?", 'A river, and\na "bridge".', "how far?", "Two miles.", "and then?", "A mill.")
+_TOOLS: Final = (
+    {
+        "type": "function",
+        "function": {
+            "name": "look_up",
+            "description": "Looks up a place.",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string", "description": "Its name."}},
+                "required": ["place"],
+            },
+        },
+    },
+)
+_RESULT: Final = 'a "mill"\nby the river'
+
+
+def _user(number: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": _WORDS[2 * number], **fields}
+
+
+def _assistant(number: int = 0, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": _WORDS[2 * number + 1], **fields}
+
+
+def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
+    given = arguments or {"place": "Oxbow Mill", "near": True}
+    return {
+        "type": "function",
+        "id": f"call0000{number}",
+        "function": {"name": "look_up", "arguments": given},
+    }
+
+
+def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
+    return {"role": "tool", "name": "look_up", "tool_call_id": f"call0000{number}", "content": content}
+
+
+def _conversations() -> Mapping[str, list[dict[str, Any]]]:
+    """Conversations without a system message, by what they try."""
+    alone: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call()]}
+    two: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_call(), _call(1, place="Weir")]}
+    thought: dict[str, Any] = {"reasoning_content": "Consider the map first."}
+    one_turn, two_turns = [_user(), _assistant()], [_user(), _assistant(), _user(1), _assistant(1)]
+    return {
+        "one turn": one_turn,
+        "two turns": two_turns,
+        "three turns": [*two_turns, _user(2), _assistant(2)],
+        "ends with a user": [*one_turn, _user(1)],
+        "only a user": [_user()],
+        "reasoning": [_user(), _assistant(**thought)],
+        "reasoning twice": [_user(), _assistant(**thought), _user(1), _assistant(1, **thought)],
+        "a call": [_user(), alone, _tool(), _assistant(1)],
+        "a call and a text": [_user(), _assistant(tool_calls=[_call()]), _tool(), _assistant(1)],
+        "a call, then a user": [_user(), alone, _tool(), _assistant(1), _user(2), _assistant(2)],
+        "a call after a turn": [*one_turn, _user(1), alone, _tool(), _assistant(2)],
+        "ends with a call": [_user(), alone],
+        "ends with a result": [_user(), alone, _tool()],
+        "two calls": [_user(), two, _tool(), _tool(1, "a weir"), _assistant(1)],
+        "call after call": [_user(), alone, _tool(), {**alone, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
+        "reasoning and a call": [_user(), {**alone, **thought}, _tool(), _assistant(1, **thought)],
+        "arguments as text": [
+            _user(),
+            {**alone, "tool_calls": [{**_call(), "function": {"name": "look_up", "arguments": '{"place": "Weir"}'}}]},
+            _tool(),
+            _assistant(1),
+        ],
+        "a result, then a user": [_user(), alone, _tool(), _user(1), _assistant(1)],
+        "an empty answer": [_user(), {"role": "assistant", "content": ""}],
+        "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],
+        "a system message last": [_user(), {"role": "system", "content": "Now be brief."}, _assistant(1)],
+        "an empty result": [_user(), alone, _tool(0, ""), _assistant(1)],
+        "an empty system message": [{"role": "system", "content": ""}, *one_turn],
+        "an empty question": [{"role": "user", "content": ""}, _assistant(), _user(1), _assistant(1)],
+        "white space around": [
+            {"role": "user", "content": "  how far? \n"},
+            {"role": "assistant", "content": "\n Two miles. "},
+        ],
+        "answer after answer": [*one_turn, _assistant(1)],
+        "question after question": [_user(), _user(1), _assistant(1)],
+        "assistant first": [_assistant(), _user(1), _assistant(1)],
+        "parts": [
+            {"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]},
+            {"role": "assistant", "content": [{"type": "text", "text": _WORDS[1]}]},
+        ],
+        "parts of users": [{"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]}, _assistant()],
+        "markup": [
+            {"role": "user", "content": "is <b>x</b> & y?"},
+            {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nIt is {x}."},
+        ],
+    }
+
+
+@cache
+def probes() -> list[tuple[Probe, Features]]:
+    """All probes with their features: each conversation with and without a system message and tools."""
+    found = []
+    for name, messages in _conversations().items():
+        for system in ([], [{"role": "system", "content": "Answer in few words."}]):
+            for tools in (None, _TOOLS):
+                title = name + (", system" if system else "") + (", tools" if tools else "")
+                whole = (*system, *messages)
+                found.append((Probe(title, whole, tools), features(normalise(list(whole)), tools)))
+    return found
+
+
+def literal_probe(literal: str) -> Probe:
+    """A conversation whose texts contain a string that the template searches for."""
+    texts = (f"one {literal} two", f"three {literal} four", f"{literal} five", "six")
+    roles = ("user", "assistant", "user", "assistant")
+    messages = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=True))
+    return Probe(f"contents with {literal!r}", tuple(messages))

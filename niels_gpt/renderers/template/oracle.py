@@ -1,0 +1,490 @@
+"""Whose every character of a rendering is and what the model emits of it, proven by rendering alone, without tracing.
+
+Contents are found by substitution (`substitution.py`). Where a message ends, and where serving would have let the model
+begin, is found by rendering the messages up to there::
+
+    all messages            <u>Hi<e> <a>Yo<e> <u>More<e>
+    messages[:2]            <u>Hi<e> <a>Yo<e>                  message 1 ends where this ends
+    messages[:1], prompt    <u>Hi<e> <a>                       serving ends here: message 1 is sampled from here on
+    sampled                             Yo<e>                  up to and with the stop
+
+A history may be written differently (reasoning is dropped once a user has spoken again), so two renderings are laid
+side by side at the last character of a content that both have.
+
+This takes two renderings per message. `certificate.py` uses it on probe conversations, to decide whether tracing, which
+takes one, can be trusted for a template; where it cannot, conversations are attributed by this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.template.sampled_span import added_prompt
+from niels_gpt.renderers.template.spans import ControlTokens
+from niels_gpt.renderers.template.substitution import (
+    NONE,
+    Substituted,
+    Unproven,
+    common_prefix,
+    is_replaced,
+    is_same_but_case,
+    leaves_of,
+    substitute,
+)
+
+Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
+Ints = npt.NDArray[np.int64]
+
+_PROBE: Final = "probe"  # a content to try
+_ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
+
+# The rules by which the start of a sampled span is known, as results name them.
+PREFIX: Final = "the generation prompt is a prefix"
+TURN: Final = "the turn begins as the generation prompt does"
+USUAL: Final = "the turn begins as the generation prompt does after another conversation"
+SPACES: Final = "the turn begins as the generation prompt does, apart from white space"
+SHORTER: Final = "the turn begins as the generation prompt does, without its last tag"
+
+
+@dataclass(frozen=True)
+class SampledSpan:
+    """What the model emits of one message.
+
+    Attributes:
+        message: its index.
+        start, stop: the first character, and the one after the last.
+        rule: how the start is known.
+        stop_token: the control token that it ends in, "" for none.
+    """
+
+    message: int
+    start: int
+    stop: int
+    rule: str
+    stop_token: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The facts of a rendering, character by character.
+
+    Attributes:
+        text: the output.
+        content: the message whose content each character is, -1 for the template's own, int64.
+        letters: which characters stand-ins show, so that their content is certain; the others are between them, bool.
+        own: which characters are the template's own for certain: as content they would have been replaced, bool.
+        owner: the message that each character belongs to, -1 for none, int64.
+        sampled: the spans that the model emits, ascending.
+        problems: what could not be proven; empty if everything is.
+    """
+
+    text: str
+    content: Ints
+    letters: npt.NDArray[np.bool_]
+    own: npt.NDArray[np.bool_]
+    owner: Ints
+    sampled: list[SampledSpan]
+    problems: list[str]
+
+
+@dataclass
+class _Rendering:
+    """An output on substituted messages, with the stand-in at each character."""
+
+    text: str
+    stand_ins: Ints
+    known: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known = np.flatnonzero(self.stand_ins >= 0)
+
+
+@dataclass
+class Oracle:
+    """Proves the facts of one template's renderings.
+
+    Args:
+        render: runs the template.
+        controls: the control tokens of the tokenizer, and which end a turn.
+        retained: what the template compares with contents (`substitution.retained_pattern`).
+        source: the template's text.
+    """
+
+    render: Render
+    controls: ControlTokens
+    retained: re.Pattern[str]
+    source: str
+
+    def prove(self, messages: list[Message], *, add_generation_prompt: bool = False) -> Proof:
+        """The facts of a rendering.
+
+        Raises:
+            Unproven: contents cannot be followed. MessageError: the template refuses the messages.
+        """
+        gen = add_generation_prompt
+        real = self.render(messages, gen)
+        made = self._substituted(messages, real, gen)
+        return _Turns(self, messages, real, made, gen).proof()
+
+    def _substituted(self, messages: list[Message], real: str, gen: bool) -> Substituted:
+        for letters_only in (False, True):
+            made = substitute(messages, self.retained, self.source, letters_only=letters_only)
+            try:
+                output = self.render(made.messages, gen)
+            except MessageError:  # the template looks at characters, so it is given less to look at
+                continue
+            if is_same_but_case(made.restored(output, made.find(output)), real):
+                return made
+        raise Unproven("the template changes the contents: with other letters it writes another text")
+
+
+class _Turns:
+    """One conversation: its rendering, and those of its beginnings."""
+
+    def __init__(self, oracle: Oracle, messages: list[Message], real: str, made: Substituted, gen: bool) -> None:
+        self.render, self.controls, self.retained = oracle.render, oracle.controls, oracle.retained
+        self.messages, self.real, self.made = messages, real, made
+        self.problems: list[str] = []
+        self._renderings: dict[tuple[int, bool], _Rendering | None] = {}
+        whole = self.rendering(len(messages), gen)
+        assert whole is not None
+        self.whole = whole
+        self.own = made.message_of(whole.stand_ins)  # the message of each stand-in
+        fixed = np.zeros(len(real), np.bool_)
+        for start, stop in self.controls.places(whole.text):
+            fixed[start:stop] = True
+        leaf = leaves_of(made, whole.stand_ins, real, fixed, edges=self._has_edges(gen))
+        self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
+
+    def rendering(self, count: int, gen: bool) -> _Rendering | None:
+        """The output on the first `count` substituted messages; `None` if the template refuses them."""
+        if (count, gen) not in self._renderings:
+            try:
+                text = self.render(self.made.messages[:count], gen)
+            except MessageError:
+                self._renderings[count, gen] = None
+            else:
+                self._renderings[count, gen] = _Rendering(text, self.made.find(text))
+        return self._renderings[count, gen]
+
+    def _has_edges(self, gen: bool) -> bool:
+        """Whether white space at the edges of contents is in the output: without it, the output differs."""
+        if all(leaf.text == leaf.text.strip() for leaf in self.made.leaves):
+            return False
+        try:
+            return self.render([_stripped(message) for message in self.messages], gen) != self.real
+        except MessageError:
+            return True
+
+    # ---- turns
+
+    def proof(self) -> Proof:
+        """The facts of the whole rendering."""
+        ends = self.ends()
+        owner = np.full(len(self.real), NONE, np.int64)
+        start = self._first_turn(ends[0])
+        for index, end in enumerate(ends):
+            owner[start:end] = index
+            start = end
+        sampled = []
+        for index, message in enumerate(self.messages):
+            if message["role"] == "assistant":
+                found = self.sampled_span(index, ends)
+                if found is not None:
+                    sampled.append(found)
+        roles = [message["role"] for message in self.messages]
+        for span in sampled:  # its stop may be written by the next turn
+            owner[max(ends[span.message], span.start) : span.stop] = span.message
+        self._give_contents(owner, roles, sampled)
+        return Proof(
+            self.real, self.content, self.whole.stand_ins >= 0, self._own_characters(), owner, sampled, self.problems
+        )
+
+    def _own_characters(self) -> npt.NDArray[np.bool_]:
+        """What cannot be content: it would have been replaced. JSON's escapes (`\\n`) may be written for content."""
+        own = np.array([is_replaced(character, self.made.letters_only) for character in self.real], np.bool_)
+        own &= (self.content < 0) & (self.whole.stand_ins < 0)
+        for pattern in (self.retained, _ESCAPES):
+            for found in pattern.finditer(self.real):
+                own[found.start() : found.end()] = False
+        return own
+
+    def _give_contents(self, owner: Ints, roles: list[str], sampled: list[SampledSpan]) -> None:
+        """Content belongs to its own message, but for an assistant's in another turn: a call's name in its result."""
+        is_assistant = np.array([*(role == "assistant" for role in roles), False])
+        foreign = (self.content >= 0) & (owner != self.content)
+        quoted = foreign & is_assistant[self.content] & ~is_assistant[owner]
+        self.content[quoted] = NONE
+        given = foreign & ~quoted
+        for span in sampled:
+            given[span.start : span.stop] = False
+        owner[given] = self.content[given]
+
+    def ends(self) -> list[int]:
+        """The character after each message's turn."""
+        ends: list[int] = []
+        for index in range(len(self.messages)):
+            least = ends[-1] if ends else 0
+            end = self._end(index, least)
+            if end < least or (self.own[:end] > index).any():
+                if self.messages[index]["role"] not in ("system", "developer"):
+                    raise Unproven(f"the template writes message {index} behind a later one, or mixes them")
+                end = least  # a text without a turn of its own: some formats put the system's text into the last turn
+            ends.append(end)
+        return ends
+
+    def _end(self, index: int, least: int) -> int:
+        part = self.rendering(index + 1, False)
+        if index + 1 == len(self.messages):
+            part = part or self.whole
+        if part is None:  # the template refuses the shorter conversation: its turn ends with its content
+            return self._data_end(index)
+        aligned = self._aligned(part)
+        if aligned is None:  # the template has dropped all that it wrote of this message: a reasoning, for example
+            return least + self._after_first_stop(self.real[least : self._next_data(least)])
+        at, place = aligned
+        limit = self._next_data(place)
+        tail = part.text[at:]
+        served = self.rendering(index + 1, True)
+        if served is not None and served.text == part.text:
+            tail = self._without_prompt(index, tail)
+        if tail and (spaced := _end_of_same(tail, self.real[place:limit])) is not None:
+            return place + spaced
+        shared = common_prefix(tail, self.real[place:limit])
+        return place + self.controls.before_split_token(tail, shared)
+
+    def _data_end(self, index: int) -> int:
+        """The character after all content of the messages up to this one."""
+        own = np.flatnonzero((self.own <= index) & (self.own >= 0))
+        return self._after_content(int(own[-1]) + 1) if len(own) else 0
+
+    def _without_prompt(self, index: int, tail: str) -> str:
+        """The end of a rendering without the generation prompt that some templates write unasked: up to the stop."""
+        if self.messages[index]["role"] == "assistant" and not self.controls.last_stop(tail):
+            return tail
+        stop = self.controls.last_stop(tail)
+        return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
+
+    def _after_first_stop(self, text: str) -> int:
+        """Where the first stop token ends, and the white space after it; 0 if there is none."""
+        stop = next((end for start, end in self.controls.places(text) if self.controls.is_stop(text[start:end])), 0)
+        return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
+
+    def _aligned(self, part: _Rendering) -> tuple[int, int] | None:
+        """A character of another rendering and the same one of the whole: those after the last stand-in.
+
+        `None` if the whole does not have this stand-in: once another message follows, the template drops it.
+        """
+        if not len(part.known):
+            return 0, 0
+        last = int(part.known[-1])
+        number = int(part.stand_ins[last])
+        count = int((part.stand_ins == number).sum())
+        places = np.flatnonzero(self.whole.stand_ins == number)
+        if not len(places):
+            return None
+        return last + 1, int(places[min(count, len(places)) - 1]) + 1
+
+    def _next_data(self, place: int) -> int:
+        """Where the next stand-in is."""
+        at = int(np.searchsorted(self.whole.known, place))
+        return int(self.whole.known[at]) if at < len(self.whole.known) else len(self.real)
+
+    def _after_content(self, place: int) -> int:
+        """The first character from a place on that is no content of the character before."""
+        while 0 < place < len(self.content) and self.content[place] == self.content[place - 1] >= 0:
+            place += 1
+        return place
+
+    def _first_turn(self, end: int) -> int:
+        """Where the first message's turn starts: after a turn that the template adds, such as a default system."""
+        nothing = self.rendering(0, False)
+        if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
+            return len(nothing.text)
+        lead = self._lead()
+        stops = [stop for start, stop in self.controls.places(lead) if self.controls.is_stop(lead[start:stop])]
+        # A stop right before the content is an opener (GLM's `<|user|>`).
+        stop = max((stop for stop in stops if lead[stop:].strip()), default=0)
+        return stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0
+
+    def _lead(self) -> str:
+        """What is written before the first message's content; for a message without content, what would be."""
+        if not len(self.whole.known) or self.own[self.whole.known[0]] != 0:
+            filled = cast(Message, {**self.made.messages[0], "content": _PROBE})
+            try:
+                text = self.render([filled, *self.made.messages[1:]], False)
+            except MessageError:
+                return ""
+            lead = text.partition(_PROBE)[0]
+            return lead if self.real.startswith(lead) else ""
+        return self.real[: self._next_data(0)]
+
+    # ---- sampled spans
+
+    def sampled_span(self, index: int, ends: list[int]) -> SampledSpan | None:
+        """What the model emits of an assistant's message."""
+        begin, end = ends[index - 1] if index else 0, ends[index]
+        own = begin + np.flatnonzero(self.own[begin:end] == index)  # not where a later turn quotes it
+        last = self._after_content(int(own[-1]) + 1) if len(own) else begin
+        contents = begin + np.flatnonzero(self.content[begin:end] == index)
+        first = (int(own[0]) if len(own) else end, int(contents[0]) if len(contents) else end)
+        start, rule = self._start(index, begin, *first)
+        others = np.flatnonzero((self.own >= 0) & (self.own != index))
+        inside = others[(others >= start) & (others < last)]
+        if len(inside):
+            self.problems.append(f"message {index} holds data of message {int(self.own[inside[-1]])}")
+            start = int(inside[-1]) + 1
+        after = others[others >= max(start, last)]
+        limit = int(after[0]) if len(after) else len(self.real)
+        stop = self._stop(index, max(start, last), end, limit)
+        stop = max(stop, start)
+        return SampledSpan(index, start, stop, rule, self.controls.at_end(self.real[start:stop]))
+
+    def _start(self, index: int, begin: int, first_letter: int, first: int) -> tuple[int, str]:
+        """Where the model begins, and the rule by which that is known.
+
+        A content may begin with what the prompt supplies (`<think>`), but the prompt ends before its first letter.
+        """
+        for place, prompt, rule in self._prompts(index, begin):
+            if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= first_letter:
+                return place + len(prompt), rule
+            stop = _end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
+            if stop is not None:
+                return place + stop, SPACES
+            shared = self._shared(prompt, self.real[place:first])
+            rest = prompt[shared:].lstrip()
+            if place + shared > begin and (not rest or rest.startswith("<")):
+                return place + shared, SHORTER
+            if not prompt and place == first:
+                return place, rule
+        self.problems.append(f"message {index} does not begin as the generation prompt")
+        return first, ""
+
+    def _prompts(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
+        """Where a generation prompt is expected, the prompt, and the rule that it proves, the best first."""
+        part = self.rendering(index, True)
+        if part is None:
+            yield begin, self._usual_prompt(), USUAL
+            return
+        aligned = self._aligned(part)
+        if aligned is not None:
+            at, place = aligned
+            yield place, part.text[at:], PREFIX if self.whole.text.startswith(part.text) else TURN
+        without = self.rendering(index, False)
+        if without is not None:
+            yield begin, added_prompt(part.text, without.text, self.controls), TURN
+
+    def _shared(self, prompt: str, text: str) -> int:
+        """How many characters of a text the prompt supplies; never a part of a tag or of a control token."""
+        shared = common_prefix(prompt, text)
+        opened = prompt.rfind("<", 0, shared)
+        if opened > prompt.rfind(">", 0, shared):
+            shared = opened
+        return self.controls.before_split_token(prompt, shared)
+
+    def _usual_prompt(self) -> str:
+        """The generation prompt after another conversation; empty if the template refuses that, too."""
+        probe: Any = [{"role": "user", "content": _PROBE}]
+        try:
+            return added_prompt(self.render(probe, True), self.render(probe, False), self.controls)
+        except MessageError:
+            return ""
+
+    def _stop(self, index: int, last: int, end: int, limit: int) -> int:
+        """The character after the stop of the message whose content ends at `last`, and whose turn at `end`."""
+        message = self.messages[index]
+        plain = bool(message["content"]) and "tool_calls" not in message
+        end = min(end, limit)
+        stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
+        if stop is not None:
+            return stop
+        footer = self.real[last:end]
+        if footer.strip():  # the stop is ordinary text
+            return last + len(footer.rstrip())
+        return self._stop_in_next_turn(index, max(last, end), limit)
+
+    def _stop_in_next_turn(self, index: int, end: int, limit: int) -> int:
+        """The stop that the next turn writes, if it is the same whoever speaks next.
+
+        A control token that depends on who speaks next is an opener (GLM's `<|user|>`): it ends the turn before, and is
+        no part of it. A turn that nothing ends is a problem.
+        """
+        tokens = self._next_tokens(index, end)
+        named = set(tokens.values())
+        if len(tokens) > 1 and len(named) == 1 and (token := named.pop()):
+            text = self.real[end:limit]
+            own_end = self.rendering(index + 1, False)
+            another = own_end is not None and self._after(own_end, end)  # `<|return|>` at the end, `<|end|>` before
+            if self.controls.is_stop(token) or (another and self.controls.first_at_start(another)):
+                if self.controls.first_at_start(text) == token:
+                    return end + len(text) - len(text.lstrip()) + len(token)
+                self.problems.append(f"message {index} ends without its stop {token!r}")
+                return end
+        if not tokens.get("user") and not tokens.get("tool"):
+            self.problems.append(f"no stop token follows message {index}")
+        return end
+
+    def _next_tokens(self, index: int, end: int) -> dict[str, str]:
+        """By the role of the next message, the control token at the end of a message, "" for none."""
+        tokens = {}
+        for role in ("user", "tool", "assistant"):
+            probe: dict[str, Any] = {"role": role, "content": _PROBE}
+            try:
+                text = self.render([*self.made.messages[: index + 1], probe], False)  # type: ignore[list-item]
+            except MessageError:
+                continue
+            following = self._after(_Rendering(text, self.made.find(text)), end)
+            if following is not None:
+                tokens[role] = self.controls.first_at_start(following)
+        return tokens
+
+    def _after(self, part: _Rendering, place: int) -> str | None:
+        """What follows a place of the whole in another rendering; `None` if that differs before it."""
+        before = self.whole.known[: int(np.searchsorted(self.whole.known, place))]
+        if not len(before):
+            return part.text[place:] if part.text[:place] == self.whole.text[:place] else None
+        last = int(before[-1])
+        places = np.flatnonzero(part.stand_ins == self.whole.stand_ins[last])
+        if not len(places):
+            return None
+        at = int(places[-1]) - last + place
+        return part.text[at:] if part.text[at - (place - last) : at] == self.whole.text[last:place] else None
+
+
+def _end_of_same(expected: str, text: str) -> int | None:
+    """Where a text ends that a longer one begins with, if white space does not count; `None` if they differ in more.
+
+    White space after it belongs to it if the expected text ends in white space::
+
+        expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
+        expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
+    """
+    characters = "".join(expected.split())
+    pattern = r"\s*" + r"\s*".join(map(re.escape, characters)) + (r"\s*" if expected[-1].isspace() else "")
+    found = re.match(pattern, text)
+    return None if found is None else found.end()
+
+
+def _stripped(message: Message) -> Message:
+    """The message without white space around its texts."""
+    stripped: Any = {
+        key: _stripped_text(value) if key == "content" or key in REASONING_FIELDS else value
+        for key, value in message.items()
+    }
+    return cast(Message, stripped)
+
+
+def _stripped_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip() if value.strip() else value
+    if isinstance(value, list):
+        return [{**part, "text": part["text"].strip()} if isinstance(part.get("text"), str) else part for part in value]
+    return value

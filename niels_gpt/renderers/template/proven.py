@@ -1,0 +1,140 @@
+"""From a proof (`oracle.py`) to an `Emitter`: the proven facts, and tracing's knowledge of what the template wrote.
+
+Only text that the template itself wrote may become control tokens. Tracing knows it by origin (LITERAL). Where an
+operation lost the origin, the proof may restore it: what is no content, and cannot be any other text of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.oracle import Proof
+from niels_gpt.renderers.template.provenance import LITERAL, LOST, NO_MESSAGE
+from niels_gpt.renderers.template.spans import ControlTokens, Span
+from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
+
+_WITHOUT_LABELS = frozenset({"content", "role", "tool_calls", "train", "weight", *REASONING_FIELDS})
+
+
+def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> Emitter:
+    """A rendering with proven facts.
+
+    Args:
+        spans: the same text with origins, as tracing has them.
+    """
+    literal = _per_character(spans, LITERAL)
+    content = _contents(proof, spans)
+    content[literal & ~proof.letters] = NO_MESSAGE  # between letters, but written by the template
+    # What is written before and after all loops, such as bos, belongs to no message.
+    outside = np.repeat(
+        np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
+    )
+    inside = np.flatnonzero(~outside)
+    owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
+    if len(inside):
+        outside[inside[0] : inside[-1] + 1] = False
+        owner[outside] = NO_MESSAGE
+    for span in proof.sampled:
+        owner[span.start : span.stop] = span.message
+    is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
+    sampled = np.zeros(len(proof.text), np.bool_)
+    for span in proof.sampled:
+        sampled[span.start : span.stop] = True
+    bits = np.where(sampled, SAMPLED | CONTENT, np.where((content >= 0) & ~is_assistant[content], CONTENT, 0))
+    facts = owner << 3 | bits | np.where(literal, SCAFFOLD, 0)
+    out = Emitter(messages)
+    # 0 0 5 5 5 1 has runs that start at 0 2 5
+    starts = np.flatnonzero(np.diff(facts, prepend=facts[:1] - 1)).tolist()
+    out.texts = [proof.text[start:stop] for start, stop in pairwise([*starts, len(facts)])]
+    out.facts = facts[starts].tolist()
+    out.attribution = f"partial: {proof.problems[0]}" if proof.problems else "full"
+    return out
+
+
+def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
+    """The message whose content each character is: as proven, and for what has no stand-ins (`"`) as traced.
+
+    A traced content is not taken if it holds text of the template's own: `{'output': m.content} | tojson`.
+    """
+    content, at = proof.content.copy(), 0
+    for span in spans:
+        stop = at + len(span.text)
+        if span.origin >= 0 and not proof.own[at:stop].any():
+            missing = at + np.flatnonzero(content[at:stop] < 0)
+            content[missing] = span.origin
+        at = stop
+    return content
+
+
+def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
+    """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
+
+    It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have no stand-ins,
+    so nothing changes if one of them may have a part in a control token that is written there.
+
+    Args:
+        labels: these other texts (`labels_of`).
+    """
+    if all(span.origin != LOST for span in spans):
+        return spans
+    lost = _per_character(spans, LOST)
+    written = lost & (proof.content < 0)
+    tokens = {proof.text[start:stop] for start, stop in controls.places(proof.text) if written[start:stop].any()}
+    if any(label in token or token in label for token in tokens for label in labels):
+        return spans
+    found, at = [], 0
+    for span in spans:
+        stop = at + len(span.text)
+        if span.origin != LOST:
+            found.append(span)
+        else:
+            for start, end in _runs(written[at:stop]):
+                origin = LITERAL if written[at + start] else LOST
+                found.append(Span(span.text[start:end], span.message, origin))
+        at = stop
+    return found
+
+
+def _runs(values: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of equal values."""
+    starts = np.flatnonzero(np.diff(values.astype(np.int8), prepend=-1)).tolist()
+    return zip(starts, [*starts[1:], len(values)], strict=True)
+
+
+def _per_character(spans: Sequence[Span], origin: int) -> npt.NDArray[np.bool_]:
+    """Which characters have this origin."""
+    return np.repeat(np.array([span.origin == origin for span in spans], np.bool_), [len(span.text) for span in spans])
+
+
+def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> set[str]:
+    """The caller's strings that have no stand-ins: names, ids, further fields, tools, variables.
+
+    Roles are left out, because `attribution.check_controls` knows them, and so are variables named `..._token`, which
+    are the tokenizer's.
+    """
+    own = {name: value for name, value in variables.items() if not name.endswith("_token")}
+    found = set(_strings([tools, list(own.values())]))
+    for message in messages:
+        found |= set(_strings([value for key, value in message.items() if key not in _WITHOUT_LABELS]))
+        found |= {call["id"] for call in message.get("tool_calls", ()) if isinstance(call.get("id"), str)}
+    return found - {""}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a value at any depth, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

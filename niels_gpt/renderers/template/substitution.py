@@ -1,0 +1,330 @@
+"""Which message every character of a rendered template came from, found without tracing: by substituting characters.
+
+Templates copy contents; they do not read their letters. So the characters of every content are replaced by stand-ins,
+letters that occur nowhere else, each for one character of one message. The template is run on both versions. If the
+outputs are equal but for the stand-ins, every stand-in in the output says which character of which message is there::
+
+    content      Hi, you                template   <u>{{ m.content }}<e>
+    substituted  㐀㐁㐂 㐃㐄㐅
+    output       <u>㐀㐁㐂 㐃㐄㐅<e>       with the characters put back it is <u>Hi, you<e>
+    message         0 0 0 0 0 0 0        the space is between two stand-ins that are neighbours in the content
+
+White space, quotes and what HTML and JSON escape stay as they are, because templates strip and escape them; so do the
+strings that the template itself compares with (`/no_think`, `</think>`), because it would behave differently without
+them. A template that looks at punctuation (`title`, `wordcount`) is given stand-ins for letters only, second.
+
+What this guarantees: a character with a message came from that message, whatever the template did to it on the way.
+What it does not: that there is such a proof; `Unproven` says why not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+from jinja2 import nodes
+
+from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
+
+NONE: Final = -1  # no stand-in, no leaf
+# Letters without case, of which no two become one when text is normalised: Han and Hangul.
+_RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
+_CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
+# Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
+_COMPARED_KEYS: Final = frozenset({"type", "id"})
+_NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
+# Left sides of `in` that ask for a key of a message: `'tool_calls' in message`.
+_FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
+_ESCAPED: Final = frozenset("\"'\\<>&")
+
+
+class Unproven(Exception):
+    """Where the output comes from cannot be proven; the message says why. It never leaves this package."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One string in a content: the index of its message, and the string itself."""
+
+    message: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Substituted:
+    """Messages with stand-ins, and what each stand-in is for.
+
+    Attributes:
+        messages: the messages to render.
+        leaves: the strings that were changed.
+        codes: the code points of the stand-ins, ascending, uint32.
+        leaf: the index of each stand-in's leaf, int32.
+        place: the index of the character in the leaf's text that it replaces, int32.
+        letters_only: only letters and digits have stand-ins.
+    """
+
+    messages: list[Message]
+    leaves: list[Leaf]
+    codes: npt.NDArray[np.uint32]
+    leaf: npt.NDArray[np.int32]
+    place: npt.NDArray[np.int32]
+    letters_only: bool
+
+    def find(self, output: str) -> npt.NDArray[np.int64]:
+        """The stand-in at each character of an output, -1 for none."""
+        codes = code_points(output)
+        if not len(self.codes):
+            return np.full(len(codes), NONE, np.int64)
+        at = np.searchsorted(self.codes, codes)
+        at[at == len(self.codes)] = 0
+        return np.where(self.codes[at] == codes, at, NONE)
+
+    def message_of(self, stand_ins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The message of each stand-in, -1 where there is none."""
+        messages = np.array([*(leaf.message for leaf in self.leaves), NONE], np.int64)
+        return messages[np.append(self.leaf, np.int32(NONE))[stand_ins]]  # index -1 is the appended NONE
+
+    def restored(self, output: str, stand_ins: npt.NDArray[np.int64]) -> str:
+        """An output with the characters put back."""
+        codes = code_points(output).copy()
+        known = np.flatnonzero(stand_ins >= 0)
+        originals = [self.leaves[self.leaf[number]].text[self.place[number]] for number in stand_ins[known]]
+        codes[known] = code_points("".join(originals))
+        return _text_of(codes)
+
+
+def substitute(
+    messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool
+) -> Substituted:
+    """The messages with stand-ins in their contents.
+
+    Args:
+        retained: matches the strings that stay.
+        avoid: the template's text, whose characters are no stand-ins.
+        letters_only: replace letters and digits only.
+
+    Raises:
+        Unproven: there are more characters than stand-ins.
+    """
+    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only)
+    made: list[Any] = [
+        {key: maker.value(value, index) if key in _CONTENT_FIELDS else value for key, value in message.items()}
+        for index, message in enumerate(messages)
+    ]
+    codes = maker.letters[: len(maker.leaf)]
+    leaf, place = np.array(maker.leaf, np.int32), np.array(maker.place, np.int32)
+    return Substituted(made, maker.leaves, codes, leaf, place, letters_only)
+
+
+class _Substitution:
+    """Replaces strings and records the stand-ins."""
+
+    def __init__(self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool) -> None:
+        self.retained, self.letters, self.letters_only = retained, letters, letters_only
+        self.leaves: list[Leaf] = []
+        self.leaf: list[int] = []
+        self.place: list[int] = []
+
+    def value(self, value: Any, message: int, *, keys: bool = False) -> Any:
+        """A copy of a value with stand-ins at any depth; `keys`: also in the keys, as in a call's arguments."""
+        if isinstance(value, str):
+            return self._text(value, message)
+        if isinstance(value, Mapping):
+            return {
+                (self._text(key, message) if keys else key): (
+                    item
+                    if key in _COMPARED_KEYS and not keys
+                    else self.value(item, message, keys=keys or key == "arguments")
+                )
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.value(item, message, keys=keys) for item in value]
+        return value
+
+    def _text(self, text: str, message: int) -> str:
+        if not text:
+            return text  # also `NO_CONTENT`, which templates do not get
+        stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
+        places = [
+            at for at, character in enumerate(text) if at not in stays and is_replaced(character, self.letters_only)
+        ]
+        first, leaf = len(self.leaf), len(self.leaves)
+        if first + len(places) > len(self.letters):
+            raise Unproven(f"the messages have more than {len(self.letters):,} characters")
+        codes = code_points(text).copy()
+        codes[places] = self.letters[first : first + len(places)]
+        self.leaves.append(Leaf(message, text))
+        self.leaf += [leaf] * len(places)
+        self.place += places
+        return _text_of(codes)
+
+
+def is_replaced(character: str, letters_only: bool) -> bool:
+    """Whether a character of a content gets a stand-in."""
+    if letters_only:
+        return character.isalnum()
+    return character.isprintable() and not character.isspace() and character not in _ESCAPED
+
+
+def leaves_of(
+    made: Substituted, stand_ins: npt.NDArray[np.int64], real: str, own: npt.NDArray[np.bool_], *, edges: bool
+) -> npt.NDArray[np.int64]:
+    """The leaf of each character of an output, -1 for the template's own.
+
+    A character between two stand-ins that are neighbours in their leaf belongs to it, and so do the characters around
+    stand-ins that equal those around them in the leaf's text::
+
+        leaf 0   a,  b.       output   < a  ,     b  .  >       the comma is between, the point follows b in the leaf
+                              stand-in . 0  .  .  1  .  .
+                              leaf    -1 0  0  0  0  0 -1
+
+    Args:
+        real: the output on the real messages.
+        own: the characters that are the template's own for certain: its control tokens.
+        edges: white space at the start and end of a leaf may be in the output.
+    """
+    found = np.append(made.leaf, np.int32(NONE))[stand_ins].astype(np.int64)
+    known = np.flatnonzero(stand_ins >= 0)
+    borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
+    starts, stops = known[borders], known[np.append(borders[1:] - 1, len(known) - 1)] + 1 if len(known) else known
+    for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+        first, last = int(stand_ins[start]), int(stand_ins[stop - 1])
+        before = int(stops[index - 1]) if index else 0
+        after = int(starts[index + 1]) if index + 1 < len(starts) else len(real)
+        preceding = _text_before(made, first, edges)[::-1]
+        same = _until(own[before:start][::-1], common_prefix(preceding, real[before:start][::-1]))
+        found[start - same : start] = made.leaf[first]
+        if after < len(real) and int(stand_ins[after]) == last + 1 and made.leaf[last] == made.leaf[last + 1]:
+            between = made.leaves[made.leaf[last]].text[made.place[last] + 1 : made.place[last + 1]]
+            if real[stop:after] == between or not any(map(str.isalnum, between)):
+                found[stop:after] = made.leaf[last]
+                continue
+        following = _text_after(made, last, edges)
+        same = _until(own[stop:after], common_prefix(following, real[stop:after]))
+        found[stop : stop + same] = made.leaf[last]
+    return found
+
+
+def _until(own: npt.NDArray[np.bool_], count: int) -> int:
+    """`count`, or less: up to the first character of the template's own."""
+    return int(np.argmax(own[:count])) if own[:count].any() else count
+
+
+def _text_after(made: Substituted, number: int, edges: bool) -> str:
+    """The characters of a leaf from a stand-in to the next one, or to the leaf's end."""
+    text, next_one = made.leaves[made.leaf[number]].text, number + 1
+    same = next_one < len(made.leaf) and int(made.leaf[next_one]) == int(made.leaf[number])
+    following: str = text[int(made.place[number]) + 1 : int(made.place[next_one]) if same else None]
+    return following if same or edges else following.rstrip()
+
+
+def _text_before(made: Substituted, number: int, edges: bool) -> str:
+    """The characters of a leaf from the stand-in before, or from the leaf's start, to a stand-in."""
+    text = made.leaves[made.leaf[number]].text
+    same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
+    preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
+    return preceding if same or edges else preceding.lstrip()
+
+
+def is_same_but_case(one: str, other: str) -> bool:
+    """Whether two texts differ at most in the case of their letters, character by character."""
+    if one == other:
+        return True
+    return len(one) == len(other) and all(
+        a == b or a.casefold() == b.casefold() for a, b in zip(one, other, strict=True)
+    )
+
+
+def common_prefix(one: str, other: str) -> int:
+    """How many characters two texts have in common from their start, by bisection (`startswith` runs in C)."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# ---- stand-ins, and what stays
+
+
+def code_points(text: str) -> npt.NDArray[np.uint32]:
+    """The characters of a text as numbers."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def _text_of(codes: npt.NDArray[Any]) -> str:
+    encoded: bytes = codes.tobytes()
+    return encoded.decode("utf-32-le", "surrogatepass")
+
+
+@cache
+def _letters() -> npt.NDArray[np.uint32]:
+    return np.concatenate([np.arange(*bounds, dtype=np.uint32) for bounds in _RANGES])
+
+
+def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
+    """The code points that can be stand-ins, ascending: letters that do not occur in a text."""
+    letters = _letters()
+    return letters[~np.isin(letters, np.unique(code_points(avoid)))]
+
+
+@dataclass(frozen=True)
+class TemplateStrings:
+    """The string constants of a template that matter for substitution.
+
+    Attributes:
+        compared: those that it does anything with but write them, so that they must stay in contents.
+        searched: of these, those that it searches contents for, so that contents with them are rendered otherwise.
+    """
+
+    compared: tuple[str, ...]
+    searched: tuple[str, ...]
+
+    @property
+    def retained(self) -> re.Pattern[str]:
+        """Matches what stays in contents: the compared strings wherever they occur; none of a single letter."""
+        longest_first = sorted((text for text in self.compared if len(text) > 1), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
+
+
+def template_strings(source: str) -> TemplateStrings:
+    """The strings of a template, found in its syntax tree.
+
+    A constant is only written if it is output itself, or an operand of `+` or `~`. It is searched for if it is an
+    argument of a method (`content.split('</think>')`) or the left side of `in`.
+    """
+    environment = TrackingEnvironment(no_date)
+    with compile_lock():
+        tree = environment.parse(source)
+    written: set[int] = set()
+    searched: set[str] = set()
+    for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
+        written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
+            searched |= {const.value for const in call.args if _is_word(const)}
+    for compare in tree.find_all(nodes.Compare):
+        if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
+            searched.add(compare.expr.value)
+    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
+    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched - _FIELDS)))
+
+
+def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
+    """Whether a node is a string constant with a letter or a digit."""
+    return isinstance(node, nodes.Const) and isinstance(node.value, str) and any(map(str.isalnum, node.value))
+
+
+def no_date(form: str) -> str:
+    """The clock of an environment that only parses."""
+    raise AssertionError(form)

@@ -1,0 +1,152 @@
+"""The facts of a rendering by tracing, in one run of the template: from spans with their origins to an `Emitter`.
+
+`attribution.py` says which message each character belongs to, `sampled_span.py` which part of an assistant's turn the
+model emits. This takes one run of the template per conversation, or a few where the generation prompt depends on the
+messages. It relies on how the template is written (loops over the messages, operations that keep origins), so
+`certificate.py` decides for which conversations it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.attribution import (
+    attribute_spans,
+    check_controls,
+    default_turn_length,
+    detach_after,
+    lost_content,
+    turns_of,
+    without_message,
+)
+from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.provenance import LITERAL, NO_MESSAGE
+from niels_gpt.renderers.template.sampled_span import added_prompt, history_opening, sampled_span
+from niels_gpt.renderers.template.spans import ControlTokens, Span
+from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Attributes conversations of one template by tracing.
+
+    Args:
+        chunks: runs the template on messages, with or without the generation prompt.
+        controls: the tokenizer's control tokens.
+        fixed_prompt: the generation prompt if it is the same after every conversation, else `None`.
+        inputs: the other inputs of the rendering, tools and variables.
+    """
+
+    chunks: Callable[..., Iterator[Chunk]]
+    controls: ControlTokens
+    fixed_prompt: str | None
+    inputs: Any
+
+    def emit(
+        self, messages: list[Message], gen: bool, stops: frozenset[str] | None = None, *, cautious: bool = False
+    ) -> Emitter:
+        """The rendering as pieces with their facts.
+
+        Args:
+            stops: the control tokens that turns must end in; default any. A turn that ends otherwise is a problem.
+            cautious: a turn in which data of another message is written is sampled up to there only.
+        """
+        spans = attribute_spans(list(self.chunks(messages, gen=gen)), [message["role"] for message in messages])
+        check_controls(spans, messages, self.inputs, self.controls)
+        problem = lost_content(messages, spans)
+        out = Emitter(messages)
+        before = ""  # all text before the turn
+        sampled: set[int] = set()
+        for index, turn in self._turns(spans, messages, gen):
+            text = "".join([span.text for span in turn])
+            if index >= 0 and messages[index]["role"] == "assistant" and not (cautious and index in sampled):
+                sampled.add(index)
+                prompt = self._generation_prompt(messages, index, before, turn)
+                start, stop, found = sampled_span(turn, prompt, self.controls)
+                if not found:
+                    problem = problem or f"message {index} does not begin as the generation prompt"
+                elif stops is not None and not text.endswith(tuple(stops), start, stop):
+                    problem = problem or f"message {index} does not end in a stop"
+                _emit_assistant_turn(out, turn, index, start, stop)
+            else:
+                for span in turn:
+                    bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
+                    out.piece(span.text, index, bits)
+            before += text
+        out.attribution = f"partial: {problem}" if problem else "full"
+        return out
+
+    def _turns(self, spans: list[Span], messages: list[Message], gen: bool) -> Iterator[tuple[int, list[Span]]]:
+        """`(message, spans)` of each turn; a default system turn and the generation prompt belong to no message."""
+        if gen and spans and spans[-1].message >= 0:
+            # The template writes the prompt inside its loop, so it is attributed to the last message: detach it.
+            without = self._text(messages, gen=False)
+            if "".join(span.text for span in spans).startswith(without):
+                spans = detach_after(spans, len(without))
+        first = True
+        for index, turn in turns_of(spans):
+            default_turn = default_turn_length(turn, self.controls) if first and index >= 0 else 0
+            first = first and index < 0
+            if default_turn:
+                yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
+            yield index, turn[default_turn:]
+
+    def _generation_prompt(self, messages: list[Message], index: int, before: str, turn: list[Span]) -> str:
+        """The generation prompt that serving would have used for message `index`.
+
+        It may depend on all messages before, so in general they are rendered again with the prompt. This is avoided
+        for a fixed prompt with which the turn begins, and, in a template without prompts, for a turn that begins with
+        content.
+
+        Args:
+            before: the rendered text before the turn.
+            turn: the message's spans.
+        """
+        fixed = self.fixed_prompt
+        if fixed == "" and turn[0].origin == index:
+            return ""
+        if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self.controls)):
+            return fixed
+        try:
+            return self._prompt_after(messages[:index], before)
+        except MessageError:  # the template refuses the shorter conversation, or one without any message
+            past = messages if index else normalise([{"role": "user", "content": "probe"}])
+            return self._prompt_after(past, None)
+
+    def _prompt_after(self, messages: list[Message], before: str | None) -> str:
+        """The generation prompt after these messages; `before` is their text in the whole rendering, if it is known."""
+        served = self._text(messages, gen=True)
+        # Where history renders as it was served, the prompt is simply what follows. It may contain more than
+        # add_generation_prompt adds (DeepSeek closes its tool outputs there).
+        if before is not None and served.startswith(before):
+            return served[len(before) :]
+        return added_prompt(served, self._text(messages, gen=False), self.controls)
+
+    def _text(self, messages: list[Message], *, gen: bool) -> str:
+        return "".join(chunk.text for chunk in self.chunks(messages, gen=gen))
+
+
+def _emit_assistant_turn(out: Emitter, turn: Sequence[Span], index: int, start: int, stop: int) -> None:
+    """Emit an assistant's turn, cut at the sampled span."""
+    at = 0
+    for span in turn:
+        end = at + len(span.text)
+        bits = SCAFFOLD if span.origin == LITERAL else 0
+        for lo, hi in _cut(at, end, start, stop):
+            sampled = start <= lo and hi <= stop
+            out.piece(span.text[lo - at : hi - at], index, bits | SAMPLED | CONTENT if sampled else bits)
+        at = end
+
+
+def _cut(start: int, stop: int, *places: int) -> list[tuple[int, int]]:
+    """The range `start..stop`, cut at those of the ascending places that lie inside: 0..6 at 2 9 gives 0..2, 2..6."""
+    inside = [place for place in places if start < place < stop]
+    if not inside:
+        return [(start, stop)] if start < stop else []
+    return [(lo, hi) for lo, hi in pairwise([start, *inside, stop]) if lo < hi]
