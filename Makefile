@@ -11,6 +11,9 @@ ENCODING := tests/renderers/test_one_path.py
 
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# Tests start some thousand processes; with this variable set, each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo quick test slow check bench format clean
 
 help:  ## this list

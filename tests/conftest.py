@@ -142,7 +142,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
         return None
     source = _source(collection_path)
-    left_out = _STARTS_PROCESSES.search(source) or _LARGE.search(source) or _LONG.search(collection_path.as_posix())
+    left_out = _starts_processes(collection_path) or _LARGE.search(source) or _LONG.search(collection_path.as_posix())
     return True if left_out else None
 
 
@@ -164,18 +164,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _needs(item: pytest.Item) -> Iterator[str]:
     """The markers `assets`, `process` and `browser`, as far as they apply."""
-    module = _source(item.path)
-    own = inspect.getsource(item.function) if isinstance(item, pytest.Function) else ""
-    fixtures = getattr(item, "fixturenames", ())
-    if "tests.assets" in module and (
-        re.search(r"\b(ASSETS|FOLDERS|TEMPLATES|DISTINCT|needs_assets|encoder_at|family_encoder)\b", own)
+    if "tests.assets" in _source(item.path) and (
+        (isinstance(item, pytest.Function) and _names_assets(item.function))
         or any(name in ("folder", "template") for name in getattr(getattr(item, "callspec", None), "params", ()))
     ):
         yield "assets"
     if item.path.name == "test_browser.py":
         yield "browser"
-    if _STARTS_PROCESSES.search(module) or {"server", "page", "store"} & set(fixtures):
+    if _starts_processes(item.path) or {"server", "page", "store"} & set(getattr(item, "fixturenames", ())):
         yield "process"
+
+
+# Cached, because ten thousand cases come from some hundred modules and two thousand functions: without it, marking the
+# cases took longer than importing the modules.
+@cache
+def _names_assets(function: Any) -> bool:
+    own = inspect.getsource(function)
+    return bool(re.search(r"\b(ASSETS|FOLDERS|TEMPLATES|DISTINCT|needs_assets|encoder_at|family_encoder)\b", own))
+
+
+@cache
+def _starts_processes(path: Path) -> bool:
+    return bool(_STARTS_PROCESSES.search(_source(path)))
 
 
 @cache

@@ -250,14 +250,20 @@ RECOVERABLE = {
 }
 
 
-@pytest.mark.parametrize("kind", RECOVERABLE)
+@pytest.mark.parametrize(
+    "kinds", [[*RECOVERABLE], *(pytest.param([kind], marks=pytest.mark.slow) for kind in RECOVERABLE)], ids=", ".join
+)
 def test_what_passes_is_waited_out_and_nothing_is_lost_or_doubled(
-    whole: Builder, builder: Builder, hub: Hub, kind: str
+    whole: Builder, builder: Builder, hub: Hub, kinds: list[str]
 ) -> None:
-    fault = RECOVERABLE[kind]
-    hub.faults.append(fault)
+    """All in one build, and each in a build of its own."""
+    faults = [RECOVERABLE[kind] for kind in kinds]
+    hub.faults.extend(faults)
     code, printed = builder.run(hub)
-    assert fault.seen > 0, "the fault was met"
+    for kind, fault in zip(kinds, faults, strict=True):
+        assert fault.seen > 0, f"{kind} was met"
+    statuses = {request.status for request in hub.requests}
+    assert statuses >= {fault.status for fault in faults if fault.status}, "no fault hid another"
     assert code == 0, printed
     assert builder.digests() == whole.digests()
 

@@ -105,7 +105,7 @@ def at_step(given: Path, log: Path, command: str, point: int) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("number", [4, pytest.param(60, marks=pytest.mark.slow)], ids=["sample", "many points"])
+@pytest.mark.parametrize("number", [3, pytest.param(60, marks=pytest.mark.slow)], ids=["sample", "many points"])
 def test_interrupted_at_any_step(given: Path, tmp_path: Path, command: str, number: int) -> None:
     log = tmp_path / "steps"
     for _ in range(2):  # the first writes compiled modules, in more steps than the next ones have
@@ -159,7 +159,7 @@ def many(given: Path) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.2, 2.5])
+@pytest.mark.parametrize("seconds", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 2.5)), 1.2])
 @pytest.mark.parametrize("command", WITH_WORKERS)
 def test_interrupted_with_worker_processes(many: Path, tmp_path: Path, command: str, seconds: float) -> None:
     """As a terminal does it: the signal goes to the whole group, workers too, also while these import."""

@@ -167,9 +167,17 @@ class Failing:
         return made
 
 
-@pytest.mark.parametrize("depth", [1, 3, 8])
-@pytest.mark.parametrize("good", [0, 1, 4])
-@pytest.mark.parametrize("error", [CacheError("bad token"), MemoryError(), SystemExit(3)], ids=repr)
+ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], [0, 1, 4], [1, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("error", "good", "depth"),
+    [  # every pair of two of the three is there by default
+        pytest.param(ERRORS[i], GOOD[j], DEPTHS[k], marks=() if (i + j + k) % 3 == 0 else pytest.mark.slow)
+        for i, j, k in itertools.product(range(3), repeat=3)
+    ],
+    ids=repr,
+)
 def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
     loader = open_loader(dataset)
     batch_source: Any = Failing(loader.batch_source("train"), good, error)
@@ -245,7 +253,7 @@ def test_workers_give_the_order_of_one_process(tmp_path: Path, workers: int, pac
     assert_all_equal(through(view, workers, 20), expected)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3, 12])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 3, 12])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_it_ends_after_the_epochs_asked_for(dataset: Path, workers: int, drop_last: bool, epochs: int) -> None:

@@ -436,13 +436,13 @@ def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False
 @needs_assets
 @pairs
 def test_random_conversations(folder: Path, family: str) -> None:
-    sweep(folder, family, 20, seed=1)
+    sweep(folder, family, 6, seed=1)
 
 
 @needs_assets
 @pairs
 def test_random_conversations_in_parts(folder: Path, family: str) -> None:
-    sweep(folder, family, 8, seed=3, parts=True)
+    sweep(folder, family, 3, seed=3, parts=True)
 
 
 BESIDE = (
@@ -485,8 +485,9 @@ BESIDE = (
 
 
 @needs_assets
+@pytest.mark.parametrize("number", [12, pytest.param(40, marks=pytest.mark.slow)])
 @pairs
-def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str) -> None:
+def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str, number: int) -> None:
     """Texts that are encoded alone: what the official tokenizer makes of the whole."""
     renderer = renderer_of(folder, family, {})
     rng = random.Random(family)
@@ -496,7 +497,7 @@ def test_texts_beside_whatever_is_written_around_them(folder: Path, family: str)
 
     call = {"id": "abcdefgh1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
     chats: list[tuple[Messages, Any]] = []
-    for _ in range(40):
+    for _ in range(number):
         chats.append(([said(role, text()) for role in ("user", "assistant", "user", "assistant")], None))
         arguments = {"city": text(), "days": 3}
         calling_: Any = call | {"function": {"name": "get_weather", "arguments": arguments}}
