@@ -444,8 +444,8 @@ def test_nothing_there_and_nothing_usable(tmp_path: Path) -> None:
 
 # Real tokenizers
 
-# They are loaded twice here, which takes seconds, and the others are byte-level BPE as well. The ids of all are compared
-# in `tests/renderers/test_parity.py`.
+# They are loaded twice here, which takes seconds, and the others are byte-level BPE as well. The ids of all tokenizers
+# are compared in `tests/renderers/test_parity.py`.
 _LARGE_BYTE_LEVEL = ("gpt-oss-20b", "llama-3.1-8b-instruct", "mistral-nemo-instruct-2407", "qwen2.5-0.5b-instruct")
 
 
