@@ -310,7 +310,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     assert str(missing) in refused_at_opening(CacheError, missing)
     write_split(tmp_path / "there" / "train", numbered([3, 3, 3]))
-    with pytest.raises(CacheError, match="no episodes") as caught:
+    with pytest.raises(CacheError, match="no such directory; expected episodes") as caught:
         GPTEpisodeDataLoader(config(), None, [tmp_path / "there", missing])
     assert one_line(caught.value).startswith(str(missing))
 
