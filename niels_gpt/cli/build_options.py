@@ -32,6 +32,7 @@ def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> 
     Raises:
         UsageError: a choice of tokens for our own sentinels, which train every assistant turn.
     """
+    # Such a tokenizer has no sentinels of ours, so only a renderer can use it.
     hugging_face = (tokenizer / "tokenizer.json").is_file() or tokenizer.name == "tokenizer.json"
     if hugging_face or renderer.named:
         return True
@@ -133,6 +134,7 @@ class ExecutorFlags:
             UsageError: options of the other engine. MissingExtra: Ray is asked for and not installed.
         """
         if self.engine == "ray":
+            # Importing Ray takes seconds, and it may not be installed.
             from niels_gpt.scale.ray_executor import RayRunner
 
             ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)

@@ -104,6 +104,7 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     generator = torch.Generator().manual_seed(seed)
     stream = PretrainTokenStreamDataset(str(out / "pretrain/notes/train"), T=T, device="cpu")
     x, y = stream.get_batch(B=B, generator=generator)
+    # The demo proves what it prints below.
     assert torch.equal(x[:, 1:], y[:, :-1])
     console.print(f"pretrain  x {tuple(x.shape)}  y {tuple(y.shape)}  {x.dtype}; y[:, :-1] == x[:, 1:]")
     x, y, y_masked = _sft(out).get_batch(B=B, generator=generator)
@@ -125,6 +126,7 @@ def _sft(out: Path) -> SFTExampleDataset:
 
 def _one_example(out: Path, console: Console) -> None:
     console.print(Rule("4. one example, token by token", align="left"))
+    # A few positions of padding remain to be seen.
     number = _fitting_example(out, SHOWN_TOKENS - 4)
     view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)
     show_view(console, view, with_table=True)
@@ -133,7 +135,9 @@ def _one_example(out: Path, console: Console) -> None:
 def _fitting_example(out: Path, most: int) -> int:
     """The longest example that leaves some padding to be seen."""
     starts = np.load(out / "sft/chats" / index_name("train"))
+    # The index holds where each example starts, and the end: starts 0 5 9 are lengths 5 4.
     lengths = np.diff(starts)
+    # Longer ones count as 0, so that they are never the longest.
     return int(np.argmax(np.where(lengths <= most, lengths, 0)))
 
 

@@ -115,6 +115,7 @@ def build(
         )
     manifest = open_manifest(directory) or {}
     if as_json:
+        # Manifests of earlier versions do not count changed rows.
         left_out = {"dropped": manifest["dropped"], "changed": manifest.get("changed", {})}
         print_json({"dataset": str(directory), "splits": manifest["splits"], **left_out})
         return
@@ -267,6 +268,7 @@ def verify(
     with ShownProgress() as progress:
         findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
     manifest = open_manifest(dataset)
+    # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]
     if as_json:
         print_json({"dataset": str(dataset), "ok": not findings, "findings": findings, "not_judged": not_checked})

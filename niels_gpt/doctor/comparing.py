@@ -34,6 +34,7 @@ def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> An
     if is_renderer(side):
         return side
     path = Path(str(side))
+    # A file that is no tokenizer is the text of a template.
     if path.is_file() and not is_tokenizer(path):
         if tokenizer is None:
             raise UsageError(f"{path}: a template needs a tokenizer; pass --tokenizer DIR")
@@ -64,9 +65,11 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
         description = {"chats": opened.name, "conversations": first_probe}
         if how.sample is not None:
             description |= {"sample": how.sample, "seed": how.seed}
+            # In a sample, rows keep their numbers in the whole input; probes come after all of them.
             first_probe = opened.count() or first_probe
     on_probes = _compare_probes(sides, first_probe, how.evidence)
     if opened is not None:
+        # The report says how many of the hits are in the user's conversations, and how many in the probes.
         for rule in drift.RULES:
             for name, part in (("conversations", counters), ("probes", on_probes)):
                 hits = part.hits.get(rule.id)

@@ -58,6 +58,7 @@ class Evidence:
 
 
 def _token_html(token: WindowToken, *, marked: bool) -> str:
+    # As in the terminal (`doctor/show.py`).
     kind: Kind = "trained" if token.trained else "scaffold" if token.role is None else "context"
     facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
     if token.trained is not None:
@@ -171,6 +172,7 @@ class Report:
 
     def rules(self, at_least: Severity = "info") -> list[str]:
         """The ids of the rules that fired at this severity or a worse one."""
+        # They are listed from the worst on.
         worst = SEVERITIES[: SEVERITIES.index(at_least) + 1]
         return [finding.rule for finding in self.findings if finding.severity in worst]
 
@@ -213,6 +215,7 @@ def _in_terminal(shown: Report | Finding) -> str:
     from niels_gpt.doctor.show import render  # which imports this module
 
     console = Console()
+    # Captured, because `str` must return text; rich knows the width and the colours of the terminal.
     with console.capture() as captured:
         console.print(render(shown))
     return captured.get().rstrip("\n")

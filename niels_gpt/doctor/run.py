@@ -77,6 +77,7 @@ def diagnose(
         sides = open_sides(source, other, tokenizer, renderer, date)
         counters, description = compare_formats(sides, _open_chats(chats, how), how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
+        # All that a comparison needs is at hand, so no rule is skipped for want of it.
         judged = counters, description, Conditions("drift", {})
     elif chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
@@ -98,6 +99,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
         counters.merge(part)
         how.progress.advance(part.sums["rows"])
+    # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
     how.progress.begin("concluding")
@@ -179,9 +181,11 @@ def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
         return f"{share:.1%} of {hits.count:,} tokens are trained"
     if rule.id == "format-not-understood":
         return "the turns of the built-in probes were not found where the template writes them"
+    # Findings about a tokenizer are in no row.
     if not hits.rows or not rows:
         return hits.evidence[0].note if hits.evidence else rule.title
     of_rows = f"in {hits.rows:,} of {rows:,} rows ({hits.rows / rows:.1%})"
+    # One hit a row: then both numbers would be the same.
     return of_rows if hits.count == hits.rows else f"{hits.count:,} times, {of_rows}"
 
 
@@ -237,6 +241,7 @@ def check_batch(
 def _array(name: str, values: Any) -> npt.NDArray[np.integer[Any]]:
     if hasattr(values, "detach"):  # a torch tensor; torch itself need not be imported for this
         values = values.detach().cpu().numpy()
+    # One row may be passed without a batch dimension.
     array = np.atleast_2d(np.asarray(values))
     if array.ndim != 2 or array.dtype.kind not in "iub":
         raise UsageError(f"{name} is {array.dtype} of shape {array.shape}; expected integers of shape (rows, length)")

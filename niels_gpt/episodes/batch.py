@@ -82,8 +82,10 @@ class EpisodeBatch:
         Raises:
             UsageError: the tokenizer cannot decode.
         """
+        # Cut before the copy from the device: a batch may be large, and a preview is small.
         x, y, mask = (tensor[:rows].cpu().numpy() for tensor in (self.x, self.y, self.mask))
         segments = None if self.segment_ids is None else self.segment_ids[:rows].cpu().numpy()
+        # A batch that another program made may lack them; its padding is then shown as tokens.
         lengths = np.full(len(x), x.shape[1] + 1) if self.lengths is None else self.lengths
         headings = [
             f"{length:,} tokens, {trained:,} trained"
@@ -106,6 +108,7 @@ class EpisodeBatch:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The tensors that are not `None`, by name."""
+        # Not `asdict`, which would copy every tensor.
         named = {field.name: self.__dict__[field.name] for field in fields(self)}
         return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 

@@ -114,6 +114,7 @@ def open_batch_source(
             "or epoch_drop_last=False"
         )
     source = BatchSource(split, options, schedule, plan)
+    # With one rank its own counts are the global ones.
     if options.global_counts and options.world_size > 1:
         source.counts = load_counts(source.counts_path(), len(split))
     return source
@@ -174,10 +175,12 @@ class BatchSource:
         """
         o, reader = self.options, self._reader
         drawn = self._draw(place, n)
+        # Rank 1 of batches of 4 takes rows 4 to 7 of every global batch.
         first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
         spans = self._locator.of_rows(np.concatenate([rows[first:stop] for rows, _ in drawn]))
         texts = reader.texts(spans)
+        # The first column has no target: token 0 is predicted from nothing.
         weights = reader.weights(spans, texts)[:, 1:]
         x, y = shifted(reader.ids(spans, o.pad_id))
         mask = weights.astype(np.float32, order="C")
@@ -238,7 +241,9 @@ class BatchSource:
             return [{}] * n
         layout = layout_of(texts.places, spans.used, T=T)
         starts = layout.cu_seqlens
+        # Every row begins a sequence, so every batch begins exactly at one.
         at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
+        # The longest sequence of each batch, for attention kernels that size their blocks by it.
         longest = np.maximum.reduceat(starts[1:] - starts[:-1], at[:-1]).tolist()
         return [
             {
@@ -289,6 +294,7 @@ class BatchSource:
         """
         if self.schedule.n is None:
             raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+        # Where batches cross epochs nothing is left over to drop.
         drop_last = self.options.drop_last and not self.schedule.crosses_epochs
         return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
 
@@ -304,6 +310,7 @@ class BatchSource:
         """
         if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
             raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
+        # In epochs of 6 rows, row 10 is position 4 of epoch 1.
         return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
 
     def state(self, place: Place) -> dict[str, Any]:
@@ -370,10 +377,12 @@ class BatchSource:
         """
         parts = {
             "split": self.split.fingerprint,
+            # The order, its weights and groups; the seed is a field of its own in states.
             "rows": self.schedule.describe(),
             "episodes": len(self.split),
             "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
         }
+        # Apart, because states of version 1 did not cover them.
         cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
         return _hash(parts | cutting), _hash(parts)
 

@@ -110,6 +110,7 @@ def build_episodes(
         ):
             _write_chunk(chunk, split, writers)
             options.progress.advance(len(chunk.ids))
+            # The total is an estimate from the share of the input that was read.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
         _finish(build, writers, out)
         report_changes(out, build.rejections.changed, options.progress)
@@ -152,6 +153,7 @@ def _recipe(
 def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
     in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
+        # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
         ids = np.repeat(chosen, chunk.lengths)
         own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
         writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], own)

@@ -43,6 +43,7 @@ IndexSet = Int64s | Span
 def between(members: IndexSet, start: int, stop: int) -> IndexSet:
     """The members at places `start` to `stop` - 1; a `stop` past the end means the end."""
     if isinstance(members, Span):
+        # A part of a range is a range; no array is made.
         return Span(members.start + start, min(members.stop, members.start + stop))
     return members[start:stop]
 

@@ -106,6 +106,8 @@ class GPTEpisodeDataLoader:
         global_counts: bool = True,
         sampling: Sampling | None = None,
     ) -> None:
+        # The ten keywords of the contract become what a `Sampling` holds: settings that a config may have, and
+        # proportions.
         order: dict[str, Any] = {"batch_sampling_mode": batch_sampling_mode, "epoch_shuffle": epoch_shuffle}
         order |= {"epoch_drop_last": epoch_drop_last, "epoch_seed": epoch_seed}
         proportions: dict[str, Any] = {"weight_by": weight_by, "weights": weights, "epoch_rows": epoch_rows}
@@ -117,11 +119,15 @@ class GPTEpisodeDataLoader:
         others |= {"episode_min_tokens": episode_min_tokens}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", order | others)
         self.packing, self.device, self._global_counts = packing, self.config.device, global_counts
+        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
         self._names, self._dirs, mixture = parse_dataset_dirs(dataset_dir)
+        # After the directories: a mapping of them is a mixture by dataset.
         self._sampling = Sampling.of(self.config, mixture, proportions)
         self.rank, self.world_size = ranks(rank, world_size)
+        # Both splits are opened now, so that a damaged val split is found before training and not after the first
+        # epoch.
         self._splits = {name: self._open_split(name) for name in SPLITS}
         self._resolve_ids(vocab_size, config, tokenizer)
         self._iterators: dict[str, SplitIterator] = {}
@@ -151,6 +157,7 @@ class GPTEpisodeDataLoader:
     def _log_splits(self) -> None:
         """Log what was opened; rank 0 only."""
         ensure_log_output()
+        # On hundreds of ranks the same lines would be repeated hundreds of times.
         if self.rank:
             return
         for name, split in self._splits.items():
@@ -286,6 +293,7 @@ class GPTEpisodeDataLoader:
         """The split's iterator, which is created when it is first used."""
         if split not in self._splits:
             raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
+        # Opened when first used: a packing plan of val costs time that training alone need not spend.
         if split not in self._iterators:
             opened = self._splits[split]
             if not opened.shards:
@@ -312,6 +320,7 @@ class GPTEpisodeDataLoader:
             global_counts=self._global_counts,
         )
         self._warn_without_mask(name, split)
+        # Val measures the same rows in every run, whatever the mixture.
         sampling = self._sampling if name == "train" else self._sampling.unweighted()
         source = open_batch_source(split, options, sampling, packed=self.packing, names=self._names)
         self._warn_of_empty_rows(name, source)
@@ -338,6 +347,7 @@ class GPTEpisodeDataLoader:
 
     def _warn_of_empty_rows(self, name: str, source: BatchSource) -> None:
         rows = source.schedule.n
+        # Only then can an epoch end with a batch that is not full.
         filled_up = not source.options.drop_last and not source.schedule.crosses_epochs and rows is not None
         if filled_up and not source.uses_mask and (rows or 0) % source.global_rows:
             _log.warning(

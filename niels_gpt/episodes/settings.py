@@ -81,8 +81,10 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
             )
     dataset_mode(config, keywords.get("dataset_mode"))
     found = {name: attribute(config, name) for name in names}
+    # Keywords last, because they win over the config.
     found |= {name: value for name, value in keywords.items() if value is not None}
     values: dict[str, Any] = {name: _as_python(value) for name, value in found.items() if value is not None}
+    # Checked here: torch would fail at the first batch, deep inside training.
     values["device"] = str(checked_device(values.get("device", "cpu")))
     settings = TrainingConfig(**values | {"dataset_mode": mode})
     for name, value in (("batch_size", settings.batch_size), ("block_size", settings.block_size)):
@@ -107,6 +109,7 @@ def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], list[Path],
     names = [str(dataset_dir)] if isinstance(dataset_dir, str | Path) else [str(name) for name in dataset_dir]
     if not names:
         raise UsageError("dataset_dir is empty; pass at least one directory that holds train/ and val/")
+    # Weights refer to names, and a state to positions in this list.
     if len(set(names)) < len(names):
         raise UsageError(f"dataset_dir names a directory twice: {', '.join(names)}; name each once, with a proportion")
     mixture = None

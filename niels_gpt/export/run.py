@@ -69,12 +69,14 @@ def export(
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
     chosen = format_named(to)
+    # First: whether an option exists does not depend on the data.
     own = _options(chosen, options)
     keywords = {"limit": limit, "max_length": max_length, "too_long": too_long, "packing": packing, "shuffle": shuffle}
     how = merged(Arrangement(), arrangement, keywords | {"pad_multiple": own.get("pad_multiple", 1)})
     settings = Settings(how.packing, how.max_length, shard_tokens, own)
     _check_settings(chosen, settings)
     place = Path(source)
+    # All splits are opened and checked before the first file is written.
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
         raise CacheError(f"{place}: no split contains rows; there is nothing to export")
@@ -169,6 +171,7 @@ def _with_weights_of(chosen: Format, portions: Iterator[Rows], binary: bool, fac
                     "choose a format that holds weights (mds, litdata)"
                 )
             yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
+        # Rows are numbered through all portions, for the message.
         number += len(rows)
 
 
@@ -180,6 +183,7 @@ def _manifest(
     counts: dict[str, dict[str, int]],
     files: dict[str, FileRecord],
 ) -> dict[str, Any]:
+    # Vocabulary, tokenizer and kind are those of the dataset, equal for its splits.
     one = next(iter(facts.values()))
     return {
         "format_version": FORMAT_VERSION,

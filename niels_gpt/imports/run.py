@@ -85,6 +85,7 @@ def import_episodes(
     place, chosen = Path(path), format_named(form)
     splits = chosen.open(place, ImportOptions(eos_id, token_dtype))
     recorded = _recorded_source(place)
+    # What the user passes wins over the record of an export.
     size = vocab_size if vocab_size is not None else recorded.get("vocab_size")
     mask_dtype = _mask_dtype(splits, place)
     inputs = {name: fingerprint(found.files) for name, found in splits.items()}
@@ -127,6 +128,7 @@ def _recorded_source(place: Path) -> dict[str, Any]:
         if path.is_file():
             try:
                 manifest = json.loads(path.read_bytes())
+            # Deeply nested JSON raises RecursionError.
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{path}: not valid JSON ({error}); copy the export again") from error
             source = manifest.get("source") if isinstance(manifest, dict) else None
