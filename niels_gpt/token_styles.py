@@ -29,7 +29,7 @@ NOTEBOOK_STYLES: dict[Kind, str] = {  # in notebooks, as CSS that can be read on
 MEANINGS: dict[Kind, str] = {
     "trained": "trained: in the loss",
     "sampled": "sampled: the model's, not in the loss",
-    "context": "context: read, not graded",
+    "context": "context: not in the loss",
     "scaffold": "scaffold: the format's own",
     "padding": "padding",
 }

@@ -84,7 +84,7 @@ def diagnose(
     elif isinstance(source, str | Path) and is_tokenizer(Path(source)):
         judged = _judge_tokenizer(source, template, renderer, date, how.evidence)
     else:
-        how.progress.begin("looking into the input")
+        how.progress.begin("reading the first rows")
         opened = open_input(source, split=how.split, form=how.form)
         context = Context.for_input(opened, tokenizer, template, renderer, date)
         judged = _judge_rows(opened, context, how)

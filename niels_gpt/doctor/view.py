@@ -1,6 +1,6 @@
 """What a rule on token ids is given: rows with their turns, mask and padding, and where it reports hits (`View`).
 
-`GradedTurns` adds how the mask covers each assistant turn, which most rules on masks need.
+`TurnMasks` adds how the mask covers each assistant turn, which most rules on masks need.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _run_at_start(rows: TokenRows, token: Int64s) -> Int64s:
 
 
 @dataclass(frozen=True)
-class GradedTurns:
+class TurnMasks:
     """The assistant turns and how the mask covers them; all arrays of shape (turns,).
 
     Attributes:
@@ -261,7 +261,7 @@ class GradedTurns:
     touched: Bools
 
     @classmethod
-    def of(cls, view: View, turns: Turns) -> GradedTurns:
+    def of(cls, view: View, turns: Turns) -> TurnMasks:
         """Measure the turns. For ids h (header) a b (message) E (stop) n (newline after it)::
 
         ids             h a b E n

@@ -103,12 +103,12 @@ def view_episode(
         raise UsageError(f"{dataset}: {split} has {'rows' if packed else 'episodes'} 0 to {n - 1:,}; no {number:,}")
     batch, _ = source.batch(Place(0, number))
     # With one row per batch and no shuffling, position `number` of epoch 0 is row `number`.
-    x, y, graded = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
-    trained = np.concatenate([[False], graded[:-1]])  # `graded` is aligned with targets: input i + 1 is target i
+    x, y, in_loss = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
+    trained = np.concatenate([[False], in_loss[:-1]])  # `in_loss` is aligned with targets: input i + 1 is target i
     kinds = _kinds(x, batch.num_tokens, trained, special.values())
     text = token_text or token_text_of(dataset, opened.manifest, tokenizer)
     segments = None if batch.segment_ids is None else batch.segment_ids[0].numpy()
-    tokens = _columns(x, y, kinds, graded, text, segments)
+    tokens = _columns(x, y, kinds, in_loss, text, segments)
     what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
     what = what or f"episode {number:,} of {n:,}:"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
@@ -128,14 +128,14 @@ def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenTe
         str(cache / tokens_name(split)), str(cache / index_name(split)), T=T, device="cpu", eot_id=special.get("eot", 0)
     )
     x, y, y_masked = (tensor[0].numpy() for tensor in loader.rows(np.array([number])))
-    graded = y_masked != IGNORE_INDEX
-    trained = np.concatenate([[False], graded[:-1]])
+    in_loss = y_masked != IGNORE_INDEX
+    trained = np.concatenate([[False], in_loss[:-1]])
     kinds = _kinds(x, length, trained, special.values())
     cut = f", cut to the first {T + 1:,}" if length > T + 1 else ""
     title = (
-        f"{cache} {split} example {number:,} of {len(rows):,}: {length:,} tokens{cut}, {int(graded.sum()):,} trained"
+        f"{cache} {split} example {number:,} of {len(rows):,}: {length:,} tokens{cut}, {int(in_loss.sum()):,} trained"
     )
-    shown = _columns(x, y, kinds, graded, text)
+    shown = _columns(x, y, kinds, in_loss, text)
     return ExampleView(title, shown, text is not None, n_tokens=min(length, T + 1))
 
 
@@ -152,11 +152,11 @@ def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: To
         )
     row = windows.row(number).ids
     # Pretraining has no mask: every target counts, the ends of documents too.
-    graded = np.ones(len(row) - 1, dtype=np.bool_)
+    in_loss = np.ones(len(row) - 1, dtype=np.bool_)
     kinds = np.where(row[:-1] == dataset.special_token_ids["eot"], SCAFFOLD, TRAINED)
     shard = int(windows.locate(np.array([number]))[0][0])
     title = f"{windows.describe(number)} of {len(documents.stream.shards[shard]):,}, all trained"
-    shown = _columns(row[:-1], row[1:], kinds, graded, text)
+    shown = _columns(row[:-1], row[1:], kinds, in_loss, text)
     return ExampleView(title, shown, text is not None, n_tokens=len(row))
 
 
@@ -167,7 +167,7 @@ def _kinds(x: Ints, length: int, trained: Bools, sentinels: Iterable[int]) -> In
 
 
 def _columns(
-    x: Ints, y: Ints, kinds: Ints, graded: Bools, text: TokenText | None, segments: Ints | None = None
+    x: Ints, y: Ints, kinds: Ints, in_loss: Bools, text: TokenText | None, segments: Ints | None = None
 ) -> TokenColumns:
     # An empty text makes the views show the id.
-    return TokenColumns(x, y, kinds, graded, text or (lambda token: ""), segments=segments)
+    return TokenColumns(x, y, kinds, in_loss, text or (lambda token: ""), segments=segments)

@@ -10,7 +10,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, covered
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.view import GradedTurns, View
+from niels_gpt.doctor.view import TurnMasks, View
 
 RULES: Final = (
     Rule(
@@ -117,7 +117,7 @@ RULES: Final = (
 )
 
 
-def check(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
     """Judge rows whose mask is plausible as a whole.
 
     Args:
@@ -125,8 +125,8 @@ def check(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
             are reported by `masks` and left out here.
     """
     _check_prompts(view, layout, rows[view.rows.row_of])
-    _check_stops(view, layout, graded, rows)
-    _check_answers(view, layout, graded, rows)
+    _check_stops(view, layout, turn_masks, rows)
+    _check_answers(view, layout, turn_masks, rows)
 
 
 def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
@@ -155,18 +155,18 @@ def _check_prompts(view: View, layout: Layout, judged: Bools) -> None:
     view.hit_tokens("tail-trained", tail, "this token is trained and comes after the stop")
 
 
-def _check_stops(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+def _check_stops(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
     """Answers that are trained without their stop."""
-    turns = graded.turns
+    turns = turn_masks.turns
     # A turn that is not trained at all lacks no stop; `untrained` judges it.
-    trained = (graded.count > 0) & rows[turns.row]
+    trained = (turn_masks.count > 0) & rows[turns.row]
     if not layout.has_own_stop:
         # A stop is the opener of the next turn, which the last turn of a row does not have: one per row is enough.
-        some_stop = np.bincount(turns.row[trained & graded.stop], minlength=len(rows)) > 0
+        some_stop = np.bincount(turns.row[trained & turn_masks.stop], minlength=len(rows)) > 0
         some_answer = np.bincount(turns.row[trained], minlength=len(rows)) > 0
         view.hit_rows("open-turns", some_answer & ~some_stop, "no token that ends a turn is trained in this row")
         return
-    wrong = trained & (turns.stop >= 0) & ~graded.stop
+    wrong = trained & (turns.stop >= 0) & ~turn_masks.stop
     # The tokenizer's padding token, and whatever the rows are padded with.
     padding = {layout.pad, *np.unique(view.rows.ids[view.padding]).tolist()}
     is_padding = wrong & np.isin(view.rows.ids[turns.stop], [token for token in padding if token is not None])
@@ -176,11 +176,11 @@ def _check_stops(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -
     view.hit("eot-not-trained", turns.row[other], turns.stop[other], note)
 
 
-def _check_answers(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+def _check_answers(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
     """Answers that are trained in part, and empty think blocks."""
-    turns, ids = graded.turns, view.rows.ids
+    turns, ids = turn_masks.turns, view.rows.ids
     # Turns without a stop were cut, and a policy may have left a part out on purpose.
-    holes = rows[turns.row] & (turns.stop >= 0) & (graded.count > 0) & (graded.count < graded.length)
+    holes = rows[turns.row] & (turns.stop >= 0) & (turn_masks.count > 0) & (turn_masks.count < turn_masks.length)
     view.hit(
         "mask-holes",
         turns.row[holes],

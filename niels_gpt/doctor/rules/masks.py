@@ -11,7 +11,7 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.view import GradedTurns, View
+from niels_gpt.doctor.view import TurnMasks, View
 
 RULES: Final = (
     Rule(
@@ -103,13 +103,13 @@ def check(view: View) -> None:
     layout = view.scope.layout
     if view.turns is None or layout is None:
         return
-    graded = GradedTurns.of(view, view.turns.assistants)
-    shifted = graded.shifted_rows(len(rows))
+    turn_masks = TurnMasks.of(view, view.turns.assistants)
+    shifted = turn_masks.shifted_rows(len(rows))
     # After a wrong header a correct mask seems to begin one token too early or late.
     shifted[rows.row_of[np.concatenate(view.wrong_headers)]] = False
-    view.hit_rows("mask-shifted", shifted & plain, lambda row, _: graded.shift_note(row))
-    answers.check(view, layout, graded, plain & ~shifted)
-    untrained.check(view, layout, graded, plain)
+    view.hit_rows("mask-shifted", shifted & plain, lambda row, _: turn_masks.shift_note(row))
+    answers.check(view, layout, turn_masks, plain & ~shifted)
+    untrained.check(view, layout, turn_masks, plain)
 
 
 def _all_one(view: View, zero: Bools) -> Bools:

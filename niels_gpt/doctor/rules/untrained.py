@@ -21,7 +21,7 @@ from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools, Int64s
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.view import GradedTurns, View
+from niels_gpt.doctor.view import TurnMasks, View
 
 _CAUSE: Final = (
     "A setting that trains some turns only, prompt/completion data made from whole conversations, or user text that "
@@ -72,20 +72,20 @@ _NOTES: Final = (
 )
 
 
-def check(view: View, layout: Layout, graded: GradedTurns, rows: Bools) -> None:
+def check(view: View, layout: Layout, turn_masks: TurnMasks, rows: Bools) -> None:
     """Record which turns are trained, and which rows with several turns leave some out.
 
     Args:
         rows: bool of shape (rows,), the rows to judge.
     """
-    turns, n = graded.turns, len(rows)
+    turns, n = turn_masks.turns, len(rows)
     begins = ~turns.resumed if layout.repeats_opener else np.ones(len(turns), dtype=np.bool_)
     # Parts of one answer (gpt-oss's channels) count as one turn: begins # . # # gives the numbers 0 0 1 2.
     number = np.cumsum(begins) - 1
     first = np.flatnonzero(begins)
     row = turns.row[first]
-    trained = np.bincount(number[(graded.count > 0) | graded.stop], minlength=len(first)) > 0
-    keys = _keys(view, turns.start[first], _last_of(graded.last, number, len(first)))
+    trained = np.bincount(number[(turn_masks.count > 0) | turn_masks.stop], minlength=len(first)) > 0
+    keys = _keys(view, turns.start[first], _last_of(turn_masks.last, number, len(first)))
     view.counters.trained_turns.append(keys[trained])
     several = (np.bincount(row, minlength=n) > 1) & rows
     view.counters.sums["rows of several turns"] += int(several.sum())

@@ -266,7 +266,7 @@ export function describe(tokens, at) {
   pairs.push(["in the loss", trained[at] ? `● trained${weight}` : "○ not trained"]);
   if (at + 1 < view.n) {
     const id = view.ids ? ` ${view.ids[at + 1]}` : "";
-    pairs.push(["predicts", `${shortened(oneLine(view.texts[at + 1]), 24)}${id}, ${trained[at + 1] ? "● graded" : "○ not graded"}`]);
+    pairs.push(["predicts", `${shortened(oneLine(view.texts[at + 1]), 24)}${id}, ${trained[at + 1] ? "● in the loss" : "○ not in the loss"}`]);
   } else pairs.push(["predicts", "nothing"]);
   return { text: shortened(oneLine(view.texts[at]), 40), role: roleOf(view, at), pairs };
 }
