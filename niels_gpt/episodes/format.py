@@ -86,7 +86,8 @@ def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:
 def require_episodes(dataset: Path) -> None:
     """Raise `CacheError` unless a directory holds episodes."""
     if not dataset.exists():
-        raise no_such_directory(dataset, f"episodes: a directory with train/{TOKENS_NAME} and train/{INDEX_NAME}")
+        files = f"train/{TOKENS_NAME} and train/{INDEX_NAME}"
+        raise no_such_directory(dataset, f"episodes, as `niels-gpt episodes build` writes them: {files}")
     if not is_episode_indexed_dataset(dataset):
         raise CacheError(
             f"{dataset}: no episodes: expected train/{TOKENS_NAME} and train/{INDEX_NAME}. "

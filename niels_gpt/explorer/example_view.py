@@ -109,8 +109,8 @@ def view_episode(
     text = token_text or token_text_of(dataset, opened.manifest, tokenizer)
     segments = None if batch.segment_ids is None else batch.segment_ids[0].numpy()
     tokens = _columns(x, y, kinds, in_loss, text, segments)
-    what = f"row {number:,} of {n:,}: episodes {', '.join(map(str, batch.episodes.tolist()))}," if packed else ""
-    what = what or f"episode {number:,} of {n:,}:"
+    episodes = ", ".join(map(str, batch.episodes.tolist()))
+    what = f"row {number:,} of {n:,}: episodes {episodes}," if packed else f"episode {number:,} of {n:,}:"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
     return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
 
