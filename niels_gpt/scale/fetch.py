@@ -43,8 +43,7 @@ class ReadCache:
     """A directory of datasets fetched from elsewhere, of at most `max_bytes`.
 
     Several processes may share it: if two open the same dataset, it is fetched once. Files that a reader has mapped
-        stay
-    readable after an eviction; the system frees them after the last reader.
+    stay readable after an eviction; the system frees them after the last reader.
 
     Raises:
         UsageError: `max_bytes` out of range.
@@ -79,6 +78,8 @@ class ReadCache:
     def _fetch(self, fs: Any, root: str, place: Path, name: str, data: bytes) -> None:
         with storage_errors("creating the directory", place):
             place.mkdir(exist_ok=True)
+        # The manifest gets its own name last, after every file it lists: an entry without it is a fetch that was cut
+        # off, which the next `open` continues.
         write_atomic(place / f".{name}.wanted", data)
         files = _files_of(place / f".{name}.wanted", Path(root) / name)
         self._make_room(sum(record["bytes"] for record in files.values()), place)

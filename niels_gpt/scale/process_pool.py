@@ -118,6 +118,7 @@ class Pool:
                 if not units:
                     return
                 self._hand_out()
+                # Even with the first unit done, results of later ones may wait in the pipes, and their workers with them.
                 self._listen(0 if units[0].done else POLL_SECONDS)
                 if units[0].done:
                     unit = units.popleft()
@@ -131,6 +132,7 @@ class Pool:
         """Send waiting units to the worker with the fewest; start a new worker if all have one."""
         while self._waiting:
             free = min(self._workers, key=lambda worker: len(worker.units), default=None)
+            # An idle worker is preferred to a new one, which first imports for seconds: few units start few workers.
             if (free is None or free.units) and len(self._workers) < self._most:
                 free = _Worker(*_start(self._parcel, self._most), self._now())
                 self._workers.append(free)
@@ -175,6 +177,7 @@ class Pool:
             if unit.deaths == MOST_DEATHS:
                 unit.done, unit.error = True, _too_many_deaths(unit.unit_task, why)
                 worker.units.popleft()
+        # In front and in their order (`extendleft` reverses), because the consumer waits for the earliest unit.
         self._waiting.extendleft(reversed(worker.units))
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal, Protocol
 
 from niels_gpt.errors import storage_errors
 
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 256 * 1024  # eight digits a block are 32 bytes of manifest for each MiB of data
 COPY_BYTES = 1 << 20
 
 
@@ -53,7 +53,8 @@ class Checksums:
         self._sha256.update(data)
         start = 0
         while start < len(data):
-            # A write may end inside a block; the next one continues that block's CRC.
+            # A write may end inside a block; the next one continues that block's CRC. With blocks of 4 bytes, writes
+            # of 3 and 7 are 3 | 1 4 2: the second one ends the first block, fills another, and begins a third.
             used = self.bytes % BLOCK_BYTES
             piece = data[start : start + BLOCK_BYTES - used]
             if used == 0:

@@ -33,7 +33,7 @@ NO_HASH: Final = (
     f"no {HASH_KEY} in it (written by an earlier version or another program), so edits of it cannot be detected"
 )
 MOST_NAME_BYTES: Final = 255  # of one part of a path, the limit of common file systems
-MOST_PATH: Final = 1000  # characters
+MOST_PATH: Final = 1000  # characters, below a dataset's directory; macOS allows 1,024 bytes in a whole path
 
 Manifest = dict[str, Any]
 FileRecords = Mapping[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError, shortened, without_passwords
 from niels_gpt.extras import check_library
 
-READ_BYTES = 8 << 20  # bytes per request
+READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
 
 
 @dataclass(frozen=True)

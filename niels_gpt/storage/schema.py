@@ -16,7 +16,7 @@ from niels_gpt.errors import CacheError, shown
 
 REPAIR: Final = "Restore the file, or build again with --overwrite"
 MOST_IDS: Final = 1 << 32  # token ids are at most uint32
-_MOST: Final = (1 << 63) - 1
+_MOST: Final = (1 << 63) - 1  # what fits into int64, as which numpy and torch count
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ class StagedDirectory:
         """Flush everything below the staging directory and give it its real name."""
         with storage_errors("moving the finished build into place", self.target):
             check_target_free(self.target, replaceable=self._replaceable)  # files may have appeared there
+            # Writers flushed what is in their files; that a file is in its directory needs a flush of the directory.
             for folder in _folders(self.path):
                 sync_directory(folder)
             with _moved_away(self.target):
