@@ -118,7 +118,7 @@ class Pool:
                 if not units:
                     return
                 self._hand_out()
-                # Even with the first unit done, results of later ones may wait in the pipes, and their workers with them.
+                # Even with the first unit done, results of later ones may wait in the pipes, and workers with them.
                 self._listen(0 if units[0].done else POLL_SECONDS)
                 if units[0].done:
                     unit = units.popleft()
