@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import UNLIMITED_TOKENS
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader, build_episodes
+from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
@@ -134,3 +136,20 @@ def test_a_changed_byte_is_found(names: dict[str, Any]) -> None:
     tokens.write_bytes(data)
     with pytest.raises(AssertionError):
         names["open_manifest"](path)
+
+
+def test_packed_episodes_are_as_the_page_says(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """Texts are numbered from 0 in every episode, and the manifest has those of the keys that the page names."""
+    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "chats", encoder=tokenizer, seed=1)
+    pack_episodes(tmp_path / "chats", tmp_path / "packed", block_size=2048)
+    numbers = np.fromfile(tmp_path / "packed/train/segment_ids.bin", "<u2")
+    for start, length in np.fromfile(tmp_path / "packed/train/episodes.idx", "<u8").reshape(-1, 2).tolist():
+        row = numbers[start : start + length]
+        assert np.unique(row).tolist() == list(range(row[-1] + 1))
+    assert numbers.max() > 0
+    manifest = json.loads((tmp_path / "packed/episodes.json").read_text())
+    text = PAGE.read_text(encoding="utf-8")
+    more, packed = text.split("More keys of `episodes.json`")[1].split("What `episodes pack` writes has of these ")
+    named = set(re.findall(r"`(\w+)`", more))
+    assert named & manifest.keys() == set(re.findall(r"`(\w+)`", packed.split("Readers:")[0])) - {"dataset_config"}
+    assert {"block_size", "too_long", "shard_bytes"} <= manifest["dataset_config"].keys()
