@@ -169,7 +169,7 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
         at = int(np.argmax(sampled != expected))
         return f"tracing {'samples' if sampled[at] else 'does not sample'} {_shown(proof.text, at)}"
     is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
-    body = proof.letters & (proof.content >= 0) & ~is_assistant[proof.content]
+    body = (proof.content >= 0) & ~is_assistant[proof.content]
     wrong = body & ((owner != proof.content) | ((facts & CONTENT) == 0))
     wrong |= expected & (owner != proof.owner)
     wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)

@@ -418,17 +418,17 @@ class _Turns:
         no part of it. A turn that nothing ends is a problem.
         """
         tokens = self._next_tokens(index, end)
-        named = set(tokens.values())
-        if len(tokens) > 1 and len(named) == 1 and (token := named.pop()):
-            text = self.real[end:limit]
-            own_end = self.rendering(index + 1, False)
-            another = own_end is not None and self._after(own_end, end)  # `<|return|>` at the end, `<|end|>` before
-            if self.controls.is_stop(token) or (another and self.controls.first_at_start(another)):
-                if self.controls.first_at_start(text) == token:
-                    return end + len(text) - len(text.lstrip()) + len(token)
-                self.problems.append(f"message {index} ends without its stop {token!r}")
-                return end
-        if not tokens.get("user") and not tokens.get("tool"):
+        part = self.rendering(index + 1, False)
+        last = self.controls.first_at_start((part and self._after(part, end)) or "")  # where nothing follows
+        same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
+        text = self.real[end:limit]
+        if same and (self.controls.is_stop(same) or same != self.controls.first(self._usual_prompt())):
+            if self.controls.first_at_start(text) == same:
+                return end + len(text) - len(text.lstrip()) + len(same)
+            self.problems.append(f"message {index} ends without its stop {same!r}")
+        elif last:
+            self.problems.append(f"message {index} ends without its stop {last!r}")
+        elif not tokens.get("user") and not tokens.get("tool"):
             self.problems.append(f"no stop token follows message {index}")
         return end
 

@@ -31,7 +31,8 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     """
     literal = _per_character(spans, LITERAL)
     content = _contents(proof, spans)
-    content[literal & ~proof.letters] = NO_MESSAGE  # between letters, but written by the template
+    # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
+    literal &= content < 0
     # What is written before and after all loops, such as bos, belongs to no message.
     outside = np.repeat(
         np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
@@ -39,7 +40,10 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
     inside = np.flatnonzero(~outside)
     owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
     if len(inside):
-        outside[inside[0] : inside[-1] + 1] = False
+        last = max(int(inside[-1]) + 1, *(span.stop for span in proof.sampled), 0)
+        outside[inside[0] : last] = False
+        if proof.text[last:].isspace():  # the newline after the last turn, which is the turn's
+            outside[last:] = False
         owner[outside] = NO_MESSAGE
     for span in proof.sampled:
         owner[span.start : span.stop] = span.message

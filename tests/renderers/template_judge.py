@@ -1,0 +1,231 @@
+"""An independent judge of template renderings, and random templates whose facts are known by construction.
+
+The judge shares no code with the package: it puts its own letters (private use) in the place of contents, runs
+transformers' Jinja environment, and compares what it sees with the pieces of a rendering.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jinja2
+
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+
+Messages = list[dict[str, Any]]
+FIRST = 0xF0000  # the private-use letters of message i are FIRST + 256 * i + ...
+
+
+@cache
+def plain_template(source: str) -> jinja2.Template:
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    template: jinja2.Template = _compile_jinja_template(source)
+    template.globals["strftime_now"] = lambda form: "2026-01-01"
+    return template
+
+
+def as_given(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as templates get it: without keys that hold `None`, reasoning under both names in use."""
+    given = {key: value for key, value in message.items() if value is not None}
+    if "reasoning_content" in given:
+        given = {"thinking": given["reasoning_content"], **given}
+    return given
+
+
+def plainly(renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool) -> str | None:
+    """The text of transformers' environment; `None` where the template refuses or fails."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return plain_template(renderer.source).render(
+                messages=[as_given(message) for message in messages],
+                tools=tools,
+                documents=None,
+                add_generation_prompt=gen,
+                **renderer._variables,
+            )
+    except Exception:  # whatever a template fails with
+        return None
+
+
+def lettered(messages: Messages, keep: tuple[str, ...] = ()) -> Messages:
+    """The messages with private letters in contents and reasoning."""
+
+    def replaced(text: str, index: int) -> str:
+        if any(word in text for word in keep):
+            return text
+        return "".join(chr(FIRST + 256 * index + n % 256) if c.isalpha() else c for n, c in enumerate(text))
+
+    return [
+        {
+            key: replaced(value, index) if key in ("content", "reasoning_content") and isinstance(value, str) else value
+            for key, value in message.items()
+        }
+        for index, message in enumerate(messages)
+    ]
+
+
+def owner_of(character: str) -> int:
+    return (ord(character) - FIRST) // 256 if ord(character) >= FIRST else -1
+
+
+def faults(renderer: TemplateRenderer, messages: Messages, tools: Any, eos: str) -> Iterator[str]:
+    """What is wrong with a rendering that claims full attribution; nothing if it says "partial"."""
+    pieces = renderer.emit(messages, tools=tools).pieces()
+    attribution = renderer.emit(messages, tools=tools).attribution
+    text = "".join(piece.text for piece in pieces)
+    facts = [piece for piece in pieces for _ in piece.text]
+    expected = plainly(renderer, messages, tools, False)
+    if text != expected:
+        yield f"the text differs: {text[-60:]!r}, transformers {(expected or '')[-60:]!r}"
+        return
+    seen = plainly(renderer, lettered(messages), tools, False)
+    if seen is None or len(seen) != len(text):
+        return  # this judge cannot tell
+    owners = [owner_of(character) for character in seen]
+    roles = [message["role"] for message in messages]
+    for at, fact in enumerate(facts):
+        if fact.sampled and owners[at] not in (-1, fact.msg):
+            yield f"message {fact.msg} is sampled over data of message {owners[at]}"  # partial or not
+    if attribution != "full":
+        return
+    for at, (owner, fact) in enumerate(zip(owners, facts, strict=True)):
+        if owner >= 0 and roles[owner] != "assistant" and not (fact.msg == owner and fact.content):
+            yield f"{text[at : at + 9]!r} is content of {owner}; found {fact}"
+        starts = owner >= 0 and owners[at - 1] != owner and at > 0
+        header = len(text[:at].rstrip()) - 1
+        starts = starts and not text[: header + 1].endswith(eos)  # no header, but the end of the turn before
+        shared = (owner, -1, owner + 1 if roles[owner] == "system" else owner)  # a system text in the first user's turn
+        if starts and header >= 0 and owners[header] < 0 and facts[header].msg not in shared:
+            yield f"the header before {text[at : at + 9]!r} is of {owner}; found {facts[header].msg}"
+    yield from _wrong_spans(renderer, messages, tools, eos, text, owners, facts)
+
+
+def _wrong_spans(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, eos: str, text: str, owners: list[int], facts: list[Any]
+) -> Iterator[str]:
+    for index, message in enumerate(messages):
+        sampled = [at for at, fact in enumerate(facts) if fact.sampled and fact.msg == index]
+        if message["role"] != "assistant":
+            if sampled:
+                yield f"message {index} is {message['role']} and sampled"
+            continue
+        served = plainly(renderer, messages[:index], tools, True)
+        before = served is not None and text.startswith(served)
+        if not sampled:
+            if before and index in owners[len(served or "") :]:
+                yield f"nothing of message {index} is sampled"
+            continue
+        start, stop = sampled[0], sampled[-1] + 1
+        if len(sampled) != stop - start:
+            yield f"the sampled span of message {index} has holes"
+        if before and start != len(served or ""):
+            yield f"message {index} is sampled from character {start}; serving ends at {len(served or '')}"
+        if not text[start:stop].endswith(eos) and text[stop:].lstrip().startswith(eos) and index in owners[start:stop]:
+            yield f"the stop of message {index} is not sampled"
+
+
+# ---- random templates
+
+
+@dataclass(frozen=True)
+class Known:
+    """A template, and for each message the text of its turn in three parts: header, sampled or content, rest."""
+
+    source: str
+    think: bool  # assistants write their reasoning between tags
+    prompt: str
+    bos: str
+    stop: str
+    after: str
+
+    def expected(self, messages: Messages) -> list[tuple[str, int, bool, bool]]:
+        """`(text, message, sampled, content)` of each run of characters."""
+        runs = [(self.bos, -1, False, False)] if self.bos else []
+        for index, message in enumerate(messages):
+            header = f"<|im_start|>{message['role']}\n"
+            if message["role"] != "assistant":
+                runs += [(header, index, False, False), (message["content"], index, False, True)]
+                runs.append((self.stop + self.after, index, False, False))
+                continue
+            thought = f"<think>\n{message.get('reasoning_content', '')}\n</think>\n" if self.think else ""
+            whole = header + thought + message["content"] + self.stop
+            runs += [(self.prompt, index, False, False), (whole[len(self.prompt) :], index, True, True)]
+            runs.append((self.after, index, False, False))
+        return [run for run in runs if run[0]]
+
+
+CONTENTS = (
+    "m.content",
+    "m['content']",
+    "m.content | trim",
+    "m.content ~ ''",
+    "'%s' % m.content",
+    "'{}'.format(m.content)",
+    "{'c': m.content}['c']",
+    "[m.content] | join",
+    "(m.content.split(' ') | join(' '))",
+    "m.content | string",
+    "(m.content | list | join)",
+    "[m.content] | first",
+    "(m | tojson | length and m.content)",
+    "namespace(c=m.content).c",
+    "m.content | replace('\\x00', '')",
+    "(m.content, 1)[0]",
+    "m.content.removesuffix('\\x00')",
+    "(m.items() | list | selectattr('0', 'equalto', 'content') | first)[1]",
+)
+LOOPS = (
+    "{% for m in messages %}TURN{% endfor %}",
+    "{% for i in range(messages | length) %}{% set m = messages[i] %}TURN{% endfor %}",
+    "{% macro one(m) %}TURN{% endmacro %}{% for x in messages %}{{ one(x) }}{% endfor %}",
+    "{% macro all(ms) %}{% for m in ms %}TURN{% endfor %}{% endmacro %}{{ all(messages) }}",
+    "{% set ns = namespace(ms=[]) %}{% for m in messages %}{% set ns.ms = ns.ms + [dict(m, extra=1)] %}{% endfor %}"
+    "{% for m in ns.ms %}TURN{% endfor %}",
+    "{% set ns = namespace(o='') %}{% for m in messages %}{% set t %}TURN{% endset %}{% set ns.o = ns.o + t %}"
+    "{% endfor %}{{ ns.o }}",
+    "{% set ns = namespace(o=[]) %}{% for m in messages %}{% set t %}TURN{% endset %}{% set ns.o = ns.o + [t] %}"
+    "{% endfor %}{{ ns.o | join }}",
+    "{% for ms in messages | batch(1) %}{% for m in ms %}TURN{% endfor %}{% endfor %}",
+    "{% for m in messages | reverse | list | reverse %}TURN{% endfor %}",
+    "{% macro go(i) %}{% if i < messages | length %}{% set m = messages[i] %}TURN{{ go(i + 1) }}{% endif %}"
+    "{% endmacro %}{{ go(0) }}",
+    "{% for m in messages recursive %}TURN{% endfor %}",
+    "{% set keep %}{% for m in messages %}TURN{% endfor %}{% endset %}{{ keep }}",
+)
+
+
+def random_template(rng: random.Random) -> Known:
+    """A template of a random nesting of loops, macros, namespaces and filters, whose output and facts are known."""
+    think = rng.random() < 0.4
+    bos = rng.choice(["", "<s>"])
+    after = rng.choice(["", "\n"])
+    body = "{{ " + rng.choice(CONTENTS) + " }}"
+    thought = "{{ '<think>\\n' + (m.reasoning_content or '') + '\\n</think>\\n' }}"
+    said = f"{{% if m.role == 'assistant' %}}{thought}{{% endif %}}{body}" if think else body
+    header = rng.choice(
+        [
+            "{{ '<|im_start|>' + m.role + '\\n' }}",
+            "<|im_start|>{{ m.role }}{{ '\\n' }}",
+            "{{ '<|im_start|>%s\\n' % m.role }}",
+        ]
+    )
+    newline = "{{ '\\n' }}" if after else ""
+    end = rng.choice(["<|im_end|>", "{{ '<|im_end|>' }}"]) + newline
+    loop = rng.choice(LOOPS)
+    if rng.random() < 0.2:  # the next turn writes the stop, and the end the last one
+        turn = header + said
+        loop = "{% for m in messages %}{% if not loop.first %}" + end + "{% endif %}TURN{% endfor %}" + end
+    else:
+        turn = header + said + end
+    prefill = "<think>\\n" if think and rng.random() < 0.5 else ""
+    prompt = f"{{% if add_generation_prompt %}}{{{{ '<|im_start|>assistant\\n{prefill}' }}}}{{% endif %}}"
+    source = ("{{ bos_token }}" if bos else "") + loop.replace("TURN", turn) + prompt
+    shown = "<|im_start|>assistant\n" + ("<think>\n" if prefill else "")
+    return Known(source, think, shown, bos, "<|im_end|>", after)

@@ -1,0 +1,225 @@
+"""Attribution that certifies itself: no silent error on any template at hand, and on random ones with known facts."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.base import build_training_sample
+from niels_gpt.renderers.template.certificate import Certificate, features, probes
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.substitution import template_strings
+from tests.assets import needs_assets
+from tests.renderers.chats import Wanted, conversation
+from tests.renderers.every_template import SOURCES, renderer_of
+from tests.renderers.small import CHATML, assistant, user
+from tests.renderers.template_judge import Known, faults, random_template
+from tests.renderers.tiny_families import folder_of
+
+STOP_IN_NEXT_TURN = (
+    "{% for m in messages %}{% if not loop.first %}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% endfor %}<|im_end|>{% if add_generation_prompt %}{{ '\n<|im_start|>assistant\n' }}{% endif %}"
+)
+ONE_STOP_AT_THE_END = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}<|im_end|>{% endif %}"
+)
+QUOTES_THE_USER = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+    "Re: {{ messages[loop.index0 - 1].content }}\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+IN_JSON = CHATML.replace("m.content", "({'output': m.content} | tojson)", 1)
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
+CHAT = [
+    system("be brief, please"),
+    user('who "is" it?'),
+    assistant("a man, or two."),
+    user("one more"),
+    assistant("yes"),
+]
+
+
+def made(source: str, **variables: Any) -> TemplateRenderer:
+    return TemplateRenderer(folder_of("qwen3"), template=source, stops=("<|im_end|>",), **variables)
+
+
+def runs(renderer: TemplateRenderer, messages: list[dict[str, Any]]) -> list[tuple[str, int, bool, bool]]:
+    """The pieces, neighbours with equal facts joined."""
+    joined: list[tuple[str, int, bool, bool]] = []
+    for piece in renderer.pieces(messages):
+        now = (piece.msg, piece.sampled, piece.content)
+        if joined and joined[-1][1:] == now:
+            joined[-1] = (joined[-1][0] + piece.text, *now)
+        else:
+            joined.append((piece.text, *now))
+    return joined
+
+
+# ---- single templates
+
+
+def test_the_stop_is_sampled_wherever_it_is_written() -> None:
+    renderer = made(STOP_IN_NEXT_TURN)
+    assert [text for text, _, sampled, _ in runs(renderer, CHAT) if sampled] == [
+        "a man, or two.<|im_end|>",
+        "yes<|im_end|>",
+    ]
+    assert renderer.render(CHAT).attribution == "full"
+
+
+def test_a_turn_whose_stop_is_missing_is_partial() -> None:
+    renderer = made(ONE_STOP_AT_THE_END)
+    assert renderer.render(CHAT).attribution.startswith("partial: message 2 ends without its stop")
+    alone = renderer.render(CHAT[1:3])
+    assert alone.attribution == "full"
+    assert [text for text, _, sampled, _ in runs(renderer, CHAT[1:3]) if sampled] == ["a man, or two.<|im_end|>"]
+
+
+def test_a_span_never_crosses_data_of_another_message() -> None:
+    renderer = made(QUOTES_THE_USER)
+    rendered = renderer.render(CHAT)
+    assert rendered.attribution == "partial: message 2 holds data of message 1"
+    assert not any('who "is" it' in text for text, _, sampled, _ in runs(renderer, CHAT) if sampled)
+    with pytest.raises(MessageError, match="partial"):
+        build_training_sample(renderer, CHAT)
+    assert any(build_training_sample(renderer, CHAT, allow_partial=True)[1])
+
+
+def test_data_in_a_structure_that_the_template_builds_is_content() -> None:
+    renderer = made(IN_JSON)
+    assert renderer.render(CHAT).attribution == "full"
+    found = [(text, index) for text, index, _, content in runs(renderer, CHAT[:2]) if content]
+    assert found == [("be brief, please", 0), ('who \\"is\\" it?', 1)]
+
+
+def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:
+    """The certificate grows with use, but its verdicts depend on the kind of conversation alone."""
+    source = STOP_IN_NEXT_TURN
+    alone = made(source).render(CHAT)
+    used = made(source)
+    for chat in (CHAT[1:3], CHAT[:3], [user("a")], CHAT[1:]):
+        used.render(chat)
+    assert used.render(CHAT) == alone
+    assert pickle.loads(pickle.dumps(used)).render(CHAT) == alone
+
+
+def test_a_template_that_searches_contents_is_tried_with_what_it_searches() -> None:
+    """For this word the template quotes the user in the answer, which probes without the word do not show."""
+    source = QUOTES_THE_USER.replace("m.role == 'assistant'", "m.role == 'assistant' and 'magic' in m.content")
+    assert template_strings(source).searched == ("magic",)
+    renderer = made(source)
+    assert renderer.render(CHAT).attribution == "full"
+    chat = [user("a question"), assistant("a magic answer")]
+    assert renderer.render(chat).attribution == "partial: message 1 holds data of message 0"
+
+
+def test_chatml_is_certified() -> None:
+    verdicts = made(CHATML).certificate.full(made(CHATML))
+    assert len(verdicts) == len(probes())
+    plain = {name: verdict for name, verdict in verdicts.items() if "call" not in name and "parts" not in name}
+    assert {verdict.outcome for verdict in plain.values()} == {"agrees"}
+    assert {stop for verdict in plain.values() for stop in verdict.stops} == {"<|im_end|>"}
+
+
+def test_features_are_kinds_not_texts() -> None:
+    one, other = normalise([user("a"), assistant("b")]), normalise([user("x y"), assistant("z" * 99)])
+    assert features(one, None) == features(other, None) == {"user first", "assistant after user"}
+    assert features(one, [{"type": "function"}]) == {"user first", "assistant after user", "tools"}
+    assert Certificate().trusts(made(CHATML), one, None).outcome == "agrees"
+
+
+# ---- templates with known facts
+
+
+def check_known(known: Known, renderer: TemplateRenderer, rng: random.Random) -> None:
+    for _ in range(3):
+        chat = [system("be kind, always")] if rng.random() < 0.5 else []
+        for turn in range(rng.randint(1, 3)):
+            thought = {"reasoning_content": f"thought {turn}: hm"} if known.think and rng.random() < 0.7 else {}
+            chat += [
+                user(f"question {turn}, {rng.random()}?"),
+                assistant(f'answer "{turn}", {rng.random()}.', **thought),
+            ]
+        expected = known.expected(chat)
+        rendered = renderer.render(chat)
+        assert renderer.text(chat) == "".join(run[0] for run in expected), known.source
+        if rendered.attribution != "full":
+            assert rendered.attribution.startswith("partial: ")
+            continue
+        assert runs(renderer, chat) == joined(expected), known.source
+
+
+def joined(expected: list[tuple[str, int, bool, bool]]) -> list[tuple[str, int, bool, bool]]:
+    found: list[tuple[str, int, bool, bool]] = []
+    for run in expected:
+        if found and found[-1][1:] == run[1:]:
+            found[-1] = (found[-1][0] + run[0], *run[1:])
+        else:
+            found.append(run)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_templates_have_their_known_facts(seed: int) -> None:
+    partial = 0
+    for number in range(50):
+        rng = random.Random(f"{seed} {number}")
+        known = random_template(rng)
+        renderer = made(known.source, bos_token="<s>")
+        check_known(known, renderer, rng)
+        partial += renderer.render([user("a"), assistant("b")]).attribution != "full"
+    assert partial <= 2
+
+
+# ---- templates at hand
+
+
+def judge(name: str, number: int, seed: int) -> Counter[str]:
+    renderer, rng, counts = renderer_of(name), random.Random(f"{name} {seed}"), Counter[str]()
+    for _ in range(number):
+        wanted = Wanted(tools=rng.random() < 0.4, reasoning=rng.random() < 0.3)
+        messages, tools = conversation(rng, wanted)
+        try:
+            attribution = renderer.emit(messages, tools=tools).attribution
+        except (MessageError, TemplateError):
+            counts["refused"] += 1
+            continue
+        counts["partial" if attribution != "full" else "full"] += 1
+        found = list(faults(renderer, messages, tools, "<|im_end|>"))
+        assert not found, (name, attribution, messages, found[:3])
+    return counts
+
+
+@needs_assets
+@pytest.mark.parametrize("part", range(4))
+def test_no_template_has_a_silent_error(part: int) -> None:
+    for name in sorted(SOURCES)[part::4]:
+        judge(name, 4, seed=part)
+
+
+@needs_assets
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_no_template_has_a_silent_error_in_many_conversations(name: str) -> None:
+    judge(name, 120, seed=9)
+
+
+def test_the_judge_finds_faults() -> None:
+    """With tracing alone, the judge must object."""
+    renderer = made(STOP_IN_NEXT_TURN)
+    assert not list(faults(renderer, CHAT, None, "<|im_end|>"))
+    renderer.emit = lambda messages, **options: renderer.traced(normalise(messages), None, False)  # type: ignore[method-assign, assignment]
+    assert "the stop of message 2 is not sampled" in list(faults(renderer, CHAT, None, "<|im_end|>"))
