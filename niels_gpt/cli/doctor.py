@@ -176,6 +176,8 @@ def doctor(
     or --fail-on not-judged) no such finding, but rules that were not judged. Without these two options such a report
     exits with 0, and its first lines say how many rules were not judged, and why.
 
+    A chat template by itself: niels-gpt doctor template --help
+
     Examples:
 
     niels-gpt doctor chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer qwen3

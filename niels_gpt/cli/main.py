@@ -84,6 +84,13 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "Find what no loss curve shows: masks, ends of turns, templates, tool calls, packing, drift.",
             LOOK,
         ),
+        "doctor template": Command(
+            "niels_gpt.cli.doctor_template",
+            "doctor_template",
+            "Certify a chat template: whose is each character, and what does the model emit, on more than 100 "
+            "conversations.",
+            LOOK,
+        ),
         "export": Command(
             "niels_gpt.cli.exchange",
             "export_command",
@@ -143,7 +150,10 @@ class _Commands(CommandGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that a command line names, imported."""
+        """The command that a command line names, imported; the name may be two words."""
+        two = " ".join(args[:2])
+        if len(args) > 1 and two in COMMANDS:
+            return two, loaded(two), args[2:]
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 

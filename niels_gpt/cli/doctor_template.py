@@ -1,0 +1,93 @@
+"""`niels-gpt doctor template`: what is proven of a chat template's attribution, and what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from niels_gpt.cli.options import Date, Json, RendererOption, Template, renderer_options
+from niels_gpt.cli.terminal import ShownProgress, out, print_json
+from niels_gpt.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from niels_gpt.renderers.template.probe_results import ProbeResult, TemplateReport
+
+PARTIAL = 1  # the exit code where something is not proven
+_DAY = "2026-01-31"  # for templates that write the date; the result does not depend on which
+
+
+def doctor_template(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A directory or hub name, with the tokenizer and its chat template.",
+            show_default=False,
+        ),
+    ],
+    template: Template = None,
+    renderer_option: RendererOption = None,
+    date: Date = None,
+    isolate: Annotated[
+        bool,
+        typer.Option("--isolate", help="Run the template in a process of its own: for one from a stranger."),
+    ] = False,
+    probe: Annotated[
+        list[str] | None,
+        typer.Option("--probe", metavar="NAME", help="Show this probe; repeat for more."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Show all probes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Certify a chat template: whose is each character, and what does the model emit, on more than 100 conversations.
+
+    Every probe conversation is rendered as it is and with its letters replaced, which proves where each character of
+    the output comes from; and up to each answer with the generation prompt, which proves what the model emits. A kind
+    of conversation is certified (attributed in one run), proven (in several), partial (not proven; training refuses it)
+    or refused by the template. Partial and proven probes are shown in colour, with one that is certified.
+
+    Exit codes: 0 certified or proven wherever the template renders, 1 something is partial or nothing is rendered, 2
+    wrong usage, 3 the tokenizer or template cannot be read. For a file of the name "template", name it ./template to
+    `niels-gpt doctor`.
+
+    Example: niels-gpt doctor template ~/models/mine
+
+    Example: niels-gpt doctor template ~/models/mine --template new.jinja --all
+
+    Example: niels-gpt doctor template ~/models/mine --renderer-option enable_thinking=false --json
+    """
+    if place.endswith((".jinja", ".jinja2", ".j2")):
+        raise UsageError(
+            f"{place}: a template without a tokenizer; name the tokenizer's directory, and --template {place}"
+        )
+    chosen = renderer_options("template", renderer_option, template, date or _DAY, isolate=isolate)
+    from niels_gpt.renderers.template.probe_results import report_on
+    from niels_gpt.renderers.template.renderer import TemplateRenderer
+
+    renderer = chosen.open(place)
+    assert isinstance(renderer, TemplateRenderer)  # "template" opens no family
+    with ShownProgress(quiet=as_json) as progress:
+        report = report_on(renderer, place if template is None else f"{template} with {place}", progress)
+    named = _named(report, probe or [])
+    if as_json:
+        print_json(report.to_json())
+    else:
+        from niels_gpt.doctor.template import shown, to_show
+
+        for line in shown(report, renderer, report.results if every else named or to_show(report)):
+            out().print(line, soft_wrap=True)
+    raise typer.Exit(0 if report.passed else PARTIAL)
+
+
+def _named(report: TemplateReport, names: list[str]) -> list[ProbeResult]:
+    """The probes with these names.
+
+    Raises:
+        UsageError: there is none of a name.
+    """
+    known = {result.probe.name: result for result in report.results}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--probe is {name!r}, and no probe has this name{did_you_mean(name, list(known))}")
+    return [known[name] for name in names]

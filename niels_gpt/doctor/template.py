@@ -1,0 +1,165 @@
+"""`niels-gpt doctor template`: the report on a chat template, to read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from niels_gpt.renderers.template.oracle import SampledSpan
+from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport, runs, spans_of
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.types import Piece
+from niels_gpt.token_styles import MEANINGS, STYLES, Kind, printable
+
+COLOURS: dict[Status, str] = {
+    "certified": "bold green",
+    "proven": "bold cyan",
+    "partial": "bold yellow",
+    "refused": "bright_black",
+}
+MEANING: dict[Status, str] = {
+    "certified": "one run of the template attributes these, and the proof by substitution agrees",
+    "proven": "attributed by the proof itself, which takes several runs, because one run is not enough",
+    "partial": "not proven: training samples and builds refuse these",
+    "refused": "the template refuses these",
+}
+STOP_STYLE = f"{STYLES['sampled']} bold underline"
+_MARGIN = " " * 16  # before what belongs to a status
+_LEGEND: tuple[Kind, ...] = ("sampled", "context", "scaffold")
+
+
+def summary(report: TemplateReport) -> Iterator[Text]:
+    """What is certified, proven, partial and refused, and by which rules sampled spans are known, line by line."""
+    yield Text.assemble((_safe(report.name), "bold"), f": {len(report.results)} probe conversations")
+    for status in STATUSES:
+        found = report.of(status)
+        if found:
+            yield Text.assemble((f"{status:<9}", COLOURS[status]), f" {len(found):>4}  ", (MEANING[status], "dim"))
+            yield from _lines(report, status)
+    yield from _counted("starts", report.rules)
+    yield from _counted("stops", _named(report.stops))
+    yield _verdict(report)
+
+
+def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
+    if status == "certified":
+        for line in _kinds(report, report.of(status)):
+            yield Text(f"{_MARGIN}{line}")
+        return
+    for reason in report.reasons(status):
+        yield Text.assemble(_MARGIN, _safe(reason.text), (f"  ({reason.count})", "dim"))
+        for line in _kinds(report, reason.results):
+            yield Text(f"{_MARGIN}    {line}", style="dim")
+
+
+def _kinds(report: TemplateReport, results: Sequence[ProbeResult]) -> Iterator[str]:
+    """The kinds of some results, a line for each set of variants: `only with tools: one turn; a call`."""
+    for variants, kinds in report.kinds_by_variants(results).items():
+        yield _safe((f"only {variants}: " if variants else "") + "; ".join(kinds))
+
+
+def _named(stops: dict[str, int]) -> dict[str, int]:
+    return {stop or "none (ordinary text, or the next turn's opener)": count for stop, count in stops.items()}
+
+
+def _counted(title: str, counts: dict[str, int]) -> Iterator[Text]:
+    """`starts    the generation prompt is a prefix (120), ...`: on how many probes."""
+    named = ", ".join(f"{_safe(name)} ({count})" for name, count in counts.items() if name)
+    if named:
+        yield Text.assemble((f"{title:<9}", "bold"), f"{_MARGIN[9:]}{named}")
+
+
+def _verdict(report: TemplateReport) -> Text:
+    counts = report.counts
+    rendered = len(report.results) - counts["refused"]
+    if not rendered:
+        return Text("the template refuses every probe, so nothing is proven", style="bold red")
+    if counts["partial"]:
+        return Text(f"partial: {counts['partial']} of {rendered} rendered probes are not proven", style="bold yellow")
+    return Text(f"full attribution on all {rendered} rendered probes", style="bold green")
+
+
+def legend() -> Text:
+    """The colours of a probe."""
+    parts = [Text(f" {MEANINGS[kind].partition(':')[0]} ", style=STYLES[kind]) for kind in _LEGEND]
+    stop = Text(" stop ", style=STOP_STYLE)
+    return Text("  ").join([*parts, stop, Text("the model emits what is between ⟦ and ⟧", style="dim")])
+
+
+def shown_probe(result: ProbeResult, spans: Sequence[SampledSpan]) -> Iterator[Text]:
+    """A probe, message by message, with what the model emits of it.
+
+    Args:
+        spans: the sampled spans as they are proven; empty if they are not.
+    """
+    yield Text.assemble((f"{result.status:<10}", COLOURS[result.status]), (_safe(result.probe.name), "bold"))
+    if result.reason:
+        label = {"proven": "one run is wrong: ", "refused": "it says: "}.get(result.status, "not proven: ")
+        yield Text.assemble("  ", (label, "dim"), _safe(result.reason))
+    for line in _text(result, spans).split("\n") if result.pieces else ():
+        yield Text.assemble("  ", line)
+    for span in spans:
+        stop = f"ends in {span.stop_token}" if span.stop_token else "ends without a stop token"
+        start = span.rule or "its start is not known"
+        yield Text(f"  message {span.message}: {start}; {_safe(stop)}", style="dim")
+
+
+def _text(result: ProbeResult, spans: Sequence[SampledSpan]) -> Text:
+    """The rendering in colour, with a line in front of each message."""
+    text, stops = Text(), {span.stop: span.stop_token for span in spans}
+    roles, at = [str(message["role"]) for message in result.probe.messages], 0
+    for message, pieces in runs(result.pieces):
+        title = f"── {message} {roles[message]} ──" if message >= 0 else "── no message ──"
+        text.append(("\n" if text and not text.plain.endswith("\n") else "") + title + "\n", style="bright_black")
+        sampled = False
+        for piece in pieces:
+            if piece.sampled != sampled:
+                text.append("⟦" if piece.sampled else "⟧", style=STYLES["sampled"])
+                sampled = piece.sampled
+            at += len(piece.text)
+            _add(text, piece, stops.get(at, "") if piece.sampled else "")
+        if sampled:
+            text.append("⟧", style=STYLES["sampled"])
+    return text
+
+
+def _add(text: Text, piece: Piece, stop: str) -> None:
+    """A piece in the colour of its kind; the stop at its end apart."""
+    kind: Kind = "sampled" if piece.sampled else "context" if piece.content else "scaffold"
+    body = piece.text.removesuffix(stop) if stop else piece.text
+    text.append(_lines_of(body), style=STYLES[kind])
+    if len(body) < len(piece.text):
+        text.append(_lines_of(stop), style=STOP_STYLE)
+
+
+def _lines_of(text: str) -> str:
+    """Text with its line ends visible, and without control codes."""
+    return "⏎\n".join(_safe(line) for line in text.split("\n"))
+
+
+def _safe(text: str) -> str:
+    return "".join(map(printable, text))
+
+
+def shown(report: TemplateReport, renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> Iterator[Text]:
+    """The probes to show and the summary, line by line."""
+    if any(result.pieces for result in results):
+        yield legend()
+    for result in results:
+        yield Text()
+        yield from shown_probe(result, spans_of(renderer, result.probe))
+    if results:
+        yield Text()
+    yield from summary(report)
+
+
+def to_show(report: TemplateReport) -> list[ProbeResult]:
+    """Without `--all`: an example of what is certified, and the first probe of each reason for which others are not.
+
+    Refusals are in the summary only.
+    """
+    examples = [result for result in report.of("certified") if any(piece.sampled for piece in result.pieces)]
+    statuses: tuple[Status, ...] = ("proven", "partial")
+    firsts = [reason.results[0] for status in statuses for reason in report.reasons(status)]
+    return [*examples[:1], *firsts]

@@ -1,0 +1,252 @@
+"""What users get on the probe conversations of a certificate: a report on a chat template, for the doctor and others.
+
+::
+
+    status       attribution of a rendering          by
+    certified    full                                tracing, which agrees with the oracle
+    proven       full                                the oracle, because tracing is wrong there
+    partial      "partial: ...", or an error         nobody: `reason` says what could not be proven
+    refused      none: the template refuses          -
+
+A kind of conversation is what a probe tries ("a call", "two turns"); most are tried with and without a system message
+and tools.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import normalise
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.renderers.template.certificate import Probe, Verdict, literal_probe, probes
+from niels_gpt.renderers.template.oracle import PREFIX, SampledSpan
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.substitution import Unproven
+from niels_gpt.renderers.types import Piece
+
+Status = Literal["certified", "proven", "partial", "refused"]
+STATUSES: Final[tuple[Status, ...]] = ("certified", "proven", "partial", "refused")
+_VARIANTS: Final = {
+    "": "alone",
+    ", system": "with a system message",
+    ", tools": "with tools",
+    ", system, tools": "with both",
+}
+# What differs between the same reason on two probes: quoted text and numbers.
+_DETAILS: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\d+")
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One probe conversation, as users get it.
+
+    Attributes:
+        probe: the conversation.
+        status: see above.
+        reason: why tracing is not used, why nothing is proven, or why the template refuses; empty if certified.
+        verdict: that of the certificate: with the stops of the sampled spans, and how their starts are known.
+        pieces: the rendering with its facts; empty if there is none.
+    """
+
+    probe: Probe
+    status: Status
+    reason: str
+    verdict: Verdict
+    pieces: list[Piece]
+
+    @property
+    def kind(self) -> str:
+        """What the probe tries: its name without "system" and "tools"."""
+        return self.probe.name.removesuffix(", tools").removesuffix(", system")
+
+    @property
+    def variant(self) -> str:
+        """Whether there is a system message and tools, in words."""
+        return _VARIANTS[self.probe.name.removeprefix(self.kind)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for machines, with the runs of text that have the same facts."""
+        return {
+            "probe": self.probe.name,
+            "status": self.status,
+            "reason": self.reason,
+            "stops": sorted(self.verdict.stops),
+            "rules": sorted(self.verdict.rules),
+            "pieces": [
+                {"text": piece.text, "message": piece.msg, "sampled": piece.sampled, "content": piece.content}
+                for piece in self.pieces
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason that several probes share.
+
+    Attributes:
+        text: the reason, as the first of them has it.
+        kinds: the kinds of conversations, with what of each is meant where it is not everything.
+        results: the probes themselves.
+    """
+
+    text: str
+    kinds: list[str]
+    results: list[ProbeResult]
+
+    @property
+    def count(self) -> int:
+        """How many probes have it."""
+        return len(self.results)
+
+
+@dataclass(frozen=True)
+class TemplateReport:
+    """What users get on all probes.
+
+    Attributes:
+        name: the tokenizer, or the template's file.
+        template_sha256: of the template's text.
+        results: one for each probe, in the order of the probes.
+    """
+
+    name: str
+    template_sha256: str
+    results: list[ProbeResult]
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """How many probes have each status."""
+        found = Counter(result.status for result in self.results)
+        return {status: found[status] for status in STATUSES}
+
+    @property
+    def passed(self) -> bool:
+        """Whether attribution is full wherever the template renders, and it renders somewhere."""
+        counts = self.counts
+        return not counts["partial"] and counts["certified"] + counts["proven"] > 0
+
+    def of(self, status: Status) -> list[ProbeResult]:
+        """The results with a status."""
+        return [result for result in self.results if result.status == status]
+
+    def kinds(self, results: Sequence[ProbeResult]) -> list[str]:
+        """The kinds of some results; in parentheses what of a kind is meant where it is not everything."""
+        return [
+            f"{kind} ({variants})" if variants else kind
+            for variants, kinds in self.kinds_by_variants(results).items()
+            for kind in kinds
+        ]
+
+    def kinds_by_variants(self, results: Sequence[ProbeResult]) -> dict[str, list[str]]:
+        """The kinds of some results by which of their variants are among them, "" for all: "with tools, with both"."""
+        whole = Counter(result.kind for result in self.results)
+        variants: dict[str, list[str]] = {}
+        for result in results:
+            variants.setdefault(result.kind, []).append(result.variant)
+        found: dict[str, list[str]] = {"": []}
+        for kind, some in variants.items():
+            found.setdefault("" if len(some) == whole[kind] else ", ".join(some), []).append(kind)
+        return {names: kinds for names, kinds in found.items() if kinds}
+
+    def reasons(self, status: Status) -> list[Reason]:
+        """The reasons of a status, the most frequent first; those that differ in quoted text and numbers are one."""
+        alike: dict[str, list[ProbeResult]] = {}
+        for result in self.of(status):
+            alike.setdefault(_DETAILS.sub("_", result.reason), []).append(result)
+        found = [Reason(some[0].reason, self.kinds(some), some) for some in alike.values()]
+        return sorted(found, key=lambda reason: -reason.count)  # stable: then in the order of the probes
+
+    @property
+    def rules(self) -> dict[str, int]:
+        """By which rules the starts of sampled spans are known, and on how many probes."""
+        return dict(Counter(rule for result in self.results for rule in sorted(result.verdict.rules)).most_common())
+
+    @property
+    def stops(self) -> dict[str, int]:
+        """The control tokens that end sampled spans, "" for an end without one, and on how many probes."""
+        return dict(Counter(stop for result in self.results for stop in sorted(result.verdict.stops)).most_common())
+
+    @property
+    def prompt_is_prefix(self) -> bool:
+        """Whether every sampled span begins where the generation prompt ends, letter by letter."""
+        return set(self.rules) == {PREFIX}
+
+    def to_json(self, *, with_probes: bool = True) -> dict[str, Any]:
+        """The report for machines."""
+        summary = {
+            "name": self.name,
+            "template_sha256": self.template_sha256,
+            "passed": self.passed,
+            "counts": self.counts,
+            "kinds": {status: self.kinds(self.of(status)) for status in STATUSES},
+            "reasons": {
+                status: [
+                    {"text": reason.text, "count": reason.count, "kinds": reason.kinds}
+                    for reason in self.reasons(status)
+                ]
+                for status in STATUSES
+                if status != "certified"
+            },
+            "rules": self.rules,
+            "stops": self.stops,
+            "prompt_is_prefix": self.prompt_is_prefix,
+        }
+        return {**summary, "probes": [result.to_json() for result in self.results]} if with_probes else summary
+
+
+def probes_of(renderer: TemplateRenderer) -> list[Probe]:
+    """All probes of a template: those for every template, and one for each string that it searches contents for."""
+    return [*(probe for probe, _ in probes()), *map(literal_probe, renderer.certificate.literals)]
+
+
+def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = SILENT) -> TemplateReport:
+    """Render all probes and say what came of them; this takes about as long as 1,000 renderings."""
+    every = probes_of(renderer)
+    progress.begin("probes", total=len(every), unit="probes")
+    results = []
+    for probe in every:
+        results.append(result_of(renderer, probe))
+        progress.advance(1)
+    return TemplateReport(name or renderer.encoder.name, renderer.fingerprints["template_sha256"], results)
+
+
+def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
+    """One probe, as users get it."""
+    verdict = renderer.certificate.verdict(renderer, probe)
+    if verdict.outcome == "refused":
+        return ProbeResult(probe, "refused", verdict.reason, verdict, [])
+    try:
+        out = renderer.emit(normalise(list(probe.messages)), tools=None if probe.tools is None else list(probe.tools))
+    except MessageError as error:
+        return ProbeResult(probe, "refused", str(error), verdict, [])
+    except TemplateError as error:  # a control token whose origin is not known
+        return ProbeResult(probe, "partial", str(error), verdict, [])
+    if out.attribution != "full" or verdict.outcome == "unproven":
+        reason = out.attribution.removeprefix("partial: ") if out.attribution != "full" else verdict.reason
+        return ProbeResult(probe, "partial", reason, verdict, out.pieces())
+    return ProbeResult(
+        probe, "certified" if verdict.outcome == "agrees" else "proven", verdict.reason, verdict, out.pieces()
+    )
+
+
+def spans_of(renderer: TemplateRenderer, probe: Probe) -> list[SampledSpan]:
+    """The sampled spans of a probe, as the oracle proves them; none where it proves nothing."""
+    tools = None if probe.tools is None else list(probe.tools)
+    try:
+        return renderer.proof(normalise(list(probe.messages)), tools, False).sampled
+    except (Unproven, MessageError):
+        return []
+
+
+def runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, list[Piece]]]:
+    """Neighbouring pieces of one message: its index, -1 for none, and they."""
+    start = 0
+    for at in range(1, len(pieces) + 1):
+        if at == len(pieces) or pieces[at].msg != pieces[start].msg:
+            yield pieces[start].msg, list(pieces[start:at])
+            start = at

@@ -1,0 +1,169 @@
+"""`niels-gpt doctor template`: what tiny templates are certified for, what is said of the others, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from niels_gpt.cli.main import main
+from niels_gpt.renderers.template.probe_results import TemplateReport, report_on, spans_of
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.tokenizer.load import open_encoder
+from tests.conftest import run_cli as in_a_process
+from tests.renderers.tiny_families import folder_of
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# The end of a turn is written by the next one, and behind the loop.
+STOP_BEHIND = (
+    "{% for m in messages %}{% if not loop.first %}<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+    "{% endfor %}<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+INDICES = (
+    "{% for i in range(messages|length) %}<|im_start|>{{ messages[i].role }}\n{{ messages[i].content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# The question is written again inside of the answer's turn.
+QUOTES = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and not loop.first %}"
+    "{{ m.content }} (you asked: {{ messages[loop.index0 - 1].content }}) {{ m.content }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ONLY_USERS = (
+    "{% for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('only users') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content if m.content is string else m.content[0].text }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line in this process, which spares seconds of imports."""
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["niels-gpt", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return Done([], int(left.value.code or 0), said.out, said.err)
+
+    return run
+
+
+def model(folder: Path, template: str) -> Path:
+    """A directory with a tiny tokenizer and a template, as models are published."""
+    shutil.copytree(folder_of("chatml"), folder)
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return folder
+
+
+def report(template: str) -> TemplateReport:
+    return report_on(TemplateRenderer(open_encoder(folder_of("chatml")), template=template))
+
+
+def test_chatml_is_certified(run_cli: Run, tmp_path: Path) -> None:
+    done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "full attribution on all" in done.stdout
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    at = lines.index("── 1 assistant ──")
+    # The example: its header outside of the sampled span, its stop inside of it, and how the start is known.
+    assert lines[at + 1 : at + 4] == ["<|im_start|>assistant⏎", "⟦A river, and⏎", 'a "bridge".<|im_end|>⟧⏎']
+    assert "message 1: the generation prompt is a prefix; ends in <|im_end|>" in lines
+    assert any(line.startswith("stops") and "<|im_end|>" in line for line in lines)
+
+
+@pytest.mark.parametrize("template", [STOP_BEHIND, INDICES], ids=["stop behind", "indices"])
+def test_what_one_run_cannot_attribute_is_proven(template: str, tmp_path: Path, run_cli: Run) -> None:
+    """Either way attribution is full, and every answer's stop is sampled."""
+    found = report(template)
+    assert found.passed
+    assert found.counts["partial"] == 0
+    renderer = TemplateRenderer(open_encoder(folder_of("chatml")), template=template)
+    for result in found.results:
+        if result.status in ("certified", "proven"):
+            assert {span.stop_token for span in spans_of(renderer, result.probe)} <= {"<|im_end|>"}
+            text = "".join(piece.text for piece in result.pieces if piece.sampled)
+            answers = sum(message["role"] == "assistant" for message in result.probe.messages)
+            assert text.count("<|im_end|>") == answers
+    assert run_cli("doctor", "template", model(tmp_path / "model", template)).returncode == 0
+
+
+def test_an_answer_that_quotes_the_question_is_partial(run_cli: Run, tmp_path: Path) -> None:
+    folder = model(tmp_path / "quotes", QUOTES)
+    done = run_cli("doctor", "template", folder)
+    assert done.returncode == 1
+    assert "message 1 holds data of message 0" in done.stdout
+    assert "partial:" in done.stdout.splitlines()[-1]
+    found = json.loads(run_cli("doctor", "template", folder, "--json").stdout)
+    assert (found["passed"], found["counts"]["partial"] > 0) == (False, True)
+    kinds = [kind for reason in found["reasons"]["partial"] for kind in reason["kinds"]]
+    assert "one turn" in kinds
+    assert "only a user" not in kinds
+
+
+def test_refusals_are_no_failure_but_nothing_rendered_is(run_cli: Run, tmp_path: Path) -> None:
+    found = report(ONLY_USERS)
+    assert found.passed
+    assert found.counts["refused"] > 0
+    assert "only users" in found.reasons("refused")[0].text
+    assert "one turn (with a system message, with both)" in found.reasons("refused")[0].kinds
+    done = run_cli("doctor", "template", model(tmp_path / "never", "{{ raise_exception('never') }}"))
+    assert done.returncode == 1
+    assert "refuses every probe" in done.stdout
+
+
+def test_probes_can_be_chosen_and_all_be_shown(run_cli: Run, tmp_path: Path) -> None:
+    folder = model(tmp_path / "chatml", CHATML)
+    shown = run_cli("doctor", "template", folder, "--probe", "two turns, system").stdout
+    assert shown.count("── 4 assistant ──") == 1
+    assert "one turn, tools" not in shown
+    every = run_cli("doctor", "template", folder, "--all").stdout
+    assert all(result.probe.name in every for result in report(CHATML).results)
+    wrong = run_cli("doctor", "template", folder, "--probe", "two turn")
+    assert (wrong.returncode, "did you mean 'two turns'?" in wrong.stderr) == (2, True)
+
+
+def test_another_template_and_its_variables(run_cli: Run, tmp_path: Path) -> None:
+    folder, file = model(tmp_path / "chatml", CHATML), tmp_path / "other.jinja"
+    file.write_text(QUOTES)
+    assert run_cli("doctor", "template", folder, "--template", file).returncode == 1
+    file.write_text("{% if strict %}{{ raise_exception('no') }}{% endif %}{{ strftime_now('%Y') }}" + CHATML)
+    assert run_cli("doctor", "template", folder, "--template", file).returncode == 0
+    assert run_cli("doctor", "template", folder, "--template", file, "--renderer-option", "strict=true").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("x.jinja",), 2, "--template x.jinja"),
+        ((), 2, "MODEL"),
+        (("no/such/directory",), 3, "no/such/directory"),
+    ],
+)
+def test_mistakes_are_one_line_and_an_exit_code(run_cli: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = run_cli("doctor", "template", *arguments)
+    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_data_of_that_name_is_still_examined(tmp_path: Path) -> None:
+    """The word `template` alone is the command; a path is not."""
+    (tmp_path / "template").mkdir()
+    done = in_a_process("doctor", str(tmp_path / "template"))
+    assert done.returncode == 3
+    assert "probe conversations" not in done.stdout
