@@ -98,11 +98,12 @@ def faults(renderer: TemplateRenderer, messages: Messages, tools: Any, eos: str)
     for at, (owner, fact) in enumerate(zip(owners, facts, strict=True)):
         if owner >= 0 and roles[owner] != "assistant" and not (fact.msg == owner and fact.content):
             yield f"{text[at : at + 9]!r} is content of {owner}; found {fact}"
-        starts = owner >= 0 and owners[at - 1] != owner and at > 0
+        # The header of a turn names its role; without a name (Mistral, Llama 2) nobody can say whose a gap is.
         header = len(text[:at].rstrip()) - 1
-        starts = starts and not text[: header + 1].endswith(eos)  # no header, but the end of the turn before
+        gap = text[max((n + 1 for n in range(at) if owners[n] >= 0), default=0) : at]
+        named = roles[owner] in gap.lower() if owner >= 0 else False
         shared = (owner, -1, owner + 1 if roles[owner] == "system" else owner)  # a system text in the first user's turn
-        if starts and header >= 0 and owners[header] < 0 and facts[header].msg not in shared:
+        if named and not facts[header].content and facts[header].msg not in shared:
             yield f"the header before {text[at : at + 9]!r} is of {owner}; found {facts[header].msg}"
     yield from _wrong_spans(renderer, messages, tools, eos, text, owners, facts)
 

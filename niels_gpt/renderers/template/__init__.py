@@ -9,8 +9,11 @@ How a character of the output gets its facts, in the order in which it happens:
 3. The output is cut into spans of one origin, each with the message it belongs to (`attribution.py`): scaffold
    belongs to the message whose iteration wrote it, content to its own message.
 4. In an assistant's turn, `sampled_span.py` finds what the model itself emits: everything after the generation prompt,
-   up to and with the stop token.
-5. Only LITERAL spans are encoded with control tokens; all others are encoded as text. The ids are attributed by the
+   up to and with the stop token. `tracing.py` puts these steps together.
+5. `certificate.py` decides whether tracing can be trusted for this kind of conversation, by comparing it on probes with
+   `oracle.py`, which finds the same facts by rendering alone (`substitution.py`). Where it cannot, the oracle's facts
+   are used (`proven.py`).
+6. Only LITERAL spans are encoded with control tokens; all others are encoded as text. The ids are attributed by the
    same code as those of the families (`renderers/encode.py`).
 
 ::

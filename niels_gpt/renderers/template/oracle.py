@@ -135,8 +135,8 @@ class Oracle:
         return _Turns(self, messages, real, made, gen).proof()
 
     def _substituted(self, messages: list[Message], real: str, gen: bool) -> Substituted:
-        for letters_only in (False, True):
-            made = substitute(messages, self.retained, self.source, letters_only=letters_only)
+        for letters_only, everywhere in ((False, True), (True, True), (True, False)):
+            made = substitute(messages, self.retained, self.source, letters_only=letters_only, everywhere=everywhere)
             try:
                 output = self.render(made.messages, gen)
             except MessageError:  # the template looks at characters, so it is given less to look at
@@ -267,10 +267,13 @@ class _Turns:
         return self._after_content(int(own[-1]) + 1) if len(own) else 0
 
     def _without_prompt(self, index: int, tail: str) -> str:
-        """The end of a rendering without the generation prompt that some templates write unasked: up to the stop."""
-        if self.messages[index]["role"] == "assistant" and not self.controls.last_stop(tail):
-            return tail
+        """The end of a rendering without the generation prompt that some templates write unasked.
+
+        It ends with the last stop token, or, for an answer, with the last control token, if there is any.
+        """
         stop = self.controls.last_stop(tail)
+        if not stop and self.messages[index]["role"] == "assistant":
+            stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
         return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
 
     def _after_first_stop(self, text: str) -> int:
@@ -335,26 +338,25 @@ class _Turns:
         own = begin + np.flatnonzero(self.own[begin:end] == index)  # not where a later turn quotes it
         last = self._after_content(int(own[-1]) + 1) if len(own) else begin
         contents = begin + np.flatnonzero(self.content[begin:end] == index)
-        first = (int(own[0]) if len(own) else end, int(contents[0]) if len(contents) else end)
-        start, rule = self._start(index, begin, *first)
+        start, rule = self._start(index, begin, int(contents[0]) if len(contents) else end, end)
         others = np.flatnonzero((self.own >= 0) & (self.own != index))
-        inside = others[(others >= start) & (others < last)]
+        inside = others[(others >= start) & (others < end)]
         if len(inside):
             self.problems.append(f"message {index} holds data of message {int(self.own[inside[-1]])}")
-            start = int(inside[-1]) + 1
+            start = max([start, *(inside[inside < last] + 1).tolist()])
         after = others[others >= max(start, last)]
         limit = int(after[0]) if len(after) else len(self.real)
         stop = self._stop(index, max(start, last), end, limit)
         stop = max(stop, start)
         return SampledSpan(index, start, stop, rule, self.controls.at_end(self.real[start:stop]))
 
-    def _start(self, index: int, begin: int, first_letter: int, first: int) -> tuple[int, str]:
+    def _start(self, index: int, begin: int, first: int, end: int) -> tuple[int, str]:
         """Where the model begins, and the rule by which that is known.
 
-        A content may begin with what the prompt supplies (`<think>`), but the prompt ends before its first letter.
+        The content starts at `first`. It may begin with what the prompt supplies (`<think>`).
         """
         for place, prompt, rule in self._prompts(index, begin):
-            if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= first_letter:
+            if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
                 return place + len(prompt), rule
             stop = _end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
             if stop is not None:
@@ -435,15 +437,18 @@ class _Turns:
     def _next_tokens(self, index: int, end: int) -> dict[str, str]:
         """By the role of the next message, the control token at the end of a message, "" for none."""
         tokens = {}
+        user: Any = {"role": "user", "content": _PROBE}
         for role in ("user", "tool", "assistant"):
-            probe: dict[str, Any] = {"role": role, "content": _PROBE}
-            try:
-                text = self.render([*self.made.messages[: index + 1], probe], False)  # type: ignore[list-item]
-            except MessageError:
-                continue
-            following = self._after(_Rendering(text, self.made.find(text)), end)
-            if following is not None:
-                tokens[role] = self.controls.first_at_start(following)
+            probe: Any = {"role": role, "content": _PROBE}
+            for following in ([probe], [probe, user]):  # some templates want a question somewhere
+                try:
+                    text = self.render([*self.made.messages[: index + 1], *following], False)
+                except MessageError:
+                    continue
+                after = self._after(_Rendering(text, self.made.find(text)), end)
+                if after is not None:
+                    tokens[role] = self.controls.first_at_start(after)
+                    break
         return tokens
 
     def _after(self, part: _Rendering, place: int) -> str | None:

@@ -15,6 +15,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, replace_surrogates
@@ -59,7 +60,7 @@ def no_clock(form: str) -> str:
     )
 
 
-class TemplateRenderer:
+class TemplateRenderer(ShowsExample):
     """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
 
     The package's docstring (`renderers/template/__init__.py`) describes how. Instances pickle and are thread-safe.

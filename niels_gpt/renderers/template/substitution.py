@@ -19,6 +19,7 @@ What it does not: that there is such a proof; `Unproven` says why not.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class Substituted:
 
 
 def substitute(
-    messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool
+    messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool, everywhere: bool
 ) -> Substituted:
     """The messages with stand-ins in their contents.
 
@@ -108,11 +109,12 @@ def substitute(
         retained: matches the strings that stay.
         avoid: the template's text, whose characters are no stand-ins.
         letters_only: replace letters and digits only.
+        everywhere: a text in which nothing would be replaced (`<`, or a string that stays) is replaced as a whole.
 
     Raises:
         Unproven: there are more characters than stand-ins.
     """
-    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only)
+    maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere)
     made: list[Any] = [
         {key: maker.value(value, index) if key in _CONTENT_FIELDS else value for key, value in message.items()}
         for index, message in enumerate(messages)
@@ -125,8 +127,11 @@ def substitute(
 class _Substitution:
     """Replaces strings and records the stand-ins."""
 
-    def __init__(self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool) -> None:
-        self.retained, self.letters, self.letters_only = retained, letters, letters_only
+    def __init__(
+        self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool, everywhere: bool
+    ) -> None:
+        self.retained, self.letters = retained, letters
+        self.letters_only, self.everywhere = letters_only, everywhere
         self.leaves: list[Leaf] = []
         self.leaf: list[int] = []
         self.place: list[int] = []
@@ -155,6 +160,8 @@ class _Substitution:
         places = [
             at for at, character in enumerate(text) if at not in stays and is_replaced(character, self.letters_only)
         ]
+        if not places and self.everywhere:
+            places = [at for at, character in enumerate(text) if character.isprintable() and not character.isspace()]
         first, leaf = len(self.leaf), len(self.leaves)
         if first + len(places) > len(self.letters):
             raise Unproven(f"the messages have more than {len(self.letters):,} characters")
@@ -198,8 +205,8 @@ def leaves_of(
         first, last = int(stand_ins[start]), int(stand_ins[stop - 1])
         before = int(stops[index - 1]) if index else 0
         after = int(starts[index + 1]) if index + 1 < len(starts) else len(real)
-        preceding = _text_before(made, first, edges)[::-1]
-        same = _until(own[before:start][::-1], common_prefix(preceding, real[before:start][::-1]))
+        preceding = _text_before(made, first, edges)
+        same = _until(own[before:start][::-1], _shared(preceding, real[before:start][::-1], backwards=True))
         found[start - same : start] = made.leaf[first]
         if after < len(real) and int(stand_ins[after]) == last + 1 and made.leaf[last] == made.leaf[last + 1]:
             between = made.leaves[made.leaf[last]].text[made.place[last] + 1 : made.place[last + 1]]
@@ -207,9 +214,15 @@ def leaves_of(
                 found[stop:after] = made.leaf[last]
                 continue
         following = _text_after(made, last, edges)
-        same = _until(own[stop:after], common_prefix(following, real[stop:after]))
+        same = _until(own[stop:after], _shared(following, real[stop:after]))
         found[stop : stop + same] = made.leaf[last]
     return found
+
+
+def _shared(text: str, output: str, *, backwards: bool = False) -> int:
+    """How many characters of the output are this text, as it is or as JSON writes it."""
+    written = (text, json.dumps(text, ensure_ascii=False)[1:-1])
+    return max(common_prefix(form[::-1] if backwards else form, output) for form in written)
 
 
 def _until(own: npt.NDArray[np.bool_], count: int) -> int:
