@@ -274,6 +274,11 @@ def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
     }
 
 
+def _text_call() -> dict[str, Any]:
+    """A call whose arguments are JSON in a string."""
+    return {**_call(), "function": {"name": "look_up", "arguments": '{"place": "Oxbow Mill", "near": true}'}}
+
+
 def _tool(number: int = 0, content: str = _RESULT) -> dict[str, Any]:
     return {"role": "tool", "name": "look_up", "tool_call_id": f"call0000{number}", "content": content}
 
@@ -301,12 +306,9 @@ def _conversations() -> Mapping[str, list[dict[str, Any]]]:
         "two calls": [_user(), two, _tool(), _tool(1, "a weir"), _assistant(1)],
         "call after call": [_user(), alone, _tool(), {**alone, "tool_calls": [_call(1)]}, _tool(1), _assistant(1)],
         "reasoning and a call": [_user(), {**alone, **thought}, _tool(), _assistant(1, **thought)],
-        "arguments as text": [
-            _user(),
-            {**alone, "tool_calls": [{**_call(), "function": {"name": "look_up", "arguments": '{"place": "Weir"}'}}]},
-            _tool(),
-            _assistant(1),
-        ],
+        "arguments as text": [_user(), {**alone, "tool_calls": [_text_call()]}, _tool(), _assistant(1)],
+        "a text and arguments as text": [_user(), _assistant(tool_calls=[_text_call()]), _tool(), _assistant(1)],
+        "a text and two calls": [_user(), {**two, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
         "a result, then a user": [_user(), alone, _tool(), _user(1), _assistant(1)],
         "an empty answer": [_user(), {"role": "assistant", "content": ""}],
         "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],

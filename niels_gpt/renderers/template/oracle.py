@@ -34,9 +34,9 @@ from niels_gpt.renderers.template.substitution import (
     Substituted,
     Unproven,
     common_prefix,
-    is_replaced,
     is_same_but_case,
     leaves_of,
+    replaced_places,
     substitute,
 )
 
@@ -210,7 +210,8 @@ class _Turns:
 
     def _own_characters(self) -> npt.NDArray[np.bool_]:
         """What cannot be content: it would have been replaced. JSON's escapes (`\\n`) may be written for content."""
-        own = np.array([is_replaced(character, self.made.letters_only) for character in self.real], np.bool_)
+        own = np.zeros(len(self.real), np.bool_)
+        own[replaced_places(self.real, self.made.letters_only)] = True
         own &= (self.content < 0) & (self.whole.stand_ins < 0)
         for pattern in (self.retained, _ESCAPES):
             for found in pattern.finditer(self.real):
@@ -472,10 +473,14 @@ def _end_of_same(expected: str, text: str) -> int | None:
         expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
         expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
     """
-    characters = "".join(expected.split())
-    pattern = r"\s*" + r"\s*".join(map(re.escape, characters)) + (r"\s*" if expected[-1].isspace() else "")
-    found = re.match(pattern, text)
-    return None if found is None else found.end()
+    at = 0
+    for character in "".join(expected.split()):
+        while at < len(text) and text[at] != character and text[at].isspace():
+            at += 1
+        if at == len(text) or text[at] != character:
+            return None
+        at += 1
+    return at + len(text[at:]) - len(text[at:].lstrip()) if expected[-1].isspace() else at
 
 
 def _stripped(message: Message) -> Message:

@@ -42,7 +42,8 @@ _COMPARED_KEYS: Final = frozenset({"type", "id"})
 _NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
 # Left sides of `in` that ask for a key of a message: `'tool_calls' in message`.
 _FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
-_ESCAPED: Final = frozenset("\"'\\<>&")
+_LETTERS: Final = re.compile(r"[^\W_]")
+_VISIBLE: Final = re.compile(r"[^\s\"'\\<>&\x00-\x1f\x7f-\x9f]")
 
 
 class Unproven(Exception):
@@ -157,11 +158,9 @@ class _Substitution:
         if not text:
             return text  # also `NO_CONTENT`, which templates do not get
         stays = {at for found in self.retained.finditer(text) for at in range(*found.span())}
-        places = [
-            at for at, character in enumerate(text) if at not in stays and is_replaced(character, self.letters_only)
-        ]
+        places = [at for at in replaced_places(text, self.letters_only) if at not in stays]
         if not places and self.everywhere:
-            places = [at for at, character in enumerate(text) if character.isprintable() and not character.isspace()]
+            places = [at for at, character in enumerate(text) if not character.isspace()]
         first, leaf = len(self.leaf), len(self.leaves)
         if first + len(places) > len(self.letters):
             raise Unproven(f"the messages have more than {len(self.letters):,} characters")
@@ -173,11 +172,9 @@ class _Substitution:
         return _text_of(codes)
 
 
-def is_replaced(character: str, letters_only: bool) -> bool:
-    """Whether a character of a content gets a stand-in."""
-    if letters_only:
-        return character.isalnum()
-    return character.isprintable() and not character.isspace() and character not in _ESCAPED
+def replaced_places(text: str, letters_only: bool) -> list[int]:
+    """Which characters of a text get a stand-in, if it is a content: all but white space and what is escaped."""
+    return [found.start() for found in (_LETTERS if letters_only else _VISIBLE).finditer(text)]
 
 
 def leaves_of(
