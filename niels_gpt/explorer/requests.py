@@ -67,6 +67,15 @@ class Compare:
 
 
 @dataclass(frozen=True)
+class Certify:
+    """A chat template to certify."""
+
+    __pydantic_config__ = _FORBID
+
+    choice: Choice
+
+
+@dataclass(frozen=True)
 class Browse:
     """Rows to show."""
 

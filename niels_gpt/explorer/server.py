@@ -25,7 +25,18 @@ from niels_gpt.errors import NielsError, UsageError
 from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.html import STATIC
-from niels_gpt.explorer.requests import Browse, Compare, Export, Open, Render, Sample, Train, error_json, parsed_request
+from niels_gpt.explorer.requests import (
+    Browse,
+    Certify,
+    Compare,
+    Export,
+    Open,
+    Render,
+    Sample,
+    Train,
+    error_json,
+    parsed_request,
+)
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 32 * 1024 * 1024
@@ -152,6 +163,7 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
         Route("/", page),
         Route("/api/session", session),
         posts("/api/render", Render, explorer.render),
+        posts("/api/certificate", Certify, explorer.certificate),
         posts("/api/drift", Compare, explorer.drift),
         posts("/api/rows", Browse, explorer.rows),
         posts("/api/row", Open, explorer.row),

@@ -1,0 +1,289 @@
+"""Writes docs/templates.md: what is proven of every chat template of the test assets: `python -m docs.templates`.
+
+It needs the assets ($NGPT_ASSETS, or `shared/assets` beside the repository) and no network. Every template is run over
+a tiny tokenizer with the control tokens that templates write. All columns but the time are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.messages import normalise
+from niels_gpt.renderers.template.certificate import Probe
+from niels_gpt.renderers.template.oracle import PREFIX
+from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, TemplateReport, report_on
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.tokenizer.load import open_encoder
+from tests.assets import ASSETS
+from tests.renderers.every_template import SOURCES, controls, source_of
+from tests.renderers.tiny_families import Tokens, byte_level
+
+PAGE: Final = Path(__file__).parent / "templates.md"
+GROUPS: Final = {
+    "Models' own": "that come with the tokenizer of a model",
+    "templates": "that TRL keeps to recognise models",
+    "templates_wild": "from inference servers, fine-tuning tools and models",
+    "templates_synthetic": "written to lose the origin of texts: index loops, macros, rebuilt messages, filters",
+}
+# What ends a turn, the first that a template writes; tokenizers' configs say so, which the templates come without.
+STOPS: Final = (
+    *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>", "[|endofturn|]"),
+    *("<|endofturn|>", "<|end_of_turn|>", "<|end|>", "<|return|>", "<|eom|>", "<|eos|>", "<｜end▁of▁sentence｜>"),
+    *("<|assistant_end|>", "<seed:eos>", "<sep>", "</s>", "<|endoftext|>", "<eos>"),
+)
+# Templates whose turns end in the opener of the next one: serving stops there too.
+OPENERS: Final = {
+    "[gMASK]": ("<|endoftext|>", "<|user|>", "<|observation|>"),
+    "<turn|>": ("<turn|>", "<|tool_response>"),
+}
+_MORE: Final = ("<|tool_response>", "<|tool_call>", "<tool_call|>", "<tool_response|>", "<|end_of_turn|>")
+_ROUNDS: Final = 3  # of timing; the fastest counts
+_LONGEST: Final = 90  # characters of a reason
+INTRODUCTION: Final = """\
+# What is proven of chat templates
+
+`TemplateRenderer` attributes every character of a rendering: whose it is, and whether the model emits it. This page
+says for which conversations that is proven, for every chat template of the test assets: {total} templates, which are
+not in this repository. The same for a template of yours, probe by probe and in colour:
+
+```
+niels-gpt doctor template ~/models/mine
+```
+
+| column | meaning |
+|---|---|
+| certified | probe conversations that one run of the template attributes; the proof by substitution agrees |
+| proven | those that the proof attributes itself, by several runs, because one run is not enough |
+| partial | those of which something is not proven: `rendered.attribution` says what, and training refuses them |
+| refused | those that the template refuses |
+| prompt | "prefix": every answer begins where the generation prompt ends; else on how many probes with answers |
+| stop | what ends sampled spans; "none" is an end in ordinary text, or in the opener of the next turn |
+| marks | whether `{{% generation %}}`, whose inside TRL trains, holds the stops of answers; empty without marks |
+| runs | renderings of the template for one conversation, on average over the probes |
+| time | of `emit` beside plain Jinja: 2.0 is twice as long; measured, so it varies by some tenths |
+
+[Attribution](attribution.md) says what "full" promises and what it does not. This page is written by
+`python -m docs.templates`.
+"""
+
+
+def stops_of(name: str) -> tuple[str, ...]:
+    """The spellings at which serving a template's model would stop; the first is eos."""
+    source = source_of(name)
+    for mark, stops in OPENERS.items():
+        if mark in source:
+            return stops
+    return (next((stop for stop in STOPS if stop in source), _own_eos(name)),)
+
+
+def _own_eos(name: str) -> str:
+    """The eos token that a model's tokenizer names, `</s>` for templates without a tokenizer."""
+    file = SOURCES[name] / "tokenizer_config.json"
+    if not file.is_file():
+        return "</s>"
+    eos = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
+    return str(eos["content"] if isinstance(eos, dict) else eos or "</s>")
+
+
+@cache
+def encoder_with(stops: tuple[str, ...]) -> Any:
+    """The tiny tokenizer with these stops."""
+    folder = Path(tempfile.mkdtemp(prefix="tiny-templates-"))
+    spellings = tuple(dict.fromkeys([*controls(), *STOPS, *stops, *_MORE]))
+    tokenizer = byte_level(Tokens(controls=spellings, added=("<think>", "</think>")))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": stops[0]}), encoding="utf-8")
+    ids = [tokenizer.token_to_id(stop) for stop in stops]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}), encoding="utf-8")
+    return open_encoder(folder)
+
+
+def renderer_of(name: str) -> TemplateRenderer:
+    """The renderer of a template of the assets."""
+    stops = stops_of(name)
+    return TemplateRenderer(
+        encoder_with(stops),
+        template=source_of(name),
+        clock=lambda form: "2026-01-01",
+        bos_token="<s>",
+        eos_token=stops[0],
+    )
+
+
+def row(name: str, *, timed: bool = True) -> list[str]:
+    """The cells of a template's row; the last one, the time, is empty unless `timed`."""
+    renderer = renderer_of(name)
+    report = report_on(renderer, name)
+    return [
+        f"`{name.rpartition('/')[2]}`",
+        *(str(report.counts[status] or "") for status in STATUSES),
+        main_reason(report),
+        prompt(report),
+        stops(report),
+        marks(renderer, report),
+        *cost(renderer, report, timed=timed),
+    ]
+
+
+def main_reason(report: TemplateReport) -> str:
+    """The most frequent reason for what is not certified, that of partial ones first."""
+    reasons = [*report.reasons("partial"), *report.reasons("proven"), *report.reasons("refused")]
+    return plain(reasons[0].text) if reasons else ""
+
+
+def plain(text: str) -> str:
+    """A reason without quoted text, which may be the template's own, and short enough for a cell."""
+    text = re.sub(r"(?<!\w)'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"", "…", text)
+    text = re.sub(r"(the chat template refuses): .*", r"\1", text)
+    text = " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
+
+
+def prompt(report: TemplateReport) -> str:
+    """Whether answers begin where the generation prompt ends."""
+    answered = [result for result in report.results if result.verdict.rules]
+    same = sum(result.verdict.rules == {PREFIX} for result in answered)
+    return "" if not answered else "prefix" if same == len(answered) else f"{same} of {len(answered)}"
+
+
+def stops(report: TemplateReport) -> str:
+    """The control tokens that end sampled spans."""
+    return ", ".join(f"`{stop}`".replace("|", "\\|") if stop else "none" for stop in report.stops)
+
+
+def marks(renderer: TemplateRenderer, report: TemplateReport) -> str:
+    """Whether `{% generation %}` holds the stops of answers; empty without such marks."""
+    if not re.search(r"\{%-?\s*generation\s*-?%\}", renderer.source):
+        return ""
+    from transformers.utils.chat_template_utils import _compile_jinja_template, _render_with_assistant_indices
+
+    compiled, stops = _compile_jinja_template(renderer.source), renderer.get_stop_token_ids()
+    spellings = tuple(text for text, token in renderer.encoder.control_ids.items() if token in stops)
+    found: Counter[bool] = Counter()
+    for result in report.results:
+        if result.status in ("certified", "proven"):
+            variables = {**_variables(result.probe), **renderer.encoder.special_tokens, "bos_token": "<s>"}
+            messages, tools = variables.pop("messages"), variables.pop("tools")
+            text, spans = _render_with_assistant_indices(compiled, messages, tools, None, False, **variables)
+            found.update(text[start:stop].rstrip().endswith(spellings) for start, stop in spans)
+    return {(True,): "with stop", (False,): "without stop", (): ""}.get(
+        tuple(found), f"{found[True]} of {found.total()} with stop"
+    )
+
+
+def _variables(probe: Probe) -> dict[str, Any]:
+    return {"messages": list(probe.messages), "tools": probe.tools and list(probe.tools)}
+
+
+def cost(renderer: TemplateRenderer, report: TemplateReport, *, timed: bool) -> Iterator[str]:
+    """Renderings for a conversation, and the time beside a plain rendering; nothing for what is always refused."""
+    rendered = [result for result in report.results if result.pieces]
+    if not rendered:
+        yield from ("", "")
+        return
+    counted = 0
+    chunks = renderer._chunks
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal counted
+        counted += 1
+        return chunks(*arguments, **named)
+
+    renderer._chunks = counting  # type: ignore[method-assign]
+    for result in rendered:
+        _emitted(renderer, result)
+    del renderer._chunks  # type: ignore[attr-defined]
+    yield f"{counted / len(rendered):.1f}"
+    yield f"{_ratio(renderer, rendered[:: max(1, len(rendered) // 12)]):.1f}" if timed else ""
+
+
+def _emitted(renderer: TemplateRenderer, result: ProbeResult) -> Any:
+    probe = result.probe
+    return renderer.emit(normalise(list(probe.messages)), tools=probe.tools and list(probe.tools))
+
+
+def _ratio(renderer: TemplateRenderer, results: list[ProbeResult]) -> float:
+    """The time of `emit` divided by that of the same template in transformers' environment."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    compiled, special = (
+        _compile_jinja_template(renderer.source),
+        {**renderer.encoder.special_tokens, "bos_token": "<s>"},
+    )
+    ours = plain_seconds = 0.0
+    for result in results:
+        variables = {**special, "add_generation_prompt": False, **_variables(result.probe)}
+        try:
+            compiled.render(**variables)
+        except Exception:  # any error of a template; there is nothing to compare with
+            continue
+        plain_seconds += _fastest(lambda variables=variables: compiled.render(**variables))
+        ours += _fastest(lambda result=result: _emitted(renderer, result))
+    return ours / plain_seconds if plain_seconds else 0.0
+
+
+def _fastest(work: Callable[[], Any]) -> float:
+    """Seconds of the fastest of some rounds."""
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+HEAD: Final = ("template", *STATUSES, "main reason", "prompt", "stop", "marks", "runs", "time")
+
+
+def groups() -> dict[str, list[str]]:
+    """The names of all templates by their group."""
+    return {
+        group: [name for name in SOURCES if (name.partition("/")[0] if "/" in name else "Models' own") == group]
+        for group in GROUPS
+    }
+
+
+def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
+    """The page; without times, cells of that column are empty."""
+    parts = [INTRODUCTION.format(total=len(SOURCES))]
+    totals = [_line(("", "templates", "all certified or proven", *STATUSES)), _line(("---", *("---:",) * 6))]
+    tables = []
+    for group, names in groups().items():
+        rows = []
+        for name in names:
+            try:
+                rows.append(row(name, timed=timed))
+            except (MessageError, TemplateError) as error:
+                rows.append([f"`{name.rpartition('/')[2]}`", *[""] * 4, plain(str(error)), *[""] * 5])
+            said(name)
+        counts = [sum(int(cells[at] or 0) for cells in rows) for at in range(1, 5)]
+        full = sum(not cells[3] and bool(cells[1] or cells[2]) for cells in rows)
+        totals.append(_line((group, len(rows), full, *(f"{count:,}" for count in counts))))
+        tables += ["", f"## {group}", "", f"{len(rows)} {GROUPS[group]}.", ""]
+        aligned = ["---:" if title in (*STATUSES, "runs", "time") else "---" for title in HEAD]
+        tables += [_line(HEAD), _line(aligned), *map(_line, rows)]
+    return (
+        "\n".join(
+            [*parts, "## In total", "", "Probe conversations, apart from the first two columns.", "", *totals, *tables]
+        )
+        + "\n"
+    )
+
+
+def _line(cells: Any) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+if __name__ == "__main__":
+    if not ASSETS.is_dir():
+        raise SystemExit("needs the test assets: set NGPT_ASSETS")
+    PAGE.write_text(page(), encoding="utf-8")
