@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
+from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
 from niels_gpt.renderers.template.certificate import Probe
 from niels_gpt.renderers.template.oracle import PREFIX
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, TemplateReport, report_on
@@ -38,7 +39,8 @@ GROUPS: Final = {
 STOPS: Final = (
     *("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>", "[|endofturn|]"),
     *("<|endofturn|>", "<|end_of_turn|>", "<|end|>", "<|return|>", "<|eom|>", "<|eos|>", "<｜end▁of▁sentence｜>"),
-    *("<|assistant_end|>", "<seed:eos>", "<sep>", "</s>", "<|endoftext|>", "<eos>"),
+    *("<|assistant_end|>", "<seed:eos>", "<sep>", "<|eot|>", "<|EOT|>", "<|message_sep|>", "<end_of_utterance>"),
+    *("<|stop|>", "</s>", "<|endoftext|>", "<eos>"),
 )
 # Templates whose turns end in the opener of the next one: serving stops there too.
 OPENERS: Final = {
@@ -77,7 +79,12 @@ niels-gpt doctor template ~/models/mine
 
 
 def stops_of(name: str) -> tuple[str, ...]:
-    """The spellings at which serving a template's model would stop; the first is eos."""
+    """The spellings at which serving would stop, the first is eos: the family's, or what the template writes."""
+    if SOURCES[name].is_dir():
+        about = json.loads((SOURCES[name] / "family.json").read_text(encoding="utf-8"))
+        family = FAMILIES.get(MODEL_RENDERER_MAP.get(about["hub_names"][0], ""))
+        if family is not None:
+            return tuple(family.stops)
     source = source_of(name)
     for mark, stops in OPENERS.items():
         if mark in source:
@@ -142,7 +149,7 @@ def main_reason(report: TemplateReport) -> str:
 
 def plain(text: str) -> str:
     """A reason without quoted text, which may be the template's own, and short enough for a cell."""
-    text = re.sub(r"(?<!\w)'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"", "…", text)
+    text = re.sub(r"(?<!\w)'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", "…", text)
     text = re.sub(r"(the chat template refuses): .*", r"\1", text)
     text = " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"

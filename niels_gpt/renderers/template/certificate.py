@@ -140,7 +140,7 @@ def judge(template: Template, probe: Probe) -> Verdict:
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
         proof = template.proof(messages, tools, False)
-    except MessageError as error:
+    except (MessageError, TemplateError) as error:  # also what the sandbox forbids, which only some messages lead to
         return Verdict("refused", str(error))
     except Unproven as error:
         return Verdict("unproven", str(error))
@@ -175,6 +175,9 @@ def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> 
     wrong |= proof.own & ~expected & ((facts & CONTENT) > 0)
     if wrong.any():
         at = int(np.argmax(wrong))
+        if owner[at] == proof.owner[at]:
+            what = "does not see" if body[at] else "takes more than"
+            return f"tracing {what} the content of message {owner[at]} at {_shown(proof.text, at)}"
         return f"tracing gives {_shown(proof.text, at)} to message {owner[at]}; it is of message {proof.owner[at]}"
     for at in _headers(proof):
         if owner[at] != proof.owner[at] >= 0:
