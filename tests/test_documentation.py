@@ -19,6 +19,7 @@ from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.inputs import Record, read_jsonl
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
+from tests.assets import needs_assets
 from tests.conftest import REPOSITORY
 
 
@@ -178,6 +179,31 @@ def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
 
     committed = (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
     assert committed == pages()[name], "write them again: python -m docs.families"
+
+
+@needs_assets
+def test_the_page_on_templates_has_every_template() -> None:
+    from docs.templates import PAGE, groups
+
+    text = PAGE.read_text(encoding="utf-8")
+    for group, names in groups().items():
+        section = text.partition(f"\n## {group}\n")[2].partition("\n## ")[0]
+        listed = re.findall(r"^\| `([^`]+)` \|", section, flags=re.MULTILINE)
+        assert listed == [name.rpartition("/")[2] for name in names], "write it again: python -m docs.templates"
+
+
+@pytest.mark.slow
+@needs_assets
+def test_the_page_on_templates_is_what_the_certificates_say() -> None:
+    """All cells but the times, which are measured."""
+    from docs.templates import PAGE, page
+
+    def untimed(text: str) -> list[str]:
+        return [re.sub(r"[\d.]* \|$", "|", line) if line.startswith("| `") else line for line in text.splitlines()]
+
+    committed = PAGE.read_text(encoding="utf-8")
+    written = page(timed=False, said=lambda name: None)
+    assert untimed(committed) == untimed(written), "write it again: python -m docs.templates"
 
 
 def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,18 @@ def test_refusals_are_no_failure_but_nothing_rendered_is(run_cli: Run, tmp_path:
     assert "refuses every probe" in done.stdout
 
 
+def test_what_the_sandbox_forbids_is_a_refusal() -> None:
+    """Of the conversations that lead to it; the others are rendered."""
+    found = report("{% if tools %}{{ tools.append(1) }}{% endif %}" + CHATML)
+    assert found.counts["certified"] > 50
+    assert any("not allowed" in reason.text for reason in found.reasons("refused"))
+
+
+def test_a_stranger_s_template_is_certified_in_its_own_process(run_cli: Run, tmp_path: Path) -> None:
+    done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML), "--isolate")
+    assert (done.returncode, "full attribution" in done.stdout) == (0, True)
+
+
 def test_probes_can_be_chosen_and_all_be_shown(run_cli: Run, tmp_path: Path) -> None:
     folder = model(tmp_path / "chatml", CHATML)
     shown = run_cli("doctor", "template", folder, "--probe", "two turns, system").stdout
