@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -288,8 +289,8 @@ FACTS: dict[str, Difference] = {
         ("laguna-xs.2",), "its text alone is the message's, the block around it nobody's", [said("system"), ASKED]
     ),
     "tools behind a system message": Difference(
-        ("laguna-xs.2", "llama-3"),
-        "Llama's template writes both turns outside of its loop, so the user's header goes to the message before it",
+        ("laguna-xs.2",),
+        "its text alone is the message's, the block around it nobody's",
         [said("system"), ASKED],
         TOOLS,
     ),
@@ -413,6 +414,19 @@ def official_text(folder: Path, family: str, messages: Messages, tools: Any, fla
     return dated(text) if TOKENS[family].day else text
 
 
+def check_same_facts(by_template: RenderedTokens, rendered: RenderedTokens, messages: Messages) -> None:
+    """All facts are equal; around blank contents, nobody can tell whose the scaffold is."""
+    if facts(by_template) == facts(rendered):
+        return
+    assert any(not str(message.get("content") or "").strip() for message in messages)
+    ids, owners, sampled, content = map(np.array, facts(rendered))
+    their_ids, their_owners, their_sampled, their_content = map(np.array, facts(by_template))
+    assert (ids == their_ids).all()
+    assert (sampled == their_sampled).all()
+    assert (content == their_content).all()
+    assert (owners == their_owners)[sampled | content].all()
+
+
 def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False) -> None:
     """Text, ids and all three facts of random conversations, under every option."""
     for flags in flags_of(folder, family):
@@ -430,7 +444,8 @@ def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False
                 if not in_facts(family, messages, tools, flags):
                     given = sorted_for(family, tools)
                     by_template = template.render(messages, tools=given, add_generation_prompt=gen)
-                    assert facts(by_template) == facts(rendered)
+                    if by_template.attribution == "full":
+                        check_same_facts(by_template, rendered, messages)
 
 
 @needs_assets

@@ -28,6 +28,7 @@ import numpy as np
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.isolation import IsolationError
 from niels_gpt.renderers.template.oracle import Proof
 from niels_gpt.renderers.template.substitution import Unproven
 from niels_gpt.renderers.types import CONTENT, SAMPLED
@@ -140,12 +141,14 @@ def judge(template: Template, probe: Probe) -> Verdict:
     messages, tools = normalise(list(probe.messages)), None if probe.tools is None else list(probe.tools)
     try:
         proof = template.proof(messages, tools, False)
+    except IsolationError:  # not this probe is to blame: the template cannot be used
+        raise
     except (MessageError, TemplateError) as error:  # also what the sandbox forbids, which only some messages lead to
         return Verdict("refused", str(error))
     except Unproven as error:
         return Verdict("unproven", str(error))
     rules = frozenset(span.rule for span in proof.sampled)
-    stops = frozenset(span.stop_token for span in proof.sampled)
+    stops = frozenset(span.stop_token for span in proof.sampled) | _stops_before_a_prompt(template, messages, tools)
     if proof.problems:
         return Verdict("unproven", proof.problems[0], stops, rules)
     try:
@@ -153,6 +156,16 @@ def judge(template: Template, probe: Probe) -> Verdict:
     except TemplateError as error:  # a control token whose origin tracing loses
         difference = str(error)
     return Verdict("differs" if difference else "agrees", difference, stops, rules)
+
+
+def _stops_before_a_prompt(template: Template, messages: list[Message], tools: Any) -> frozenset[str]:
+    """The stops where a generation prompt follows: some formats end the last answer in another one (`<|end|>`)."""
+    if messages[-1]["role"] != "assistant":
+        return frozenset()
+    try:
+        return frozenset(span.stop_token for span in template.proof(messages, tools, True).sampled)
+    except (MessageError, TemplateError, Unproven):  # no such rendering, so none that a turn could end in
+        return frozenset()
 
 
 def disagreement(traced: Emitter, proof: Proof, messages: Sequence[Message]) -> str:

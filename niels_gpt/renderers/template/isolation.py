@@ -45,6 +45,10 @@ _CHILD: Final = (
 )
 
 
+class IsolationError(TemplateError):
+    """The template's process has ended, has taken too long, or replies with what it must not."""
+
+
 @dataclass(frozen=True)
 class Isolation:
     """The limits of a template's process.
@@ -158,12 +162,12 @@ class _Child:
             reply = json.loads(self._exchange(_HEADER.pack(len(text)) + text, time.monotonic() + seconds))
         except TimeoutError as error:
             _stop(self.process, self.process_owner)
-            raise TemplateError(
+            raise IsolationError(
                 f"the chat template took more than {seconds:g} seconds and was stopped; use another template"
             ) from error
         except (OSError, EOFError, ValueError, RecursionError) as error:
             _stop(self.process, self.process_owner)
-            raise TemplateError(
+            raise IsolationError(
                 f"the process of the chat template ended; it may have {self._limits.memory >> 20} MiB of memory. Use "
                 "another template"
             ) from error
@@ -306,8 +310,8 @@ def _chunk(text: Any, runs: Any, message: Any, messages: int) -> Chunk:
     return Chunk(TrackedStr(text, pairs), message)
 
 
-def _protocol_error() -> TemplateError:
-    return TemplateError(
+def _protocol_error() -> IsolationError:
+    return IsolationError(
         "the process of the chat template sent a malformed reply, so the template has taken it over; do not use it"
     )
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.messages import Message
 from niels_gpt.renderers.template.sampled_span import added_prompt
 from niels_gpt.renderers.template.spans import ControlTokens
 from niels_gpt.renderers.template.substitution import (
@@ -38,6 +38,7 @@ from niels_gpt.renderers.template.substitution import (
     leaves_of,
     replaced_places,
     substitute,
+    without_edges,
 )
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
@@ -180,7 +181,7 @@ class _Turns:
         if all(leaf.text == leaf.text.strip() for leaf in self.made.leaves):
             return False
         try:
-            return self.render([_stripped(message) for message in self.messages], gen) != self.real
+            return self.render([without_edges(message) for message in self.messages], gen) != self.real
         except MessageError:
             return True
 
@@ -197,12 +198,13 @@ class _Turns:
         sampled = []
         for index, message in enumerate(self.messages):
             if message["role"] == "assistant":
-                found = self.sampled_span(index, ends)
-                if found is not None:
-                    sampled.append(found)
+                sampled.append(self.sampled_span(index, ends))
         roles = [message["role"] for message in self.messages]
         for span in sampled:  # its stop may be written by the next turn
-            owner[max(ends[span.message], span.start) : span.stop] = span.message
+            stop = span.stop
+            if stop > ends[span.message]:  # with the newline after it
+                stop += len(self.real[stop:]) - len(self.real[stop:].lstrip())
+            owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
         return Proof(
             self.real, self.content, self.whole.stand_ins >= 0, self._own_characters(), owner, sampled, self.problems
@@ -243,11 +245,10 @@ class _Turns:
         return ends
 
     def _end(self, index: int, least: int) -> int:
-        part = self.rendering(index + 1, False)
-        if index + 1 == len(self.messages):
-            part = part or self.whole
-        if part is None:  # the template refuses the shorter conversation: its turn ends with its content
-            return self._data_end(index)
+        part = self.rendering(index + 1, False) or (self.whole if index + 1 == len(self.messages) else None)
+        if part is None:  # the template refuses the shorter conversation: its turn ends with its stop, or its content
+            end = max(least, self._data_end(index))
+            return end + self._after_first_stop(self.real[end : self._next_data(end)])
         aligned = self._aligned(part)
         if aligned is None:  # the template has dropped all that it wrote of this message: a reasoning, for example
             return least + self._after_first_stop(self.real[least : self._next_data(least)])
@@ -256,25 +257,40 @@ class _Turns:
         tail = part.text[at:]
         served = self.rendering(index + 1, True)
         if served is not None and served.text == part.text:
-            tail = self._without_prompt(index, tail)
+            tail = self._without_prompt(index, part.text[:at], tail)
         if tail and (spaced := _end_of_same(tail, self.real[place:limit])) is not None:
             return place + spaced
-        shared = common_prefix(tail, self.real[place:limit])
-        return place + self.controls.before_split_token(tail, shared)
+        shared = self.controls.before_split_token(tail, common_prefix(tail, self.real[place:limit]))
+        if shared < len(tail) and self._after_first_stop(tail):  # the end is written otherwise, but has a stop
+            shared = max(shared, self._after_first_stop(self.real[place:limit]))
+        return place + shared
 
     def _data_end(self, index: int) -> int:
         """The character after all content of the messages up to this one."""
         own = np.flatnonzero((self.own <= index) & (self.own >= 0))
         return self._after_content(int(own[-1]) + 1) if len(own) else 0
 
-    def _without_prompt(self, index: int, tail: str) -> str:
+    def _without_prompt(self, index: int, before: str, tail: str) -> str:
         """The end of a rendering without the generation prompt that some templates write unasked.
 
-        It ends with the last stop token, or, for an answer, with the last control token, if there is any.
+        It ends with the last stop token. Without one, an answer ends with the last control token, and another message
+        with what the template also writes where a user is next.
+
+        Args:
+            before: the rendering up to the tail.
         """
         stop = self.controls.last_stop(tail)
         if not stop and self.messages[index]["role"] == "assistant":
             stop = max((end for _, end in self.controls.places(tail)), default=len(tail))
+        elif not stop:
+            probe: Any = {"role": "user", "content": _PROBE}
+            try:
+                longer = self.render([*self.made.messages[: index + 1], probe], False)
+            except MessageError:
+                return tail
+            if not longer.startswith(before):
+                return tail
+            return tail[: self.controls.before_split_token(tail, common_prefix(tail, longer[len(before) :]))]
         return tail[: stop + len(tail[stop:]) - len(tail[stop:].lstrip())]
 
     def _after_first_stop(self, text: str) -> int:
@@ -333,7 +349,7 @@ class _Turns:
 
     # ---- sampled spans
 
-    def sampled_span(self, index: int, ends: list[int]) -> SampledSpan | None:
+    def sampled_span(self, index: int, ends: list[int]) -> SampledSpan:
         """What the model emits of an assistant's message."""
         begin, end = ends[index - 1] if index else 0, ends[index]
         own = begin + np.flatnonzero(self.own[begin:end] == index)  # not where a later turn quotes it
@@ -362,7 +378,7 @@ class _Turns:
             stop = _end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
             if stop is not None:
                 return place + stop, SPACES
-            shared = self._shared(prompt, self.real[place:first])
+            shared = self._shared(prompt, self.real[place:end])
             rest = prompt[shared:].lstrip()
             if place + shared > begin and (not rest or rest.startswith("<")):
                 return place + shared, SHORTER
@@ -481,20 +497,3 @@ def _end_of_same(expected: str, text: str) -> int | None:
             return None
         at += 1
     return at + len(text[at:]) - len(text[at:].lstrip()) if expected[-1].isspace() else at
-
-
-def _stripped(message: Message) -> Message:
-    """The message without white space around its texts."""
-    stripped: Any = {
-        key: _stripped_text(value) if key == "content" or key in REASONING_FIELDS else value
-        for key, value in message.items()
-    }
-    return cast(Message, stripped)
-
-
-def _stripped_text(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.strip() if value.strip() else value
-    if isinstance(value, list):
-        return [{**part, "text": part["text"].strip()} if isinstance(part.get("text"), str) else part for part in value]
-    return value

@@ -21,7 +21,7 @@ from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, replace_surrogates
 from niels_gpt.renderers.template.attribution import KNOWN_ROLES, UNKNOWN_ROLE, attribute_spans, check_controls
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
-from niels_gpt.renderers.template.certificate import Certificate
+from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.oracle import Oracle, Proof
@@ -320,10 +320,20 @@ class TemplateRenderer(ShowsExample):
             out = self._tracing(tools).emit(messages, gen, cautious=True)
             out.attribution = f"partial: {error}"
             return out
+        if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
+            return traced
         labels = labels_of(messages, tools, self._variables)
         spans = with_proven_literals(spans, proof, labels, self._controls)
         check_controls(spans, messages, (tools, self._variables), self._controls)
         return emit_proof(proof, spans, messages)
+
+    def _confirmed(self, proof: Proof, messages: list[Message], tools: Any, gen: bool) -> Emitter | None:
+        """The facts of tracing if they are the proven ones; tracing also knows whose the scaffold of empty turns is."""
+        try:
+            traced = self.traced(messages, tools, gen)
+        except TemplateError:  # a control token whose origin tracing loses
+            return None
+        return None if disagreement(traced, proof, messages) else traced
 
     def _tracing(self, tools: Any) -> Tracing:
         return Tracing(partial(self._chunks, tools=tools), self._controls, self._fixed_prompt, (tools, self._variables))

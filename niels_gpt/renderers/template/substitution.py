@@ -24,7 +24,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -241,6 +241,23 @@ def _text_before(made: Substituted, number: int, edges: bool) -> str:
     same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
     preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
     return preceding if same or edges else preceding.lstrip()
+
+
+def without_edges(message: Message) -> Message:
+    """The message without white space around its contents."""
+    stripped: Any = {
+        key: _without_edges(value) if key == "content" or key in REASONING_FIELDS else value
+        for key, value in message.items()
+    }
+    return cast(Message, stripped)
+
+
+def _without_edges(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip() if value.strip() else value
+    if isinstance(value, list):
+        return [{**part, "text": part["text"].strip()} if isinstance(part.get("text"), str) else part for part in value]
+    return value
 
 
 def is_same_but_case(one: str, other: str) -> bool:
