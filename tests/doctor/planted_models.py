@@ -22,7 +22,7 @@ MARKED = (
 )
 STRIPS = CHATML.replace("m.content +", "(m.content if loop.last else m.content | upper) +")
 REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
-UNTRACED = CHATML.replace("+ m.content +", "+ m.content.encode().decode() +")
+UNTRACED = CHATML.replace("+ m.content +", "+ (m.content | urlencode) +")
 PREFILLED = CHATML.replace("'assistant\n' }}", "'assistant\n<think>\n' }}")
 LOOSE = CHATML.replace("+ '\n' + m.content", "+ '\n\n' + m.content")
 
