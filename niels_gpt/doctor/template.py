@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from niels_gpt.renderers.template.oracle import SampledSpan
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport, runs, spans_of
+from niels_gpt.renderers.template.proof import SampledSpan
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import Piece
 from niels_gpt.token_styles import MEANINGS, STYLES, Kind, printable

@@ -14,6 +14,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.template.certificate import Certificate, features, probes
+from niels_gpt.renderers.template.proof import HEADER, USUAL
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.template.substitution import template_strings
 from tests.assets import needs_assets
@@ -103,6 +104,40 @@ def test_data_in_a_structure_that_the_template_builds_is_content() -> None:
     assert renderer.render(CHAT).attribution == "full"
     found = [(text, index) for text, index, _, content in runs(renderer, CHAT[:2]) if content]
     assert found == [("be brief, please", 0), ('who \\"is\\" it?', 1)]
+
+
+def test_arguments_that_a_template_sorts_are_followed() -> None:
+    """Substitutes of keys sort as the keys do (Gemma 4: `arguments | dictsort`)."""
+    calls = (
+        "}}{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments | dictsort %}"
+        "{{ k ~ ':' ~ v ~ ',' }}{% endfor %}{% endfor %}{{ "
+    )
+    source = CHATML.replace("+ '<|im_end|>", calls + "'<|im_end|>")
+    arguments = {"place": "mill", "Near": "x", "days": "two"}
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    chat = [user("where?"), {**assistant(""), "tool_calls": [call]}]
+    proof = made(source).proof(normalise(chat), None, False)
+    (span,) = proof.sampled
+    assert proof.problems == []
+    assert proof.text[span.start : span.stop] == "days:two,Near:x,place:mill,<|im_end|>"
+
+
+def test_an_assistant_first_begins_as_the_prompt_after_another_conversation() -> None:
+    """The template refuses to render no message, and writes a system turn of its own before the first message."""
+    source = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + CHATML
+    renderer = made(source)
+    assert renderer.render([assistant("Hello."), user("Hi")]).attribution == "full"
+    proof = renderer.proof(normalise([assistant("Hello."), user("Hi")]), None, False)
+    assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [("Hello.<|im_end|>", USUAL)]
+
+
+def test_a_prompt_that_ends_in_words_which_history_leaves_out() -> None:
+    """The answer in the history begins at its content, and the rule says that the prompt had more (Apriel)."""
+    source = CHATML.replace("assistant\n' }}", "assistant\nHere is my reasoning:\n' }}")
+    assert source != CHATML
+    proof = made(source).proof(normalise([user("Hi"), assistant("Hello.")]), None, False)
+    assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [("Hello.<|im_end|>", HEADER)]
+    assert made(source).render([user("Hi"), assistant("Hello.")]).attribution == "full"
 
 
 def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:

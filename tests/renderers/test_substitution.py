@@ -1,4 +1,4 @@
-"""Stand-ins for contents: what is replaced, what stays, and how the output's characters find their content again."""
+"""Substitutes for contents: what is replaced, what stays, and how the output's characters find their content again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_characters_can_be_put_back(contents: list[str], letters_only: bool,
     output = "<u>".join(str(message["content"]) for message in found.messages)
     assert found.restored(output, found.find(output)) == "<u>".join(contents)
     codes = found.codes[found.find(output)[found.find(output) >= 0]]
-    assert len(set(codes.tolist())) == len(codes), "each stand-in stands for one character"
+    assert len(set(codes.tolist())) == len(codes), "each substitute stands for one character"
     assert not set(map(chr, codes)) & set("".join(contents))
 
 
@@ -59,7 +59,7 @@ def test_copied_contents_are_found_whole(contents: list[str]) -> None:
     assert leaves(found, output, real) == expected
 
 
-def test_what_is_between_and_around_stand_ins() -> None:
+def test_what_is_between_and_around_substitutes() -> None:
     """The example of `leaves_of`: the comma is between, the point follows in the content, `<` and `>` are not in it."""
     found = made("a,  b.", letters_only=True)
     output = f"<{found.messages[0]['content']}>"
@@ -86,7 +86,7 @@ def test_compared_strings_stay_but_not_a_whole_content() -> None:
     assert made("/no_think", retained="/no_think", everywhere=False).messages[0]["content"] == "/no_think"
 
 
-def test_calls_have_stand_ins_in_names_keys_and_values_but_not_in_ids() -> None:
+def test_calls_have_substitutes_in_names_keys_and_values_but_not_in_ids() -> None:
     arguments: dict[str, Any] = {"city": "Paris", "days": 3}
     call = {"type": "function", "id": "call1", "function": {"name": "look", "arguments": arguments}}
     messages = normalise([{"role": "assistant", "content": "", "tool_calls": [call]}])

@@ -29,7 +29,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message, normalise, reasoning_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.isolation import IsolationError
-from niels_gpt.renderers.template.oracle import Proof
+from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.substitution import Unproven
 from niels_gpt.renderers.types import CONTENT, SAMPLED
 
@@ -65,7 +65,7 @@ class Verdict:
             are; "refused": the template refuses such conversations.
         reason: what differs or could not be proven; empty if it agrees.
         stops: the control tokens that ended the sampled spans, "" for an end without one.
-        rules: how the starts of the sampled spans were known (`oracle.PREFIX` and others).
+        rules: how the starts of the sampled spans were known (`proof.PREFIX` and others).
     """
 
     outcome: Outcome

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
+from niels_gpt.renderers.template.proof import HEADER, PREFIX, SHORTER, SPACES, TURN, USUAL, Ints, Proof, SampledSpan
 from niels_gpt.renderers.template.sampled_span import added_prompt
 from niels_gpt.renderers.template.spans import ControlTokens
 from niels_gpt.renderers.template.substitution import (
@@ -42,70 +43,21 @@ from niels_gpt.renderers.template.substitution import (
 )
 
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
-Ints = npt.NDArray[np.int64]
 
 _PROBE: Final = "probe"  # a content to try
 _ESCAPES: Final = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")  # of JSON
 
-# The rules by which the start of a sampled span is known, as results name them.
-PREFIX: Final = "the generation prompt is a prefix"
-TURN: Final = "the turn begins as the generation prompt does"
-USUAL: Final = "the turn begins as the generation prompt does after another conversation"
-SPACES: Final = "the turn begins as the generation prompt does, apart from white space"
-SHORTER: Final = "the turn begins as the generation prompt does, without its last tag"
-
-
-@dataclass(frozen=True)
-class SampledSpan:
-    """What the model emits of one message.
-
-    Attributes:
-        message: its index.
-        start, stop: the first character, and the one after the last.
-        rule: how the start is known.
-        stop_token: the control token that it ends in, "" for none.
-    """
-
-    message: int
-    start: int
-    stop: int
-    rule: str
-    stop_token: str
-
-
-@dataclass(frozen=True)
-class Proof:
-    """The facts of a rendering, character by character.
-
-    Attributes:
-        text: the output.
-        content: the message whose content each character is, -1 for the template's own, int64.
-        letters: which characters stand-ins show, so that their content is certain; the others are between them, bool.
-        own: which characters are the template's own for certain: as content they would have been replaced, bool.
-        owner: the message that each character belongs to, -1 for none, int64.
-        sampled: the spans that the model emits, ascending.
-        problems: what could not be proven; empty if everything is.
-    """
-
-    text: str
-    content: Ints
-    letters: npt.NDArray[np.bool_]
-    own: npt.NDArray[np.bool_]
-    owner: Ints
-    sampled: list[SampledSpan]
-    problems: list[str]
-
 
 @dataclass
 class _Rendering:
-    """An output on substituted messages, with the stand-in at each character."""
+    """An output on substituted messages, with the substitute at each character."""
 
     text: str
-    stand_ins: Ints
+    substitutes: Ints
     known: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        self.known = np.flatnonzero(self.stand_ins >= 0)
+        self.known = np.flatnonzero(self.substitutes >= 0)
 
 
 @dataclass
@@ -158,11 +110,11 @@ class _Turns:
         whole = self.rendering(len(messages), gen)
         assert whole is not None
         self.whole = whole
-        self.own = made.message_of(whole.stand_ins)  # the message of each stand-in
+        self.own = made.message_of(whole.substitutes)  # the message of each substitute
         fixed = np.zeros(len(real), np.bool_)
         for start, stop in self.controls.places(whole.text):
             fixed[start:stop] = True
-        leaf = leaves_of(made, whole.stand_ins, real, fixed, edges=self._has_edges(gen))
+        leaf = leaves_of(made, whole.substitutes, real, fixed, edges=self._has_edges(gen))
         self.content = np.array([*(leaf.message for leaf in made.leaves), NONE], np.int64)[leaf]
 
     def rendering(self, count: int, gen: bool) -> _Rendering | None:
@@ -207,14 +159,14 @@ class _Turns:
             owner[max(ends[span.message], span.start) : stop] = span.message
         self._give_contents(owner, roles, sampled)
         return Proof(
-            self.real, self.content, self.whole.stand_ins >= 0, self._own_characters(), owner, sampled, self.problems
+            self.real, self.content, self.whole.substitutes >= 0, self._own_characters(), owner, sampled, self.problems
         )
 
     def _own_characters(self) -> npt.NDArray[np.bool_]:
         """What cannot be content: it would have been replaced. JSON's escapes (`\\n`) may be written for content."""
         own = np.zeros(len(self.real), np.bool_)
         own[replaced_places(self.real, self.made.letters_only)] = True
-        own &= (self.content < 0) & (self.whole.stand_ins < 0)
+        own &= (self.content < 0) & (self.whole.substitutes < 0)
         for pattern in (self.retained, _ESCAPES):
             for found in pattern.finditer(self.real):
                 own[found.start() : found.end()] = False
@@ -299,22 +251,22 @@ class _Turns:
         return stop + len(text[stop:]) - len(text[stop:].lstrip()) if stop else 0
 
     def _aligned(self, part: _Rendering) -> tuple[int, int] | None:
-        """A character of another rendering and the same one of the whole: those after the last stand-in.
+        """A character of another rendering and the same one of the whole: those after the last substitute.
 
-        `None` if the whole does not have this stand-in: once another message follows, the template drops it.
+        `None` if the whole does not have this substitute: once another message follows, the template drops it.
         """
         if not len(part.known):
             return 0, 0
         last = int(part.known[-1])
-        number = int(part.stand_ins[last])
-        count = int((part.stand_ins == number).sum())
-        places = np.flatnonzero(self.whole.stand_ins == number)
+        number = int(part.substitutes[last])
+        count = int((part.substitutes == number).sum())
+        places = np.flatnonzero(self.whole.substitutes == number)
         if not len(places):
             return None
         return last + 1, int(places[min(count, len(places)) - 1]) + 1
 
     def _next_data(self, place: int) -> int:
-        """Where the next stand-in is."""
+        """Where the next substitute is."""
         at = int(np.searchsorted(self.whole.known, place))
         return int(self.whole.known[at]) if at < len(self.whole.known) else len(self.real)
 
@@ -327,13 +279,14 @@ class _Turns:
     def _first_turn(self, end: int) -> int:
         """Where the first message's turn starts: after a turn that the template adds, such as a default system."""
         nothing = self.rendering(0, False)
+        least = 0
         if nothing is not None and self.real[: min(end, self._next_data(0))].startswith(nothing.text):
-            return len(nothing.text)
+            least = len(nothing.text)
         lead = self._lead()
         stops = [stop for start, stop in self.controls.places(lead) if self.controls.is_stop(lead[start:stop])]
         # A stop right before the content is an opener (GLM's `<|user|>`).
         stop = max((stop for stop in stops if lead[stop:].strip()), default=0)
-        return stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0
+        return max(least, stop + len(lead[stop:]) - len(lead[stop:].lstrip()) if stop else 0)
 
     def _lead(self) -> str:
         """What is written before the first message's content; for a message without content, what would be."""
@@ -382,6 +335,8 @@ class _Turns:
             rest = prompt[shared:].lstrip()
             if place + shared > begin and (not rest or rest.startswith("<")):
                 return place + shared, SHORTER
+            if begin < first <= place + shared:
+                return first, HEADER
             if not prompt and place == first:
                 return place, rule
         self.problems.append(f"message {index} does not begin as the generation prompt")
@@ -390,16 +345,19 @@ class _Turns:
     def _prompts(self, index: int, begin: int) -> Iterator[tuple[int, str, str]]:
         """Where a generation prompt is expected, the prompt, and the rule that it proves, the best first."""
         part = self.rendering(index, True)
-        if part is None:
-            yield begin, self._usual_prompt(), USUAL
-            return
-        aligned = self._aligned(part)
-        if aligned is not None:
-            at, place = aligned
-            yield place, part.text[at:], PREFIX if self.whole.text.startswith(part.text) else TURN
-        without = self.rendering(index, False)
-        if without is not None:
-            yield begin, added_prompt(part.text, without.text, self.controls), TURN
+        if part is not None:
+            aligned = self._aligned(part)
+            if aligned is not None:
+                at, place = aligned
+                yield place, part.text[at:], PREFIX if self.whole.text.startswith(part.text) else TURN
+            without = self.rendering(index, False)
+            if without is not None:
+                yield begin, added_prompt(part.text, without.text, self.controls), TURN
+        if part is None or (index == 0 and part.text):  # before any message, templates refuse or write another prompt
+            usual = self._usual_prompt()
+            if index == 0 and usual.strip():  # it may follow a turn that the template adds
+                begin = max(begin, self._lead().rfind(usual.split()[0]))
+            yield begin, usual, USUAL
 
     def _shared(self, prompt: str, text: str) -> int:
         """How many characters of a text the prompt supplies; never a part of a tag or of a control token."""
@@ -474,7 +432,7 @@ class _Turns:
         if not len(before):
             return part.text[place:] if part.text[:place] == self.whole.text[:place] else None
         last = int(before[-1])
-        places = np.flatnonzero(part.stand_ins == self.whole.stand_ins[last])
+        places = np.flatnonzero(part.substitutes == self.whole.substitutes[last])
         if not len(places):
             return None
         at = int(places[-1]) - last + place

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.template.oracle import Proof
+from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.provenance import LITERAL, LOST, NO_MESSAGE
 from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
@@ -63,7 +63,7 @@ def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message])
 
 
 def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
-    """The message whose content each character is: as proven, and for what has no stand-ins (`"`) as traced.
+    """The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced.
 
     A traced content is not taken if it holds text of the template's own: `{'output': m.content} | tojson`.
     """
@@ -80,7 +80,7 @@ def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
 def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
     """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
 
-    It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have no stand-ins,
+    It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have none,
     so nothing changes if one of them may have a part in a control token that is written there.
 
     Args:
@@ -118,7 +118,7 @@ def _per_character(spans: Sequence[Span], origin: int) -> npt.NDArray[np.bool_]:
 
 
 def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> set[str]:
-    """The caller's strings that have no stand-ins: names, ids, further fields, tools, variables.
+    """The caller's strings that have no substitutes: names, ids, further fields, tools, variables.
 
     Roles are left out, because `attribution.check_controls` knows them, and so are variables named `..._token`, which
     are the tokenizer's.

@@ -24,8 +24,9 @@ from niels_gpt.renderers.template.bridge import bridge_by_rendering
 from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.oracle import Oracle, Proof
+from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import get_reasoning_parser, get_tool_parser
+from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.proven import emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.run import compile_template, run_template

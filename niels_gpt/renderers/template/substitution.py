@@ -1,17 +1,18 @@
 """Which message every character of a rendered template came from, found without tracing: by substituting characters.
 
-Templates copy contents; they do not read their letters. So the characters of every content are replaced by stand-ins,
-letters that occur nowhere else, each for one character of one message. The template is run on both versions. If the
-outputs are equal but for the stand-ins, every stand-in in the output says which character of which message is there::
+Templates copy contents; they do not read their letters. So the characters of every content are replaced by
+substitutes: letters that occur nowhere else, each for one character of one message. The template is run on both
+versions. If the outputs are equal but for the substitutes, each of them in the output says which character of which
+message is there::
 
     content      Hi, you                template   <u>{{ m.content }}<e>
     substituted  㐀㐁㐂 㐃㐄㐅
     output       <u>㐀㐁㐂 㐃㐄㐅<e>       with the characters put back it is <u>Hi, you<e>
-    message         0 0 0 0 0 0 0        the space is between two stand-ins that are neighbours in the content
+    message         0 0 0 0 0 0 0        the space is between two substitutes that are neighbours in the content
 
 White space, quotes and what HTML and JSON escape stay as they are, because templates strip and escape them; so do the
 strings that the template itself compares with (`/no_think`, `</think>`), because it would behave differently without
-them. A template that looks at punctuation (`title`, `wordcount`) is given stand-ins for letters only, second.
+them. A template that looks at punctuation (`title`, `wordcount`) is given substitutes for letters only, second.
 
 What this guarantees: a character with a message came from that message, whatever the template did to it on the way.
 What it does not: that there is such a proof; `Unproven` says why not.
@@ -33,7 +34,7 @@ from jinja2 import nodes
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
 
-NONE: Final = -1  # no stand-in, no leaf
+NONE: Final = -1  # no substitute, no leaf
 # Letters without case, of which no two become one when text is normalised: Han and Hangul.
 _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
 _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
@@ -60,15 +61,15 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Substituted:
-    """Messages with stand-ins, and what each stand-in is for.
+    """Messages with substitutes, and what each substitute is for.
 
     Attributes:
         messages: the messages to render.
         leaves: the strings that were changed.
-        codes: the code points of the stand-ins, ascending, uint32.
-        leaf: the index of each stand-in's leaf, int32.
+        codes: the code points of the substitutes, ascending, uint32.
+        leaf: the index of each substitute's leaf, int32.
         place: the index of the character in the leaf's text that it replaces, int32.
-        letters_only: only letters and digits have stand-ins.
+        letters_only: only letters and digits have substitutes.
     """
 
     messages: list[Message]
@@ -79,7 +80,7 @@ class Substituted:
     letters_only: bool
 
     def find(self, output: str) -> npt.NDArray[np.int64]:
-        """The stand-in at each character of an output, -1 for none."""
+        """The substitute at each character of an output, -1 for none."""
         codes = code_points(output)
         if not len(self.codes):
             return np.full(len(codes), NONE, np.int64)
@@ -87,16 +88,16 @@ class Substituted:
         at[at == len(self.codes)] = 0
         return np.where(self.codes[at] == codes, at, NONE)
 
-    def message_of(self, stand_ins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The message of each stand-in, -1 where there is none."""
+    def message_of(self, substitutes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The message of each substitute, -1 where there is none."""
         messages = np.array([*(leaf.message for leaf in self.leaves), NONE], np.int64)
-        return messages[np.append(self.leaf, np.int32(NONE))[stand_ins]]  # index -1 is the appended NONE
+        return messages[np.append(self.leaf, np.int32(NONE))[substitutes]]  # index -1 is the appended NONE
 
-    def restored(self, output: str, stand_ins: npt.NDArray[np.int64]) -> str:
+    def restored(self, output: str, substitutes: npt.NDArray[np.int64]) -> str:
         """An output with the characters put back."""
         codes = code_points(output).copy()
-        known = np.flatnonzero(stand_ins >= 0)
-        originals = [self.leaves[self.leaf[number]].text[self.place[number]] for number in stand_ins[known]]
+        known = np.flatnonzero(substitutes >= 0)
+        originals = [self.leaves[self.leaf[number]].text[self.place[number]] for number in substitutes[known]]
         codes[known] = code_points("".join(originals))
         return _text_of(codes)
 
@@ -104,16 +105,16 @@ class Substituted:
 def substitute(
     messages: Sequence[Message], retained: re.Pattern[str], avoid: str, *, letters_only: bool, everywhere: bool
 ) -> Substituted:
-    """The messages with stand-ins in their contents.
+    """The messages with substitutes in their contents.
 
     Args:
         retained: matches the strings that stay.
-        avoid: the template's text, whose characters are no stand-ins.
+        avoid: the template's text, whose characters are no substitutes.
         letters_only: replace letters and digits only.
         everywhere: a text in which nothing would be replaced (`<`, or a string that stays) is replaced as a whole.
 
     Raises:
-        Unproven: there are more characters than stand-ins.
+        Unproven: there are more characters than substitutes.
     """
     maker = _Substitution(retained, free_letters(avoid + str(messages)), letters_only, everywhere)
     made: list[Any] = [
@@ -126,7 +127,7 @@ def substitute(
 
 
 class _Substitution:
-    """Replaces strings and records the stand-ins."""
+    """Replaces strings and records the substitutes."""
 
     def __init__(
         self, retained: re.Pattern[str], letters: npt.NDArray[np.uint32], letters_only: bool, everywhere: bool
@@ -138,21 +139,24 @@ class _Substitution:
         self.place: list[int] = []
 
     def value(self, value: Any, message: int, *, keys: bool = False) -> Any:
-        """A copy of a value with stand-ins at any depth; `keys`: also in the keys, as in a call's arguments."""
+        """A copy of a value with substitutes at any depth; `keys`: also in the keys, as in a call's arguments."""
         if isinstance(value, str):
             return self._text(value, message)
         if isinstance(value, Mapping):
+            names = self._keys(value, message) if keys else {key: key for key in value}
             return {
-                (self._text(key, message) if keys else key): (
-                    item
-                    if key in _COMPARED_KEYS and not keys
-                    else self.value(item, message, keys=keys or key == "arguments")
-                )
+                names[key]: item
+                if key in _COMPARED_KEYS and not keys
+                else self.value(item, message, keys=keys or key == "arguments")
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
             return [self.value(item, message, keys=keys) for item in value]
         return value
+
+    def _keys(self, mapping: Mapping[str, Any], message: int) -> dict[str, str]:
+        """The keys with substitutes, in the same order when sorted as Jinja's `dictsort` does: substitutes ascend."""
+        return {key: self._text(key, message) for key in sorted(mapping, key=str.lower)}
 
     def _text(self, text: str, message: int) -> str:
         if not text:
@@ -173,20 +177,20 @@ class _Substitution:
 
 
 def replaced_places(text: str, letters_only: bool) -> list[int]:
-    """Which characters of a text get a stand-in, if it is a content: all but white space and what is escaped."""
+    """Which characters of a text get a substitute, if it is a content: all but white space and what is escaped."""
     return [found.start() for found in (_LETTERS if letters_only else _VISIBLE).finditer(text)]
 
 
 def leaves_of(
-    made: Substituted, stand_ins: npt.NDArray[np.int64], real: str, own: npt.NDArray[np.bool_], *, edges: bool
+    made: Substituted, substitutes: npt.NDArray[np.int64], real: str, own: npt.NDArray[np.bool_], *, edges: bool
 ) -> npt.NDArray[np.int64]:
     """The leaf of each character of an output, -1 for the template's own.
 
-    A character between two stand-ins that are neighbours in their leaf belongs to it, and so do the characters around
-    stand-ins that equal those around them in the leaf's text::
+    A character between two substitutes that are neighbours in their leaf belongs to it, and so do the characters around
+    substitutes that equal those around them in the leaf's text::
 
         leaf 0   a,  b.       output   < a  ,     b  .  >       the comma is between, the point follows b in the leaf
-                              stand-in . 0  .  .  1  .  .
+                              substitute . 0  .  .  1  .  .
                               leaf    -1 0  0  0  0  0 -1
 
     Args:
@@ -194,18 +198,18 @@ def leaves_of(
         own: the characters that are the template's own for certain: its control tokens.
         edges: white space at the start and end of a leaf may be in the output.
     """
-    found = np.append(made.leaf, np.int32(NONE))[stand_ins].astype(np.int64)
-    known = np.flatnonzero(stand_ins >= 0)
+    found = np.append(made.leaf, np.int32(NONE))[substitutes].astype(np.int64)
+    known = np.flatnonzero(substitutes >= 0)
     borders = np.flatnonzero(np.diff(known, prepend=-2) > 1)  # known characters that do not follow a known one
     starts, stops = known[borders], known[np.append(borders[1:] - 1, len(known) - 1)] + 1 if len(known) else known
     for index, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
-        first, last = int(stand_ins[start]), int(stand_ins[stop - 1])
+        first, last = int(substitutes[start]), int(substitutes[stop - 1])
         before = int(stops[index - 1]) if index else 0
         after = int(starts[index + 1]) if index + 1 < len(starts) else len(real)
         preceding = _text_before(made, first, edges)
         same = _until(own[before:start][::-1], _shared(preceding, real[before:start][::-1], backwards=True))
         found[start - same : start] = made.leaf[first]
-        if after < len(real) and int(stand_ins[after]) == last + 1 and made.leaf[last] == made.leaf[last + 1]:
+        if after < len(real) and int(substitutes[after]) == last + 1 and made.leaf[last] == made.leaf[last + 1]:
             between = made.leaves[made.leaf[last]].text[made.place[last] + 1 : made.place[last + 1]]
             if real[stop:after] == between or not any(map(str.isalnum, between)):
                 found[stop:after] = made.leaf[last]
@@ -228,7 +232,7 @@ def _until(own: npt.NDArray[np.bool_], count: int) -> int:
 
 
 def _text_after(made: Substituted, number: int, edges: bool) -> str:
-    """The characters of a leaf from a stand-in to the next one, or to the leaf's end."""
+    """The characters of a leaf from a substitute to the next one, or to the leaf's end."""
     text, next_one = made.leaves[made.leaf[number]].text, number + 1
     same = next_one < len(made.leaf) and int(made.leaf[next_one]) == int(made.leaf[number])
     following: str = text[int(made.place[number]) + 1 : int(made.place[next_one]) if same else None]
@@ -236,7 +240,7 @@ def _text_after(made: Substituted, number: int, edges: bool) -> str:
 
 
 def _text_before(made: Substituted, number: int, edges: bool) -> str:
-    """The characters of a leaf from the stand-in before, or from the leaf's start, to a stand-in."""
+    """The characters of a leaf from the substitute before, or from the leaf's start, to a substitute."""
     text = made.leaves[made.leaf[number]].text
     same = number > 0 and int(made.leaf[number - 1]) == int(made.leaf[number])
     preceding: str = text[int(made.place[number - 1]) + 1 if same else 0 : int(made.place[number])]
@@ -281,7 +285,7 @@ def common_prefix(one: str, other: str) -> int:
     return low
 
 
-# ---- stand-ins, and what stays
+# ---- substitutes, and what stays
 
 
 def code_points(text: str) -> npt.NDArray[np.uint32]:
@@ -300,7 +304,7 @@ def _letters() -> npt.NDArray[np.uint32]:
 
 
 def free_letters(avoid: str) -> npt.NDArray[np.uint32]:
-    """The code points that can be stand-ins, ascending: letters that do not occur in a text."""
+    """The code points that can be substitutes, ascending: letters that do not occur in a text."""
     letters = _letters()
     return letters[~np.isin(letters, np.unique(code_points(avoid)))]
 
