@@ -355,7 +355,7 @@ def test_a_dry_run_touches_neither_hub_nor_disk(builder: Builder, hub: Hub) -> N
     [
         (["--only", "oast1"], "no source 'oast1'; known: fineweb_edu, roam"),
         (["--dataset", "wikitext"], "expected NAME=REPO"),
-        (["--tokenizer", "nowhere"], "no tokenizer here; expected a SentencePiece model"),
+        (["--tokenizer", "nowhere"], "nowhere: no local directory, and the hub cannot be reached"),
     ],
 )
 def test_wrong_options_are_usage_errors(builder: Builder, hub: Hub, options: list[str], says: str) -> None:

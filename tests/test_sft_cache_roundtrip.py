@@ -131,7 +131,7 @@ def test_documents_come_back_in_order_with_a_separator_after_each(tmp_path: Path
     assert meta["dropped"] == {"empty": 1}
     assert meta["splits"]["train"] == {"documents": 3, "tokens": 9}
     assert meta["totals"] == {"train_tokens": 9, "val_tokens": 0}
-    build(tmp_path / "d", texts, fake, separate_documents=False)
+    build(tmp_path / "d", texts, fake, separator="none")
     assert stream(tmp_path / "d", "train") == fake.encode("a b c d e f")
 
 

@@ -16,13 +16,15 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import CacheTokenizer, check_ids
+from niels_gpt.builds.build import CacheTokenizer
+from niels_gpt.builds.document_encoders import DocumentEncoder
 from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
+from niels_gpt.errors import TokenizerError
 from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary, sentinel_ids
+from niels_gpt.tokenizer.sentinels import Ids, Lengths
 
 Bools = npt.NDArray[np.bool_]
 
@@ -34,12 +36,11 @@ class DocumentTask:
     """Encodes documents for a pretraining cache, see `tasks.Task`.
 
     Args:
-        separate: append an end-of-turn id to each document.
+        encoder: the tokenizer, and the ids that separate documents.
         num_threads: threads for encoding; the ids do not depend on it.
     """
 
-    tokenizer: CacheTokenizer
-    separate: bool
+    encoder: DocumentEncoder
     num_threads: int | None = None
     binary_mask: ClassVar[bool] = True
     with_metadata: ClassVar[bool] = True
@@ -51,8 +52,7 @@ class DocumentTask:
         are full, has then counted the same bad rows however far the encoder read ahead.
         """
         for batch in batches(checked_documents(rows), _size):
-            documents = [row for row in batch if isinstance(row, Document)]
-            ids, lengths = self._encode([document.text for document in documents])
+            batch, ids, lengths = self._encode(batch)
             at = first = 0
             # Runs of neighbouring rows of one type: documents D, rejections R.  D D R D  ->  [D D] [R] [D]
             for kind, run in groupby(batch, type):
@@ -66,15 +66,26 @@ class DocumentTask:
                 yield Chunk(ids[at:end], counts, _NO_WEIGHTS, groups, metadata)
                 at, first = end, first + len(own)
 
-    def _encode(self, texts: Sequence[str]) -> tuple[Ids, Lengths]:
-        """The ids of the documents concatenated, an end-of-turn id after each if they are separate; and the lengths."""
-        ids, lengths = encode_ordinary(self.tokenizer, texts, num_threads=self.num_threads)
-        if self.separate:
-            # Lengths 3 2: insert before positions 3 and 5 of the five ids; the lengths become 4 3.
-            ids = np.insert(ids, np.cumsum(lengths), sentinel_ids(self.tokenizer)["eot"])
-            lengths = lengths + 1
-        check_ids(ids, self.tokenizer.vocab_size)
-        return ids, lengths
+    def _encode(self, batch: list[Document | Rejected]) -> tuple[list[Document | Rejected], Ids, Lengths]:
+        """The ids and lengths of a batch's documents; and the batch, with `Rejected` for those that have no ids."""
+        texts = [row.text for row in batch if isinstance(row, Document)]
+        try:
+            return batch, *self.encoder.encode(texts, num_threads=self.num_threads)
+        except TokenizerError:
+            if isinstance(self.encoder.tokenizer, CacheTokenizer):
+                raise  # the tokenizer is unusable, not a text
+        checked = [self._checked(row) for row in batch]
+        texts = [row.text for row in checked if isinstance(row, Document)]
+        return checked, *self.encoder.encode(texts, num_threads=self.num_threads)
+
+    def _checked(self, row: Document | Rejected) -> Document | Rejected:
+        """The row, `Rejected` if its text cannot be encoded as text, such as one that only spells a control token."""
+        if isinstance(row, Document):
+            try:
+                self.encoder.encode([row.text])
+            except TokenizerError as error:
+                return Rejected(row.where, "not_encodable", f"{row.where}: {error}")
+        return row
 
 
 def _size(row: Document | Rejected) -> int:

@@ -2,7 +2,7 @@
 
 ::
 
-    CACHE_DIR/tokenizer/{spm.model,meta.json}
+    CACHE_DIR/tokenizer/{spm.model,meta.json}           or {tokenizer.json,tokenizer_config.json,meta.json}
     CACHE_DIR/pretrain/{fineweb_edu,roam,wikitext}/     built
     CACHE_DIR/pretrain/gutenberg/                       a marked stub, unless asked for
     CACHE_DIR/sft/{dolly15k,oasst1}/                    built
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import BuildOptions
+from niels_gpt.builds.build import BuildOptions, CacheTokenizer
+from niels_gpt.builds.document_encoders import DocumentEncoder, document_encoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets
@@ -46,6 +47,7 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.hub import HubDataset, HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
@@ -53,7 +55,9 @@ from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
-from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer
+from niels_gpt.tokenizer.encoder import TokenizerAdapter
+from niels_gpt.tokenizer.hf import TOKENIZER_NAME, saved_files
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
 REPORT_NAME = "build_report.json"
@@ -69,13 +73,18 @@ class Settings:
     """Every option of the build; the defaults are those of the token cache format.
 
     Attributes:
+        tokenizer: of texts and conversations: a path, a name on the hub, or an object. Conversations are rendered in
+            its own format; with a SentencePiece model, in the format of the four sentinels.
+        separator: between the documents of texts, see `build_pretrain_cache`.
+        token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary.
         datasets: other data sets on the hub, by the name of the source.
         only, skip: names of the sources to build, or not to build.
     """
 
     cache_dir: Path = Path("cache")
     seed: int = SEED
-    tokenizer: Path = Path(DEFAULT_TOKENIZER_PATH)
+    tokenizer: Any = Path(DEFAULT_TOKENIZER_PATH)
+    separator: str | None = None
     roam_dir: Path = Path("data/roam")
     datasets: dict[str, HubDataset] = field(default_factory=dict)
     max_train_tokens: int = MAX_TRAIN_TOKENS
@@ -83,7 +92,7 @@ class Settings:
     shuffle_buffer: int = SHUFFLE_BUFFER
     shard_bytes: int = DEFAULT_SHARD_BYTES
     val_frac: float = VAL_FRAC
-    token_dtype: str = "uint16"
+    token_dtype: str | None = None
     english_only: bool = True
     max_messages: int | None = None
     max_bad_rows: int = 0
@@ -213,14 +222,15 @@ def build_all(
     return outcomes
 
 
-def _copy_tokenizer(settings: Settings, targets: list[Target]) -> SentencePieceTokenizer:
+def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncoder:
     """Copy the tokenizer beside the caches. All caches of a directory are built with the same tokenizer.
 
     Raises:
         Mismatch: another tokenizer is there, its model was replaced, or an existing cache was built with another.
-        UsageError: `token_dtype` cannot hold its vocabulary.
+        UsageError: `token_dtype` cannot hold its vocabulary, or it cannot be copied.
     """
-    tokenizer = load_tokenizer(settings.tokenizer)
+    tokenizer = document_encoder(settings.tokenizer, settings.separator)
+    files = _files_of(tokenizer)
     dtype_for(settings.token_dtype, tokenizer.vocab_size)
     folder = settings.cache_dir / "tokenizer"
     with storage_errors("creating the directory", settings.cache_dir):
@@ -230,11 +240,28 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> SentencePieceT
         is_there = _is_copied(tokenizer, folder, settings)
         _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets})
         if not is_there:
-            _copy(tokenizer, folder)
-    return load_tokenizer(folder)
+            _copy(tokenizer, files, settings.tokenizer, folder)
+    return document_encoder(folder, settings.separator)
 
 
-def _is_copied(tokenizer: SentencePieceTokenizer, folder: Path, settings: Settings) -> bool:
+def _files_of(encoder: DocumentEncoder) -> dict[str, bytes]:
+    """File name -> content of a tokenizer's files, the one with the vocabulary first.
+
+    Raises:
+        UsageError: a tokenizer in Python, which has no such files.
+    """
+    tokenizer = encoder.tokenizer
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return {MODEL_NAME: Path(tokenizer.model_path).read_bytes()}
+    if isinstance(tokenizer, TokenizerAdapter):
+        return saved_files(tokenizer.parts)
+    raise UsageError(
+        f"a {type(tokenizer).__name__} cannot be copied beside the caches; expected a {MODEL_NAME} or a tokenizer with "
+        f"a {TOKENIZER_NAME}. Build the caches one by one"
+    )
+
+
+def _is_copied(tokenizer: DocumentEncoder, folder: Path, settings: Settings) -> bool:
     """Whether this tokenizer is in `folder`, as the `meta.json` there records it.
 
     Raises:
@@ -242,7 +269,9 @@ def _is_copied(tokenizer: SentencePieceTokenizer, folder: Path, settings: Settin
     """
     if not (folder / META_NAME).is_file():
         return False
-    model, recorded = folder / MODEL_NAME, read_meta(str(folder / META_NAME)).get("sha256")
+    names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))
+    model = next((path for path in names if path.is_file()), folder / MODEL_NAME)
+    recorded = read_meta(str(folder / META_NAME)).get("sha256")
     found = sha256_file(str(model)) if model.is_file() else None
     if settings.overwrite:
         return found == recorded == tokenizer.sha256
@@ -260,7 +289,7 @@ def _is_copied(tokenizer: SentencePieceTokenizer, folder: Path, settings: Settin
     return True
 
 
-def _refuse_caches_of_another(tokenizer: SentencePieceTokenizer, settings: Settings, built: set[str]) -> None:
+def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, built: set[str]) -> None:
     """Raise `Mismatch` if a cache that this run does not rebuild was built with another tokenizer."""
     for target in _all_targets(settings):
         meta = settings.cache_dir / target.place / META_NAME
@@ -278,16 +307,17 @@ def _refuse_caches_of_another(tokenizer: SentencePieceTokenizer, settings: Setti
             )
 
 
-def _copy(tokenizer: SentencePieceTokenizer, folder: Path) -> None:
+def _copy(tokenizer: DocumentEncoder, files: dict[str, bytes], source: Any, folder: Path) -> None:
     with StagedDirectory(folder, manifest=META_NAME, overwrite=True) as staged:
-        record = write_atomic(staged.path / MODEL_NAME, Path(tokenizer.model_path).read_bytes())
-        trained = Path(tokenizer.model_path).with_name(TOKENIZER_META_NAME)
+        record, *_ = [write_atomic(staged.path / name, data) for name, data in files.items()]
+        path = Path(source) if isinstance(source, str | Path) else Path()
+        trained = (path if path.is_dir() else path.parent) / TOKENIZER_META_NAME
         meta = {
             "kind": "tokenizer",
             "sha256": record.sha256,
             "bytes": record.bytes,
             "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": tokenizer.special_token_ids(),
+            "special_token_ids": tokenizer.special_ids,
             "training": read_meta(str(trained)) if trained.is_file() else None,
         }
         write_meta(str(staged.path / META_NAME), meta)
@@ -295,7 +325,7 @@ def _copy(tokenizer: SentencePieceTokenizer, folder: Path) -> None:
 
 
 def _build(
-    target: Target, tokenizer: SentencePieceTokenizer, settings: Settings, executor: Executor, progress: Progress
+    target: Target, tokenizer: DocumentEncoder, settings: Settings, executor: Executor, progress: Progress
 ) -> Outcome:
     out = settings.cache_dir / target.place
     started = time.perf_counter()
@@ -346,7 +376,7 @@ def _build_cache(
     target: Target,
     out: Path,
     source_config: dict[str, Any],
-    tokenizer: SentencePieceTokenizer,
+    tokenizer: DocumentEncoder,
     settings: Settings,
     executor: Executor,
     progress: Progress,
@@ -363,7 +393,6 @@ def _build_cache(
         progress=progress,
     )
     arguments: dict[str, Any] = {
-        "tokenizer": tokenizer,
         "seed": settings.seed,
         "token_dtype": settings.token_dtype,
         "streaming": source.streaming,
@@ -373,9 +402,12 @@ def _build_cache(
     if isinstance(source, TextSource):
         # No shuffle buffer: FineWeb-Edu shuffles itself, and the other sources are built whole.
         arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
-        build_pretrain_cache(source, str(out), options=options, **arguments)
-    else:
-        build_sft_cache(source, str(out), options=options, **arguments)
+        build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)
+        return
+    # Another tokenizer's conversations are in its own format: a family if one is known, else its chat template.
+    own = isinstance(tokenizer.tokenizer, CacheTokenizer)
+    chats = tokenizer.tokenizer if own else create_renderer(settings.tokenizer)
+    build_sft_cache(source, str(out), tokenizer=chats, options=options, **arguments)
 
 
 def _is_stub(out: Path) -> bool:
@@ -393,7 +425,7 @@ def _write_stub(out: Path, name: str) -> None:
         staged.commit()
 
 
-def _report(settings: Settings, tokenizer: SentencePieceTokenizer, outcome: Outcome) -> None:
+def _report(settings: Settings, tokenizer: DocumentEncoder, outcome: Outcome) -> None:
     """Put an outcome into the report, in place of an earlier one of that source. Other runs may write it, too."""
     path = settings.cache_dir / REPORT_NAME
     with _locked(settings.cache_dir):

@@ -37,6 +37,7 @@ from niels_gpt.builds.conversation_encoders import (
     as_encoder,
 )
 from niels_gpt.builds.conversations import SFTCacheTask
+from niels_gpt.builds.document_encoders import DocumentEncoder, document_encoder
 from niels_gpt.builds.documents import DocumentTask, SplitDocument, TokenBudgets, concatenated, with_split
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.splits import ValidationSplit, shuffled
@@ -68,15 +69,15 @@ def build_pretrain_cache(
     texts: Iterable[str | Document | Rejected],
     out_dir: str,
     *,
-    tokenizer: CacheTokenizer,
+    tokenizer: Any,
     max_train_tokens: int,
     max_val_tokens: int,
     shard_bytes: int,
     seed: int,
     shuffle_buffer: int | None,
     val_frac: float | None = None,
-    separate_documents: bool = True,
-    token_dtype: str = "uint16",
+    separator: str | None = None,
+    token_dtype: str | None = None,
     streaming: bool | None = None,
     num_threads: int | None = None,
     options: BuildOptions | None = None,
@@ -95,21 +96,25 @@ def build_pretrain_cache(
 
     Args:
         texts: documents, in order; read once, never all in memory.
-        max_train_tokens, max_val_tokens: budgets, in tokens, end-of-turn separators included.
+        tokenizer: a directory with tokenizer.json or spm.model, a name on the hub, a tokenizer object of transformers,
+            `tokenizers` or this package, or anything with `encode`, `special_token_ids` and `vocab_size`.
+        max_train_tokens, max_val_tokens: budgets, in tokens, separators included.
         shard_bytes: the largest size of a shard, in bytes.
         seed: of the split and of the shuffle buffer.
         shuffle_buffer: number of documents in the shuffle buffer; `None` retains the order.
         val_frac: fraction of documents for val; `None` means in proportion to the budgets. Documents of one group stay
             together, and documents that name their `split` go there.
-        separate_documents: an end-of-turn id after each document, so that windows show where a text ends.
-        token_dtype: "uint16", or "uint32" for vocabularies above 65 536.
+        separator: the tokenizer's own "eos" after each document, "bos" before each, "eos+bos" (both), or "none". `None`
+            means "eos" if the tokenizer has one (our own: end-of-turn), else "none". The manifest records it.
+        token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary (65,536 ids in uint16).
         streaming: recorded: whether rows were read over the network during the build.
         num_threads: for encoding; the result does not depend on it.
         options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
 
     Raises:
         UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
-        DataError: too many bad rows, or no text at all. TokenizerError: ids outside the vocabulary.
+        DataError: too many bad rows, or no text at all.
+        TokenizerError: not a tokenizer, one without the separator's tokens, or ids outside the vocabulary.
         StorageError: the disk refused. After any error `out_dir` is as it was before.
     """
     options = BuildOptions.merged(
@@ -129,9 +134,10 @@ def build_pretrain_cache(
     fraction = max_val_tokens / (max_train_tokens + max_val_tokens) if val_frac is None else val_frac
     # Without a budget for train every document goes to val, as the overflow of train; nothing is drawn.
     split = ValidationSplit(fraction if max_train_tokens else 0.0, seed)
+    encoder = document_encoder(tokenizer, separator)
     meta = recipe(
         "pretrain",
-        tokenizer,
+        encoder,
         options,
         seed=seed,
         token_dtype=token_dtype,
@@ -141,12 +147,12 @@ def build_pretrain_cache(
         max_val_tokens=max_val_tokens,
         shard_bytes=shard_bytes,
         shuffle_buffer=shuffle_buffer,
-        separate_documents=separate_documents,
+        **encoder.joining,
     )
     out = Path(out_dir)
     with new_build(out, meta, options, manifest=META_NAME, check=open_meta) as build:
         if build is not None:
-            task = DocumentTask(tokenizer, separate_documents, num_threads)
+            task = DocumentTask(encoder, num_threads)
             _write_documents(build, task, texts, split, meta, out, options)
 
 
@@ -204,7 +210,7 @@ def build_sft_cache(
     seed: int,
     loss_on: LossOn | None = None,
     default_system_text: str = DEFAULT_SYSTEM_TEXT,
-    token_dtype: str = "uint16",
+    token_dtype: str | None = None,
     streaming: bool | None = None,
     allow_partial: bool = False,
     on_unsupported: OnUnsupported = "drop",
@@ -403,7 +409,7 @@ def recipe(
     options: BuildOptions,
     *,
     seed: int,
-    token_dtype: str,
+    token_dtype: str | None,
     streaming: bool | None,
     **more: Any,
 ) -> Meta:
@@ -436,6 +442,8 @@ def recipe(
 
 def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
     """The special ids that readers need, by name, and the sha256 of the tokenizer."""
+    if isinstance(tokenizer, DocumentEncoder):
+        return tokenizer.special_ids, tokenizer.sha256
     if isinstance(tokenizer, IdentifiedRenderer):
         stops = tokenizer.get_stop_token_ids()
         if not stops:

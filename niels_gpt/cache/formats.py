@@ -42,12 +42,16 @@ MOST_HEADER_BYTES: Final = 10_000  # of an .npy header; numpy's own limit
 _COPY_ITEMS = 1 << 17
 
 
-def dtype_for(token_dtype: str, vocab_size: int) -> str:
+def dtype_for(token_dtype: str | None, vocab_size: int) -> str:
     """The name in `meta.json` of `token_dtype` ("uint16" or "uint32"), after a check that all ids fit.
+
+    `None` means the smaller one that holds all ids.
 
     Raises:
         UsageError: unknown name, or a vocabulary that is too large for it.
     """
+    if token_dtype is None:
+        token_dtype = "uint16" if vocab_size <= np.iinfo("<u2").max + 1 else "uint32"
     if token_dtype not in SHORT_DTYPES:
         raise UsageError(f"token_dtype is {token_dtype!r}; expected 'uint16' or 'uint32'")
     name = SHORT_DTYPES[token_dtype]

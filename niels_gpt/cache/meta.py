@@ -78,6 +78,7 @@ DOCUMENT_KEYS = (
 OUR_KEYS = ("format_version", "splits", "files")
 TOTALS = ("train_tokens", "val_tokens", "train_examples", "val_examples")
 CONFIG = Field("an object, a text, or null", lambda value: value is None or isinstance(value, dict | str))
+ID_LIST = Field("a list of ids", lambda value: isinstance(value, list) and all(type(token) is int for token in value))
 SAMPLES = 64  # read from each file that has no checksum, see `_sampled`
 SAMPLE_BYTES = 4096
 
@@ -89,6 +90,7 @@ FIELDS = {
     "tokenizer_sha256": TEXT,
     "vocab_size": VOCAB_SIZE,
     "special_token_ids": IDS,
+    "separator_ids": OBJECT,
     "totals": OBJECT,
     "dropped": COUNTS,
     "changed": COUNTS,
@@ -142,6 +144,8 @@ def open_meta(folder: Path) -> Meta:
         )
     check_fields(path, meta, FIELDS)
     check_special_ids(path, meta)
+    if "separator_ids" in meta:
+        check_fields(path, meta["separator_ids"], dict.fromkeys(("before", "after"), ID_LIST), "separator_ids.")
     check_file_records(path, meta)
     check_splits(path, meta, SPLITS, ("tokens",))
     _check_counts(path, meta)
@@ -152,7 +156,9 @@ def open_meta(folder: Path) -> Meta:
 
 def check_special_ids(path: Path, meta: Meta) -> None:
     """Raise `CacheError` unless the special ids that readers need are recorded."""
-    needed = () if "mask_dtype" in meta else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
+    # Caches of other tokenizers record what readers need elsewhere: masks, or the ids that separate documents.
+    without = "mask_dtype" in meta or "separator_ids" in meta
+    needed = () if without else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
     if missing := [name for name in needed if name not in meta["special_token_ids"]]:
         raise CacheError(f"{path}: special_token_ids lacks {', '.join(missing)}. {REPAIR}")
 

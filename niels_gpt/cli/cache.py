@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -23,6 +23,7 @@ from niels_gpt.cache.formats import (
     SEED,
     SPLITS,
     VAL_FRAC,
+    dtype_for,
 )
 from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.cache.mmap import verify_cache
@@ -37,7 +38,6 @@ from niels_gpt.cli.options import (
     MaxBadRows,
     OutDirectory,
     Overwrite,
-    OwnTokenizer,
     RendererFlags,
     Seed,
     ShardSize,
@@ -45,6 +45,7 @@ from niels_gpt.cli.options import (
     ValFrac,
     grouped,
     name_and_value,
+    one_of,
     shard_bytes,
 )
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
@@ -67,7 +68,19 @@ app = App(
 CacheDir = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache: the directory that holds meta.json.", show_default=False)
 ]
+SEPARATORS = ("eos", "bos", "eos+bos", "none")  # of builds.document_encoders; a test compares them
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  # of build_all; a test compares them
+SeparatorName = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        metavar="WHICH",
+        help="Which of the tokenizer's own tokens separate texts: eos (after each), bos (before each), eos+bos or "
+        "none.  \\[default: eos if the tokenizer has one; a spm.model's is its end-of-turn]",
+        rich_help_panel=ROWS,
+        **one_of("--separator", SEPARATORS),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class PretrainFlags:
     max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
         MAX_VAL_TOKENS
     )
-    token_dtype: TokenDtype = "uint16"
+    token_dtype: TokenDtype = None
     shard_size: ShardSize = None
     shard_bytes: Annotated[
         int | None,
@@ -91,11 +104,15 @@ class PretrainFlags:
         ),
     ] = None
 
-    @property
-    def most_bytes(self) -> int:
-        """Of one shard."""
-        limit = shard_bytes(self.shard_size, self.shard_bytes, self.token_dtype)
+    def most_bytes(self, vocab_size: int) -> int:
+        """Of one shard, with the ids of a vocabulary of this size."""
+        dtype = dtype_for(self.token_dtype, vocab_size).removesuffix("-le")
+        limit = shard_bytes(self.shard_size, self.shard_bytes, dtype)
         return DEFAULT_SHARD_BYTES if limit is None else limit
+
+    def check(self) -> None:
+        """Raise `UsageError` for both sizes of a shard, before a tokenizer is loaded."""
+        shard_bytes(self.shard_size, self.shard_bytes)
 
 
 @app.command("build-sft")
@@ -110,10 +127,7 @@ def build_sft(
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
     val_frac: ValFrac = VAL_FRAC,
     seed: Seed = SEED,
-    token_dtype: Annotated[
-        Literal["uint16", "uint32"] | None,
-        typer.Option(help="How ids are stored.  \\[default: the smaller that holds the vocabulary]"),
-    ] = None,
+    token_dtype: TokenDtype = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -142,7 +156,7 @@ def build_sft(
             seed=seed,
             loss_on=loss_on,
             default_system_text=rows.default_system,
-            token_dtype=token_dtype or ("uint16" if encoder.vocab_size <= 1 << 16 else "uint32"),
+            token_dtype=token_dtype,
             source_name=source.name,
             source_config=config,
             max_bad_rows=rows.max_bad_rows,
@@ -169,7 +183,8 @@ def build_pretrain(
     directory: OutDirectory,
     limits: PretrainFlags,
     executor: ExecutorFlags,
-    tokenizer: OwnTokenizer = DEFAULT_TOKENIZER,
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
+    separator: SeparatorName = None,
     val_frac: Annotated[
         float | None,
         typer.Option(
@@ -182,12 +197,6 @@ def build_pretrain(
             help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
         ),
     ] = None,
-    separators: Annotated[
-        bool,
-        typer.Option(
-            "--separators/--no-separators", help="An end-of-turn id after each document.", rich_help_panel=ROWS
-        ),
-    ] = True,
     seed: Seed = SEED,
     max_bad_rows: MaxBadRows = 0,
     overwrite: Overwrite = False,
@@ -196,22 +205,26 @@ def build_pretrain(
     """Texts -> a cache of token streams.
 
     Example: niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes --val-frac 0.1
+
+    A model's own tokenizer: --tokenizer ~/models/Qwen3-8B --separator eos
     """
     # Options and inputs are checked before torch is imported and the tokenizer loaded.
-    most_bytes, source, runner = limits.most_bytes, TextFiles(inputs), executor.open()
+    limits.check()
+    source, runner = TextFiles(inputs), executor.open()
+    from niels_gpt.builds.document_encoders import document_encoder
     from niels_gpt.cache.build_cache import build_pretrain_cache
 
+    encoder = document_encoder(str(tokenizer), separator)
     with ShownProgress() as progress:
         build_pretrain_cache(
             source,
             str(directory),
-            tokenizer=load_tokenizer(tokenizer),
+            tokenizer=encoder,
             max_train_tokens=limits.max_train_tokens,
             max_val_tokens=limits.max_val_tokens,
             val_frac=val_frac,
-            shard_bytes=most_bytes,
+            shard_bytes=limits.most_bytes(encoder.vocab_size),
             shuffle_buffer=shuffle_buffer,
-            separate_documents=separators,
             seed=seed,
             token_dtype=limits.token_dtype,
             source_name=source.name,
@@ -306,7 +319,8 @@ def build_all_command(
         typer.Option("--out", "--cache-dir", metavar="DIR", help="The directory of all caches. Also as --cache-dir."),
     ] = Path("cache"),
     seed: Seed = SEED,
-    tokenizer: OwnTokenizer = DEFAULT_TOKENIZER,
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
+    separator: SeparatorName = None,
     val_frac: Annotated[
         float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
     ] = VAL_FRAC,
@@ -323,16 +337,22 @@ def build_all_command(
     """
     from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all
 
+    limits.check()
+    # A path as it is: a SentencePiece model is copied from where it lies.
+    chosen = tokenizer if tokenizer.exists() else str(tokenizer)
+    # Only a shard's size in tokens needs the tokenizer, whose vocabulary decides how many bytes they have.
+    most_bytes = limits.most_bytes(_vocab_size(chosen) if limits.shard_size and not limits.token_dtype else 0)
     settings = Settings(
         cache_dir=directory,
         seed=seed,
-        tokenizer=tokenizer,
+        tokenizer=chosen,
+        separator=separator,
         roam_dir=corpora.roam_dir,
         datasets=corpora.datasets,
         max_train_tokens=limits.max_train_tokens,
         max_val_tokens=limits.max_val_tokens,
         shuffle_buffer=corpora.shuffle_buffer,
-        shard_bytes=limits.most_bytes,
+        shard_bytes=most_bytes,
         val_frac=val_frac,
         token_dtype=limits.token_dtype,
         english_only=corpora.english_only,
@@ -356,6 +376,12 @@ def build_all_command(
     _print_outcomes(outcomes, directory / REPORT_NAME, as_json=as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
+
+
+def _vocab_size(tokenizer: Path | str) -> int:
+    from niels_gpt.builds.document_encoders import document_encoder
+
+    return document_encoder(tokenizer).vocab_size
 
 
 def _print_plan(settings: Settings, as_json: bool) -> None:
@@ -414,6 +440,7 @@ def _origin(cache: Path, meta: Meta) -> Table:
         ("kind", meta["kind"]),
         ("dataset", meta["dataset_name"] or "(rows passed by a program)"),
         ("tokenizer", f"{meta['tokenizer_sha256'][:12]}, {meta['vocab_size']:,} ids ({special})"),
+        *([("documents", f"separated by {meta['separator']}")] if "separator" in meta else []),
         ("tokens on disk", f"{meta['token_dtype']}, {len(meta['files'])} files, {size:,} bytes"),
         ("split", f"{meta['split_rule']}, seed {meta['seed']}"),
     ]
@@ -445,8 +472,9 @@ def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
         return
     console = out()
     console.print(_counts(meta))
-    # A cache with a mask was made by a renderer, whose tokenizer lies elsewhere; our own is found beside the cache.
-    look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if "mask_dtype" in meta else "")
+    # Our own tokenizer is found beside the cache; that of a renderer, or another for texts, lies elsewhere.
+    elsewhere = "mask_dtype" in meta or "separator_ids" in meta
+    look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if elsewhere else "")
     console.print(Text(f"{cache} is complete. Look at it: {look}", style="green"), soft_wrap=True)
 
 

@@ -128,9 +128,6 @@ TokenTable = Annotated[bool, typer.Option("--table/--no-table", help="Ids and ta
 
 # Tokenizers
 
-OwnTokenizer = Annotated[
-    Path, typer.Option("--tokenizer", metavar="PATH", help="A spm.model, or the directory that holds one.")
-]
 AnyTokenizer = Annotated[
     Path,
     typer.Option("--tokenizer", metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
@@ -172,8 +169,8 @@ Threads = Annotated[
     ),
 ]
 TokenDtype = Annotated[
-    Literal["uint16", "uint32"],
-    typer.Option("--token-dtype", help="How ids are stored; uint32 for vocabularies above 65 536."),
+    Literal["uint16", "uint32"] | None,
+    typer.Option("--token-dtype", help="How ids are stored.  \\[default: the smaller that holds the vocabulary]"),
 ]
 
 

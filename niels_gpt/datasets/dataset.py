@@ -172,7 +172,7 @@ def _reopen(path: Path, tokenizer: Path | None, min_tokens: int) -> Dataset:
 
 
 def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | None) -> TokenText | None:
-    """The text of an id, by a tokenizer or, without one, by a sentencepiece model near the dataset whose checksum fits.
+    """The text of an id, by a tokenizer or, without one, by a tokenizer near the dataset whose checksum fits.
 
     Tokenizers are imported here: a dataset is opened without them.
 
@@ -182,17 +182,23 @@ def token_text_of(path: Path, manifest: Mapping[str, Any], tokenizer: Path | Non
     wanted = manifest.get("tokenizer_sha256")
     if not wanted:
         return None
-    # A dataset of a renderer: its tokenizer is never beside it, so it must be passed.
-    if tokenizer is not None and (tokenizer / "tokenizer.json").is_file():
+    # The demo and `build-all` write the tokenizer one to three directories above their caches.
+    beside = [path / place for place in TOKENIZER_PLACES]
+    if tokenizer is None:
+        # Hashed before it is loaded, which takes a second.
+        found = (place for place in beside if (place / "tokenizer.json").is_file())
+        hugging_face = next((place for place in found if tokenizer_sha256(place) == wanted), None)
+    else:
+        hugging_face = tokenizer if (tokenizer / "tokenizer.json").is_file() else None
+    if hugging_face is not None:
         from niels_gpt.tokenizer.encoder import TokenizerAdapter
 
-        encoder = TokenizerAdapter.load(tokenizer)
-        _check_checksum(tokenizer, path, encoder.fingerprints["tokenizer"], wanted)
+        encoder = TokenizerAdapter.load(hugging_face)
+        _check_checksum(hugging_face, path, encoder.fingerprints["tokenizer"], wanted)
         return lambda token: encoder.decode([token])
     from niels_gpt.tokenizer import load_tokenizer
 
-    # The demo and `build-all` write the tokenizer one to three directories above their caches.
-    near = [path / place / "spm.model" for place in TOKENIZER_PLACES]
+    near = [place / "spm.model" for place in beside]
     for place in [tokenizer] if tokenizer is not None else [found for found in near if found.is_file()]:
         loaded = load_tokenizer(place)
         checksum = tokenizer_sha256(loaded)

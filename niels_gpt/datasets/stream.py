@@ -23,6 +23,8 @@ from niels_gpt.datasets.rows import (
 )
 from niels_gpt.forks import cached_property
 
+NO_ID = -1  # in no vocabulary: documents that nothing separates are one
+
 
 @dataclass(frozen=True)
 class TokenStream:
@@ -115,8 +117,9 @@ class DocumentPieces:
 
 
 class DocumentSplit(Split):
-    """The documents of a pretraining cache, each with the end-of-text that ends it.
+    """The documents of a pretraining cache, each with the ids that separate it from its neighbours.
 
+    A document ends with its end-of-text, or where the next one begins, in caches that only have ids before documents.
     Where documents start is not recorded. `chunks`, `pieces` and `windows` do without; all else scans the ids once.
 
     Attributes:
@@ -127,7 +130,10 @@ class DocumentSplit(Split):
         self.name, self._path, self._meta = name, path, meta
         self.stream = TokenStream.open(path, meta, name)
         self.n_tokens = len(self.stream)
-        self._eot = int(meta["special_token_ids"]["eot"])
+        # Content never has the ids of a separator, so each one is a border between documents.
+        ids = meta.get("separator_ids") or {"before": [], "after": [meta["special_token_ids"].get("eot", NO_ID)]}
+        self._opens = not ids["after"] and bool(ids["before"])
+        self._border = int(next(iter(ids["after"] or ids["before"]), NO_ID))
 
     def __len__(self) -> int:
         return len(self._edges) - 1
@@ -137,12 +143,26 @@ class DocumentSplit(Split):
         """Where each document starts, and the end of the last: a b E c E d gives 0 3 5 6."""
         found, base = [np.zeros(1, np.int64)], 0
         for block in self.stream.blocks(CHUNK_TOKENS):
-            # The end-of-text belongs to the document that it ends.
-            found.append(np.flatnonzero(block == self._eot) + base + 1)
+            found.append(self._ends(block, first=base == 0) + base)
             base += len(block)
         edges = np.concatenate(found)
         # A last document without end-of-text was cut by the token budget.
         return edges if edges[-1] == base else np.append(edges, base)
+
+    def _ends(self, block: Tokens, *, first: bool) -> Int64s:
+        """Where documents end in a block: after each end-of-text, or before each id that begins the next document.
+
+        ::
+
+            a b E c E d    3 5        B a b B c    3, and 0 unless the block is the first
+
+        Args:
+            first: the block begins the split, so that no document ends before it.
+        """
+        at = np.flatnonzero(block == self._border)
+        if not self._opens:
+            return at + 1
+        return at[1:] if first and len(at) and at[0] == 0 else at
 
     def lengths_of(self, numbers: Int64s) -> Int64s:
         """See `Split`."""
@@ -161,9 +181,9 @@ class DocumentSplit(Split):
             a b E c | d E e        (E ends a document, | a block)        a b E    c d E    e
         """
         begun: list[Tokens] = []  # the blocks of a document that goes on
-        number = 0
+        number, first = 0, True
         for block in self.stream.blocks(max_tokens):
-            ends = np.flatnonzero(block == self._eot) + 1
+            ends, first = self._ends(block, first=first), False
             # The document goes on in the next block, or in the next shard.
             if not len(ends):
                 begun.append(block)
@@ -190,10 +210,12 @@ class DocumentSplit(Split):
         number, goes_on = 0, False
         for at in range(0, n, max_tokens):
             stop = min(at + max_tokens, n)
-            ends = np.flatnonzero(self.stream.read(at, stop) == self._eot) + at
+            ends = np.flatnonzero(self.stream.read(at, stop) == self._border) + at
             starts, stops = np.append(at, ends + 1), np.append(ends, stop)
+            if self._opens and at == 0 and len(ends) and ends[0] == 0:  # nothing ends before the first document
+                starts, stops = starts[1:], stops[1:]
             # All pieces but the last end with an end-of-text; the last one does where the split ends.
-            closed = np.append(np.ones(len(ends), dtype=np.bool_), stop == n)
+            closed = np.append(np.ones(len(starts) - 1, dtype=np.bool_), stop == n)
             begins = np.ones(len(starts), dtype=np.bool_)
             begins[0] = not goes_on
             # The first piece has the number `number`, whether it begins its document or goes on with it.
@@ -203,7 +225,8 @@ class DocumentSplit(Split):
             some = slice(None) if goes_on else slice(-1)
             if len(numbers[some]):
                 yield DocumentPieces(self.name, numbers[some], starts[some], stops[some], begins[some], closed[some])
-            number = int(numbers[-1]) if goes_on else int(numbers[some][-1]) + 1
+            # Of the document that goes on, or of the next: then the last piece is empty, and the first of that one.
+            number = int(numbers[-1])
 
     def windows(self, width: int) -> WindowSplit:
         """The same ids as training windows."""

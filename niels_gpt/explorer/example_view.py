@@ -153,7 +153,7 @@ def _pretrain(dataset: Dataset, number: int, split: str, T: int | None, text: To
     row = windows.row(number).ids
     # Pretraining has no mask: every target counts, the ends of documents too.
     in_loss = np.ones(len(row) - 1, dtype=np.bool_)
-    kinds = np.where(row[:-1] == dataset.special_token_ids["eot"], SCAFFOLD, TRAINED)
+    kinds = np.where(np.isin(row[:-1], list(dataset.special_token_ids.values())), SCAFFOLD, TRAINED)
     shard = int(windows.locate(np.array([number]))[0][0])
     title = f"{windows.describe(number)} of {len(documents.stream.shards[shard]):,}, all trained"
     shown = _columns(row[:-1], row[1:], kinds, in_loss, text)

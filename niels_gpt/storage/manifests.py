@@ -217,21 +217,45 @@ _PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # n
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """The hash by which manifests identify a tokenizer: the sha256 of its model file.
+    """The hash by which manifests identify a tokenizer: the sha256 of its tokenizer.json or model file.
 
-    For a tokenizer without `model_path` it is the sha256 of its behaviour: its special ids and its encoding of a probe
-    text. Training jobs compare it with the tokenizer they use, see `cache.meta.check_tokenizer`.
+    Accepts such a file or its directory, encoders and renderers of this package, tokenizer objects of transformers and
+    `tokenizers` (of which the JSON that they write is hashed), and our own tokenizer. For another tokenizer without
+    `model_path` it is the sha256 of its behaviour: its special ids and its encoding of a probe text. Training jobs
+    compare it with the tokenizer they use, see `cache.meta.check_tokenizer`.
 
     Raises:
-        UsageError: `model_path` is not a path.
+        UsageError: `model_path` is not a path, or this is no tokenizer.
     """
+    if isinstance(tokenizer, str | PathLike):
+        return _sha256_of_files(Path(tokenizer))
+    fingerprints = getattr(tokenizer, "fingerprints", None)
+    if isinstance(fingerprints, Mapping):
+        return str(fingerprints.get("tokenizer") or fingerprints.get("tokenizer_sha256"))
+    rust = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(rust, "to_str"):
+        return hashlib.sha256(rust.to_str().encode()).hexdigest()
     path = getattr(tokenizer, "model_path", None)
     if path is not None and not isinstance(path, str | PathLike):
         raise UsageError(f"the tokenizer's model_path is {shown(path)}; expected the path of its model, or None")
     if path is not None and Path(path).is_file():
         return file_record(Path(path)).sha256
+    if not hasattr(tokenizer, "special_token_ids"):
+        raise UsageError(
+            f"found a {type(tokenizer).__name__}; expected a tokenizer: its directory or file, a renderer, or "
+            "an object with encode() and special_token_ids()"
+        )
     behaviour = {
         "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
         "probe": [int(token) for token in tokenizer.encode(_PROBE)],
     }
     return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256_of_files(path: Path) -> str:
+    """The hash of a tokenizer's file: tokenizer.json, else spm.model, where `path` is their directory."""
+    files = [path / "tokenizer.json", path / "spm.model"] if path.is_dir() else [path]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise UsageError(f"{path}: no tokenizer there; expected a tokenizer.json, a spm.model, or their directory")
+    return file_record(found).sha256

@@ -52,6 +52,7 @@ class FastPath:
         self._gigatoken = gigatoken
         self._one_at_a_time = new_lock()
         self._lengths = signed_lengths(about)
+        self._between = next(((text.encode(), token) for text, token in about.control_ids.items()), None)
 
     def encode(self, texts: Texts, facts: Facts, general: Callable[[Texts, Facts], Encoded]) -> Encoded:
         """The ids of strings of pieces.
@@ -130,7 +131,8 @@ class FastPath:
         ::
 
             <e>ab|<e>c      borders 0 5     control tokens at 0 5      one call for <e>ab<e>c
-            ab|c            borders 0 2     none                       one call for each string
+            ab|c            borders 0 2     none                       one call for ab<e>c, and <e> is taken out
+            ab|c<e>         borders 0 2     <e> at 3                   one call for each string
         """
         if batch.pieces.size == 1:
             return self._encode(batch.data)
@@ -138,7 +140,15 @@ class FastPath:
         begins = borders[:-1][borders[:-1] < borders[1:]]  # of the strings that are not empty
         if at.size and (at.take(at.searchsorted(begins), mode="clip") == begins).all():
             return self._encode(batch.data)
-        return np.concatenate([self._encode(batch.data[a:b]) for a, b in pairwise(borders.tolist())])
+        strings = [batch.data[a:b] for a, b in pairwise(borders.tolist())]
+        if self._between is not None and not at.size:
+            spelling, token = self._between
+            ids = self._encode(spelling.join(strings))
+            between = np.flatnonzero(ids == token)
+            # A text that spells this control token makes it one more; such a batch is encoded string by string.
+            if between.size == len(strings) - 1:
+                return np.delete(ids, between)
+        return np.concatenate([self._encode(string) for string in strings])
 
     def _encode(self, data: bytes) -> Ids:
         with self._one_at_a_time:  # gigatoken refuses a second thread: "Already borrowed"

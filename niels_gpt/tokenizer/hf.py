@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
+from niels_gpt.storage.files import json_bytes
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"
@@ -235,6 +236,17 @@ def hf_tokenizer_of(
         stops.add(ids[specials["eos_token"]])
     templates = _templates(config.get("chat_template"), name)
     return HFTokenizer(name, data, templates, specials, tuple(sorted(stops))), json_data
+
+
+def saved_files(parts: HFTokenizer) -> dict[str, bytes]:
+    """File name -> content of a directory that is read as the same tokenizer, tokenizer.json first."""
+    config: dict[str, Any] = dict(parts.special_tokens)
+    if parts.templates:
+        config["chat_template"] = [{"name": name, "template": text} for name, text in parts.templates.items()]
+    files = {TOKENIZER_NAME: parts.json_bytes, CONFIG_NAME: json_bytes(config)}
+    if parts.stop_ids:
+        files[GENERATION_NAME] = json_bytes({"eos_token_id": list(parts.generate_stops or parts.stop_ids)})
+    return files
 
 
 def file_of(name: str) -> str:

@@ -95,7 +95,7 @@ def _twice(family: str, planted: bool, folder: Path) -> Report:
 
 
 def _joined(family: str, planted: bool, folder: Path) -> Report:
-    return diagnose(built(folder, family, separate_documents=not planted))
+    return diagnose(built(folder, family, separator="none" if planted else None))
 
 
 def cases() -> list[Case]:

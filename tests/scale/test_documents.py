@@ -89,7 +89,7 @@ choices = st.fixed_dictionaries(
         "max_val_tokens": st.one_of(st.just(1 << 40), st.integers(0, 200)),
         "val_frac": st.sampled_from([0.0, 0.3]),
         "shuffle_buffer": st.sampled_from([None, 1, 4]),
-        "separate_documents": st.booleans(),
+        "separator": st.sampled_from([None, "eos", "none"]),
         "max_bad_rows": st.sampled_from([0, 1, 100]),
         "seed": st.integers(0, 3),
     }
@@ -160,7 +160,7 @@ def by_hand(source: TextFiles, tokenizer: Any, **chosen: Any) -> tuple[dict[str,
     ordered: Any = documents()
     if chosen["shuffle_buffer"] is not None:
         ordered = shuffled(ordered, chosen["shuffle_buffer"], chosen["seed"])
-    eot = [tokenizer.special_token_ids()["eot"]] if chosen["separate_documents"] else []
+    eot = [tokenizer.special_token_ids()["eot"]] if chosen["separator"] != "none" else []
     streams: dict[str, list[int]] = {"train": [], "val": []}
     for batch in batches(ordered, lambda drawn: len(drawn[0].text)):
         for document, in_val in batch:

@@ -24,7 +24,7 @@ RULES: Final = (
         "documents are not separated by an end-of-text token",
         "Training windows run from one text into the next: the model learns that texts change their subject without a "
         "border, and does not learn to end one.",
-        "The cache was built with separate_documents=False.",
+        "The cache was built with --separator none (separator='none').",
         "Build it with an end-of-text token after each document, which is the default.",
         applies=("documents",),
         needs=("everything",),

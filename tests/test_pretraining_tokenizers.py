@@ -1,0 +1,381 @@
+"""Pretraining caches with any tokenizer: the ids of each text alone, joined by that tokenizer's own separators."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from niels_gpt.builds.document_encoders import SEPARATORS, document_encoder
+from niels_gpt.builds.rows import batches
+from niels_gpt.cache.build_cache import build_pretrain_cache
+from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+from niels_gpt.cli import cache as cache_commands
+from niels_gpt.datasets import DocumentSplit, open_dataset
+from niels_gpt.doctor import diagnose
+from niels_gpt.errors import CacheError, DataError, Mismatch, TokenizerError, UsageError
+from niels_gpt.progress import SILENT
+from niels_gpt.samples import notes_dir
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.tokenizer.hf import load_hf, saved_files
+from niels_gpt.tokenizer.load import open_encoder
+from tests.assets import ASSETS, encoder_at
+from tests.conftest import FakeTokenizer, run_cli
+from tests.scale.builds import build as built_from
+from tests.scale.builds import units, write_texts
+from tests.scale.faulty import Watched
+from tests.test_cache_determinism import digests
+from tests.tokenizer.tiny import END, START, THINK, byte_level, metaspace, spaced
+
+KINDS = {"bytes": byte_level, "NFC": lambda: byte_level(form="NFC"), "spaces": spaced, "metaspace": metaspace}
+NAMES = {"eos_token": END, "bos_token": START}
+
+
+def directory(folder: Path, tokenizer: Tokenizer, **names: str) -> Path:
+    """A tokenizer directory as save_pretrained() writes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("tokenizers")
+    return {kind: directory(root / kind, make(), **NAMES) for kind, make in KINDS.items()}
+
+
+def build(out: Path, texts: Any, tokenizer: Any, **changes: Any) -> dict[str, Any]:
+    """A cache of all texts in order, without validation."""
+    options: dict[str, Any] = {"max_train_tokens": 1 << 40, "max_val_tokens": 0, "shard_bytes": 4096}
+    options |= {"seed": 0, "shuffle_buffer": None, "overwrite": True}
+    build_pretrain_cache(texts, str(out), tokenizer=tokenizer, **options | changes)
+    return open_meta(out)
+
+
+def stored(out: Path, split: str = "train") -> list[int]:
+    dtype = {"uint16-le": "<u2", "uint32-le": "<u4"}[open_meta(out)["token_dtype"]]
+    return [token for path in sorted((out / split).glob("*.bin")) for token in np.fromfile(path, dtype).tolist()]
+
+
+def by_hand(folder: Path, texts: list[str], separator: str) -> list[int]:
+    """Each text alone through `tokenizers`, control tokens switched off, and the separators beside it."""
+    official = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    official.encode_special_tokens = True
+    names = json.loads((folder / "tokenizer_config.json").read_text())
+    bos, eos = (official.token_to_id(names[f"{name}_token"]) for name in ("bos", "eos"))
+    before, after = ([bos] if "bos" in separator else []), ([eos] if "eos" in separator else [])
+    return [
+        token for text in texts for token in (*before, *official.encode(text, add_special_tokens=False).ids, *after)
+    ]
+
+
+words = st.sampled_from(
+    ["hello", " world", "\n", START, END, THINK, "<|im_", "end|>", " é", "e\u0301", "中文", "  ", "x"]
+)
+some_texts = st.lists(st.lists(words, min_size=1, max_size=6).map("".join), min_size=1, max_size=12)
+
+
+@cache
+def opened(folder: Path, separator: str) -> Any:
+    return document_encoder(folder, separator)
+
+
+@given(texts=some_texts, separator=st.sampled_from(SEPARATORS), batch=st.integers(1, 60))
+@settings(deadline=None, max_examples=150)
+@pytest.mark.parametrize("kind", ["bytes", "NFC", "spaces"])
+def test_ids_are_those_of_each_text_alone(
+    kind: str,
+    folders: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    separator: str,
+    batch: int,
+) -> None:
+    """Whatever the batches are, and control tokens that a text spells are text."""
+    out = tmp_path_factory.getbasetemp() / f"property-{kind}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(batches.__kwdefaults__, "limit", batch)
+        meta = build(out, texts, opened(folders[kind], separator))
+    expected = by_hand(folders[kind], texts, separator)
+    assert stored(out) == expected
+    assert meta["totals"]["train_tokens"] == len(expected)
+    assert meta["separator"] == separator
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_the_manifest_says_how_documents_are_joined(folders: dict[str, Path], tmp_path: Path, separator: str) -> None:
+    encoder = open_encoder(folders["bytes"])
+    eos, bos = encoder.control_ids[END], encoder.control_ids[START]
+    meta = build(tmp_path / "c", ["hello", "world"], folders["bytes"], separator=separator)
+    assert meta["special_token_ids"] == {"eos": eos, "bos": bos}
+    assert meta["separator_ids"] == {
+        "before": [bos] if "bos" in separator else [],
+        "after": [eos] if "eos" in separator else [],
+    }
+    assert meta["separate_documents"] == (separator != "none")
+    assert meta["tokenizer_sha256"] == hashlib.sha256((folders["bytes"] / "tokenizer.json").read_bytes()).hexdigest()
+    assert meta["vocab_size"] == encoder.vocab_size
+
+
+def test_the_default_is_eos_where_there_is_one(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert build(tmp_path / "eos", ["a"], folders["bytes"])["separator"] == "eos"
+    nameless = directory(tmp_path / "nameless", byte_level())
+    assert build(tmp_path / "none", ["a"], nameless)["separator"] == "none"
+    only_bos = directory(tmp_path / "bos", byte_level(), bos_token=START)
+    assert build(tmp_path / "bos-cache", ["a"], only_bos)["separator"] == "none"
+
+
+@pytest.mark.parametrize("separator", ["bos", "eos+bos"])
+def test_a_token_that_is_not_there(tmp_path: Path, separator: str) -> None:
+    folder = directory(tmp_path / "t", byte_level(), eos_token=END)
+    with pytest.raises(TokenizerError, match=r"names no bos_token.*expected one of eos, none"):
+        build(tmp_path / "c", ["a"], folder, separator=separator)
+    assert not (tmp_path / "c").exists()
+
+
+def test_our_own_tokenizer_has_end_of_turn_only(tmp_path: Path) -> None:
+    for separator in ("bos", "eos+bos"):
+        with pytest.raises(TokenizerError, match=r"expected eos .its end-of-turn. or none"):
+            build(tmp_path / "c", ["a"], FakeTokenizer(), separator=separator)
+    with pytest.raises(UsageError, match="expected one of eos, bos"):
+        build(tmp_path / "c", ["a"], FakeTokenizer(), separator="eot")
+
+
+def test_eos_that_is_no_control_token_is_one_here(tmp_path: Path) -> None:
+    """<think> is an ordinary added token, which texts contain; as the separator they cannot."""
+    folder = directory(tmp_path / "t", byte_level(), eos_token=THINK)
+    eos = open_encoder(folder).added_ids[THINK]
+    build(tmp_path / "c", [f"hello {THINK} world", "x"], folder)
+    ids = stored(tmp_path / "c")
+    assert [at for at, token in enumerate(ids) if token == eos] == [ids.index(eos), len(ids) - 1]
+    assert ids.count(eos) == 2
+
+
+@pytest.mark.parametrize("kind", [None, "eos", "none"])
+def test_builds_of_our_own_tokenizer_are_those_of_before(tmp_path: Path, kind: str | None) -> None:
+    """All bytes, meta.json's too, as the version wrote them that knew no other tokenizer."""
+    texts = [f"document {n}: " + "words of it " * (n % 7) for n in range(120)]
+    out = tmp_path / "c"
+    budgets = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
+    more = {"shard_bytes": 2000, "seed": 7, "shuffle_buffer": 10, "separator": kind}
+    build_pretrain_cache(texts, str(out), tokenizer=FakeTokenizer(), **budgets, **more)
+    found = hashlib.sha256()
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        found.update(path.relative_to(out).as_posix().encode() + b"\0" + path.read_bytes())
+    assert (
+        found.hexdigest()
+        == {
+            None: "d6dea3977e4f993dcb5c4e2890f14e4df679d908d3c3a6ea6acb2d1d86ccc144",
+            "eos": "d6dea3977e4f993dcb5c4e2890f14e4df679d908d3c3a6ea6acb2d1d86ccc144",
+            "none": "f2160a88b193cb27d5d88f249590d007f9f738c7b27c3871fa2b4d9e66e2f18a",
+        }[kind]
+    )
+
+
+def test_the_dtype_follows_from_the_vocabulary(tmp_path: Path) -> None:
+    for size, expected in ((65_536, "uint16-le"), (65_537, "uint32-le")):
+        assert build(tmp_path / "c", ["a b"], FakeTokenizer(size))["token_dtype"] == expected
+        assert (len(stored(tmp_path / "c")), stored(tmp_path / "c")[-1]) == (3, 4)
+    assert build(tmp_path / "c", ["a b"], FakeTokenizer(), token_dtype="uint32")["token_dtype"] == "uint32-le"
+    with pytest.raises(UsageError, match="65,537 ids but uint16 holds 65,536"):
+        build(tmp_path / "c", ["a"], FakeTokenizer(65_537), token_dtype="uint16")
+
+
+def test_every_form_of_a_tokenizer_gives_the_same_cache(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["bytes"]
+    texts = ["hello world", f"the {END} fox"]
+    encoder = open_encoder(folder)
+    for name, form in {"path": folder, "text": str(folder), "encoder": encoder}.items():
+        build(tmp_path / name, texts, form)
+        assert digests(tmp_path / name) == digests(tmp_path / "path")
+    build(tmp_path / "object", texts, Tokenizer.from_file(str(folder / "tokenizer.json")), separator="none")
+    build(tmp_path / "none", texts, folder, separator="none")
+    assert stored(tmp_path / "object") == stored(tmp_path / "none")
+
+
+@pytest.mark.parametrize("separator", ["eos", "bos", "eos+bos"])
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 1000])
+def test_documents_are_found_again(
+    folders: dict[str, Path], tmp_path: Path, separator: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["hello world", "x", "the quick brown fox", "x"]
+    build(tmp_path / "c", texts, folders["bytes"], separator=separator, shard_bytes=14)
+    rows = [by_hand(folders["bytes"], [text], separator) for text in texts]
+    split = open_dataset(tmp_path / "c").split("train")
+    assert isinstance(split, DocumentSplit)
+    assert len(split) == len(texts)
+    chunks = [chunk.ids[a:b].tolist() for chunk in split.chunks(block) for a, b in pairs(chunk.starts)]
+    assert chunks == rows
+    assert [split.rows(np.array([n])).ids.tolist() for n in range(4)] == rows
+    pieces: dict[int, list[int]] = {}
+    for part in split.pieces(block):
+        for number, start, stop in zip(part.numbers.tolist(), part.starts.tolist(), part.stops.tolist(), strict=True):
+            pieces.setdefault(number, []).extend(split.stream.read(start, stop).tolist())
+    border = slice(None, -1) if "eos" in separator else slice(1, None)
+    assert list(pieces.values()) == [row[border] for row in rows]
+    assert sum(int(part.begins.sum()) for part in split.pieces(block)) == len(texts)
+    assert sum(int(part.ends.sum()) for part in split.pieces(block)) == len(texts)
+
+
+def pairs(starts: Any) -> list[tuple[int, int]]:
+    return list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+def test_readers_and_the_doctor_open_it(folders: dict[str, Path], tmp_path: Path, separator: str) -> None:
+    notes = [path.read_text() for path in sorted(notes_dir().rglob("*.md"))]
+    meta = build(tmp_path / "c", notes, folders["bytes"], separator=separator)
+    assert list(verify_cache(tmp_path / "c", SILENT)) == []
+    found = {finding.rule for finding in diagnose(tmp_path / "c", tokenizer=folders["bytes"]).findings}
+    assert ("documents-not-separated" in found) == (separator == "none")
+    assert "counts-differ" not in found
+    encoder = open_encoder(folders["bytes"])
+    for same in (folders["bytes"], str(folders["bytes"] / "tokenizer.json"), encoder):
+        windows = PretrainTokenStreamDataset(str(tmp_path / "c" / "train"), T=8, device="cpu", tokenizer=same)
+    x, y = windows.get_batch(B=4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert int(y.max()) < meta["vocab_size"]
+    with pytest.raises(Mismatch, match="built with tokenizer"):
+        PretrainTokenStreamDataset(str(tmp_path / "c" / "train"), T=8, device="cpu", tokenizer=folders["spaces"])
+    with pytest.raises(Mismatch):
+        diagnose(tmp_path / "c", tokenizer=folders["spaces"])
+
+
+def test_separator_ids_that_are_no_ids(folders: dict[str, Path], tmp_path: Path) -> None:
+    meta = build(tmp_path / "c", ["hello"], folders["bytes"])
+    meta["separator_ids"]["after"] = ["eos"]
+    (tmp_path / "c" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CacheError, match=r"separator_ids\.after"):
+        open_meta(tmp_path / "c")
+    meta["separator_ids"] = {"after": [1]}
+    (tmp_path / "c" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(CacheError, match="separator_ids"):
+        open_meta(tmp_path / "c")
+
+
+def test_a_text_without_ids_is_a_bad_row(tmp_path: Path) -> None:
+    """Where control tokens take the space beside them, a text that spells one cannot be encoded as text."""
+    tokenizer = byte_level()
+    data = json.loads(tokenizer.to_str())
+    for token in data["added_tokens"]:
+        token["lstrip"] = token["special"]
+    folder = directory(tmp_path / "t", Tokenizer.from_str(json.dumps(data)), eos_token=END)
+    texts = ["hello", f"hello {END}", "world"]
+    with pytest.raises(DataError, match="document 1"):
+        build(tmp_path / "c", texts, folder)
+    meta = build(tmp_path / "c", texts, folder, max_bad_rows=1)
+    assert meta["dropped"] == {"not_encodable": 1}
+    assert stored(tmp_path / "c") == by_hand_of(folder, ["hello", "world"])
+
+
+def by_hand_of(folder: Path, texts: list[str]) -> list[int]:
+    official = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return [token for text in texts for token in (*official.encode(text).ids, official.token_to_id(END))]
+
+
+@pytest.mark.parametrize(("workers", "slice_bytes"), [(1, 5_000), (2, 9_000), (3, 30_000)])
+def test_any_number_of_workers(folders: dict[str, Path], tmp_path: Path, workers: int, slice_bytes: int) -> None:
+    texts = TextFiles([write_texts(tmp_path / "texts", 150)])
+    built_from("pretrain", texts, tmp_path / "one", folders["NFC"])
+    built_from("pretrain", texts, tmp_path / "more", folders["NFC"], units(slice_bytes, workers))
+    assert digests(tmp_path / "one") == digests(tmp_path / "more")
+
+
+def test_a_killed_worker_and_a_failed_build(folders: dict[str, Path], tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts", 150)
+    source = TextFiles([tmp_path / "texts" / "20.jsonl"])
+    known = {"source_name": source.name, "source_config": source.config()}
+    (tmp_path / "marks").mkdir()
+    at = [part.start for part in source.slices(8_000)][2]
+    watched = Watched(source, tmp_path / "marks", fault="kill", at=(at,))
+    built_from("pretrain", watched, tmp_path / "killed", folders["bytes"], units(8_000, 2), **known)
+    assert len(list((tmp_path / "marks").glob(f"{at}-*"))) == 2
+    with pytest.raises(DataError):
+        built_from("pretrain", source, tmp_path / "resumed", folders["bytes"], units(8_000), max_bad_rows=1)
+    built_from("pretrain", source, tmp_path / "resumed", folders["bytes"], units(8_000))
+    built_from("pretrain", source, tmp_path / "one", folders["bytes"])
+    assert digests(tmp_path / "killed") == digests(tmp_path / "resumed") == digests(tmp_path / "one")
+
+
+def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
+    done = run_cli(
+        *("cache", "build-pretrain", notes_dir(), "--tokenizer", folders["bytes"], "--separator", "eos+bos"),
+        *("--shard-size", 1000, "--out", "out"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"--tokenizer {folders['bytes']}" in done.stdout
+    meta = open_meta(tmp_path / "out")
+    assert (meta["separator"], meta["shard_bytes"], meta["token_dtype"]) == ("eos+bos", 2000, "uint16-le")
+    assert "eos+bos" in run_cli("cache", "info", "out", cwd=tmp_path).stdout
+    shown = run_cli("show", "out", 0, "--tokenizer", folders["bytes"], cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for refused, says in (("eot", "expected one of eos, bos, eos+bos, none"), ("bos", "names no bos_token")):
+        other = directory(tmp_path / "t", byte_level(), eos_token=END)
+        done = run_cli(
+            "cache",
+            "build-pretrain",
+            notes_dir(),
+            "--tokenizer",
+            other,
+            "--separator",
+            refused,
+            "--out",
+            "no",
+            cwd=tmp_path,
+        )
+        assert done.returncode in (2, 3)
+        assert says in " ".join(done.stderr.split())
+
+
+def test_the_command_knows_the_separators() -> None:
+    assert cache_commands.SEPARATORS == SEPARATORS
+
+
+REAL = ("qwen3-8b", "llama-3.1-8b-instruct", "gemma-3-1b-it", "gpt-oss-20b")
+
+
+@pytest.mark.assets
+@pytest.mark.parametrize("name", REAL)
+def test_real_tokenizers(name: str, tmp_path: Path) -> None:
+    folder = ASSETS / name
+    if not (folder / "tokenizer.json").is_file():
+        pytest.skip(f"no tokenizer in {folder} (set NGPT_ASSETS)")
+    encoder = encoder_at(folder)
+    control = next(iter(encoder.control_ids))
+    texts = [path.read_text() for path in sorted(notes_dir().rglob("*.md"))]
+    texts += [f"about {control} and {control}", control, "e\u0301 A\u030a", "\n\n", " ", "中文 🤖" * 50]
+    meta = build(tmp_path / "c", texts, encoder, shard_bytes=1 << 16)
+    eos = encoder.added_ids[encoder.special_tokens["eos_token"]]
+    official = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    official.encode_special_tokens = True
+    expected = [t for text in texts for t in (*official.encode(text, add_special_tokens=False).ids, eos)]
+    assert stored(tmp_path / "c") == expected
+    assert meta["separator_ids"] == {"before": [], "after": [eos]}
+    assert meta["token_dtype"] == "uint32-le"
+    with pytest.raises(UsageError, match="token_dtype"):
+        build(tmp_path / "d", texts, encoder, token_dtype="uint16")
+
+
+def test_saved_files_are_read_as_the_same_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+    parts = load_hf(folders["bytes"])
+    for name, data in saved_files(parts).items():
+        (tmp_path / name).write_bytes(data)
+    again = load_hf(tmp_path)
+    assert (again.json_bytes, again.special_tokens, again.stop_ids) == (
+        parts.json_bytes,
+        parts.special_tokens,
+        parts.stop_ids,
+    )
