@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message
@@ -16,16 +16,19 @@ EXAMPLE: Final[list[Message]] = [
 ]
 
 
-class ShowsExample:
-    """What renderers inherit to be shown in a terminal (`show()`) and a notebook."""
+class Renders(Protocol):
+    """The method of renderers that showing an example needs."""
 
     def render(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
     ) -> RenderedTokens:
         """As `Renderer.render`."""
-        raise NotImplementedError
 
-    def show(self) -> None:
+
+class ShowsExample:
+    """What renderers inherit to be shown in a terminal (`show()`) and a notebook."""
+
+    def show(self: Renders) -> None:
         """Print the renderer, and how it writes a short conversation: trained, sampled, context and scaffold in colour.
 
         Raises:
@@ -34,7 +37,7 @@ class ShowsExample:
         print(repr(self))
         self.render(EXAMPLE).show()
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self: Renders) -> str:
         """The same as coloured tokens, for notebooks."""
         try:
             return f"<div>{escape(repr(self))}</div>{self.render(EXAMPLE)._repr_html_()}"

@@ -22,7 +22,7 @@ from typing import Any, Final
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, runs_of
+from niels_gpt.renderers.template.provenance import LABEL, LITERAL, LOST, NO_MESSAGE, plain, runs_of
 from niels_gpt.renderers.template.spans import ControlTokens, Span
 
 # Two origins that are assigned after rendering, beside those of `provenance.py`.
@@ -65,12 +65,12 @@ def attribute_spans(chunks: list[Chunk], roles: Sequence[str]) -> list[Span]:
     """
     spans: list[Span] = []
     outside: list[Span] = []  # the current stretch outside of loops
-    for chunk in chunks:
-        if type(chunk.text) is str:  # template data: the compiler writes it without runs
-            written = [Span(chunk.text, chunk.message, LITERAL)] if chunk.text else []
+    for text, message in chunks:
+        if type(text) is str:  # template data: the compiler writes it without runs
+            written = [Span(text, message, LITERAL)] if text else []
         else:
-            written = [_span(text, origin, chunk.message, roles) for text, origin in _split_by_origin(chunk.text)]
-        if chunk.message == NO_MESSAGE:
+            written = [_span(part, origin, message, roles) for part, origin in _split_by_origin(text)]
+        if message == NO_MESSAGE:
             outside += written
             continue
         spans += _attribute_outside_loops(outside)
@@ -87,18 +87,23 @@ def _span(text: str, origin: int, message: int, roles: Sequence[str]) -> Span:
     return Span(text, origin, origin)
 
 
-def _split_by_origin(text: str) -> Iterator[tuple[str, int]]:
+def _split_by_origin(text: str) -> list[tuple[str, int]]:
     """`(stretch, origin)` for each maximal stretch of one origin: neighbouring runs of the same origin are merged."""
+    runs = runs_of(text)
+    if len(runs) == 1:  # the most frequent case
+        return [(plain(text), runs[0][1])] if text else []
+    stretches: list[tuple[str, int]] = []
     start = stop = 0
     current = LITERAL
-    for length, origin in runs_of(text):
+    for length, origin in runs:
         if length and origin != current:
             if stop > start:
-                yield str.__getitem__(text, slice(start, stop)), current
+                stretches.append((str.__getitem__(text, slice(start, stop)), current))
             start, current = stop, origin
         stop += length
     if stop > start:
-        yield str.__getitem__(text, slice(start, stop)), current
+        stretches.append((str.__getitem__(text, slice(start, stop)), current))
+    return stretches
 
 
 def _attribute_outside_loops(stretch: list[Span]) -> list[Span]:

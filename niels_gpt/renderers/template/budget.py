@@ -52,18 +52,12 @@ SEQUENCES: Final[tuple[type[Any], ...]] = (list, tuple, set, frozenset, *_VIEWS)
 _SMALL = frozenset({bool, float, type(None)})
 
 
-def runs_in(text: Any) -> int:
-    """How many runs a text has; 0 for an ordinary string."""
-    return len(getattr(text, "runs", ()))
-
-
 def text_size(text: str | bytes) -> int:
     """Bytes of memory of a text, at most four per character, and its runs."""
-    if type(text) is str:
-        return len(text) if text.isascii() else 4 * len(text)
     if isinstance(text, bytes):
         return len(text)
-    return (len(text) if text.isascii() else 4 * len(text)) + ELEMENT * runs_in(text)
+    size = len(text) if text.isascii() else 4 * len(text)
+    return size if type(text) is str else size + ELEMENT * len(getattr(text, "runs", ()))
 
 
 def is_sequence(value: Any) -> bool:

@@ -33,7 +33,7 @@ _FLAG = "add_generation_prompt"
 _CONVERSATION = frozenset({"messages", "tools", "documents"})  # the variables that change with the conversation
 
 
-def sampled_span(turn: Sequence[Span], prompt: str, controls: ControlTokens) -> tuple[int, int, bool]:
+def sampled_span(turn: Sequence[Span], text: str, prompt: str, controls: ControlTokens) -> tuple[int, int, bool]:
     """Where the sampled part of a turn starts and stops, in characters of its joined spans.
 
     It starts after the prefix that the turn shares with the generation prompt. It ends with the stop token after the
@@ -43,13 +43,13 @@ def sampled_span(turn: Sequence[Span], prompt: str, controls: ControlTokens) -> 
                                     start 4, stop 15, found True
 
     Args:
+        text: the texts of the turn, joined.
         prompt: the generation prompt before this turn.
 
     Returns:
         `(start, stop, found)`: `found` tells whether the turn begins as the prompt does. If not, `start` is the first
         character of the message's content.
     """
-    text = "".join(span.text for span in turn)
     first, last = _content_bounds(turn)
     prefill = _prefill_length(text, prompt, controls)
     found = _matches_prompt(prompt, prefill)

@@ -61,14 +61,13 @@ class Tracing:
         check_controls(spans, messages, self.inputs, self.controls)
         problem = lost_content(messages, spans)
         out = Emitter(messages)
-        before = ""  # all text before the turn
         sampled: set[int] = set()
         for index, turn in self._turns(spans, messages, gen):
-            text = "".join([span.text for span in turn])
             if index >= 0 and messages[index]["role"] == "assistant" and not (cautious and index in sampled):
                 sampled.add(index)
-                prompt = self._generation_prompt(messages, index, before, turn)
-                start, stop, found = sampled_span(turn, prompt, self.controls)
+                text = "".join([span.text for span in turn])
+                prompt = self._generation_prompt(messages, index, out.texts, turn)
+                start, stop, found = sampled_span(turn, text, prompt, self.controls)
                 if not found:
                     problem = problem or f"message {index} does not begin as the generation prompt"
                 elif stops is not None and not text.endswith(tuple(stops), start, stop):
@@ -78,7 +77,6 @@ class Tracing:
                 for span in turn:
                     bits = CONTENT if span.origin >= 0 else SCAFFOLD if span.origin == LITERAL else 0
                     out.piece(span.text, index, bits)
-            before += text
         out.attribution = f"partial: {problem}" if problem else "full"
         return out
 
@@ -97,7 +95,7 @@ class Tracing:
                 yield NO_MESSAGE, [without_message(span) for span in turn[:default_turn]]
             yield index, turn[default_turn:]
 
-    def _generation_prompt(self, messages: list[Message], index: int, before: str, turn: list[Span]) -> str:
+    def _generation_prompt(self, messages: list[Message], index: int, before: Sequence[str], turn: list[Span]) -> str:
         """The generation prompt that serving would have used for message `index`.
 
         It may depend on all messages before, so in general they are rendered again with the prompt. This is avoided
@@ -105,7 +103,7 @@ class Tracing:
         content.
 
         Args:
-            before: the rendered text before the turn.
+            before: the rendered texts before the turn.
             turn: the message's spans.
         """
         fixed = self.fixed_prompt
@@ -114,7 +112,7 @@ class Tracing:
         if fixed and "".join(span.text for span in turn).startswith(history_opening(fixed, self.controls)):
             return fixed
         try:
-            return self._prompt_after(messages[:index], before)
+            return self._prompt_after(messages[:index], "".join(before))
         except MessageError:  # the template refuses the shorter conversation, or one without any message
             past = messages if index else normalise([{"role": "user", "content": "probe"}])
             return self._prompt_after(past, None)
