@@ -1,4 +1,4 @@
-"""`niels-gpt tokenizer train`: a SentencePiece tokenizer with the four sentinels, from texts and conversations."""
+"""`niels-gpt tokenizer train`: a SentencePiece tokenizer with the four sentinels, or byte-level BPE, from files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from niels_gpt.cache.formats import SEED
 from niels_gpt.cli.app import App
 from niels_gpt.cli.options import Json, OutDirectory, Overwrite, Seed
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
+from niels_gpt.errors import UsageError
 
 tokenizer_app = App(help="Train a tokenizer.", no_args_is_help=True)
 
@@ -23,14 +24,25 @@ def train(
         typer.Argument(metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns."),
     ],
     directory: OutDirectory = Path("tokenizer"),
+    kind: Annotated[
+        Literal["sentencepiece", "byte-bpe"],
+        typer.Option(
+            help="sentencepiece: spm.model with our four sentinels. byte-bpe: tokenizer.json with eos and bos."
+        ),
+    ] = "sentencepiece",
     vocab_size: Annotated[
-        int, typer.Option(help="Pieces, sentinels and bytes included.", **ranges.PIECES.option())
+        int, typer.Option(help="Ids, special tokens and bytes included.", **ranges.PIECES.option())
     ] = 16_000,
-    model_type: Annotated[Literal["unigram", "bpe"], typer.Option(help="SentencePiece's algorithm.")] = "unigram",
+    model_type: Annotated[
+        Literal["unigram", "bpe"] | None, typer.Option(help="SentencePiece's algorithm.  \\[default: unigram]")
+    ] = None,
     character_coverage: Annotated[
-        float,
-        typer.Option(help="Share of characters with a piece of their own.", **ranges.CHARACTER_COVERAGE.option()),
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="SentencePiece: share of characters with a piece of their own.  \\[default: 1.0]",
+            **ranges.CHARACTER_COVERAGE.option(),
+        ),
+    ] = None,
     seed: Seed = SEED,
     max_lines: Annotated[
         int, typer.Option(help="Train on a seeded sample of at most so many lines.", **ranges.MAX_LINES.option())
@@ -38,10 +50,17 @@ def train(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Texts and chats -> spm.model with the four sentinels, and tokenizer_meta.json.
+    """Texts and chats -> a tokenizer, and tokenizer_meta.json.
 
     Example: niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer
+
+    For any tool: niels-gpt tokenizer train notes/ --kind byte-bpe --out tokenizer
     """
+    if kind == "byte-bpe":
+        if model_type is not None or character_coverage is not None:
+            raise UsageError("--model-type and --character-coverage are for --kind sentencepiece; leave them out")
+        _train_byte_bpe(inputs, directory, vocab_size, seed, max_lines, overwrite=overwrite, as_json=as_json)
+        return
     from niels_gpt.tokenizer import train_tokenizer
 
     with ShownProgress() as progress:
@@ -49,8 +68,8 @@ def train(
             inputs,
             directory,
             vocab_size=vocab_size,
-            model_type=model_type,
-            character_coverage=character_coverage,
+            model_type=model_type or "unigram",
+            character_coverage=1.0 if character_coverage is None else character_coverage,
             seed=seed,
             max_lines=max_lines,
             overwrite=overwrite,
@@ -66,3 +85,30 @@ def train(
         print_json(result)
     else:
         out().print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces, sha256 {tokenizer.sha256[:12]}")
+
+
+def _train_byte_bpe(
+    inputs: list[str], directory: Path, vocab_size: int, seed: int, max_lines: int, *, overwrite: bool, as_json: bool
+) -> None:
+    from niels_gpt.tokenizer.byte_bpe import train_byte_bpe
+
+    with ShownProgress() as progress:
+        tokenizer = train_byte_bpe(
+            inputs,
+            directory,
+            vocab_size=vocab_size,
+            seed=seed,
+            max_lines=max_lines,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    result = {
+        "model": str(directory),
+        "vocab_size": tokenizer.vocab_size,
+        "special_token_ids": {name[:3]: tokenizer.added_ids[text] for name, text in tokenizer.special_tokens.items()},
+        "sha256": tokenizer.fingerprints["tokenizer"],
+    }
+    if as_json:
+        print_json(result)
+    else:
+        out().print(f"{directory}: {tokenizer.vocab_size:,} ids, sha256 {tokenizer.fingerprints['tokenizer'][:12]}")

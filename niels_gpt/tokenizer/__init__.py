@@ -15,6 +15,7 @@
     sentencepiece.py     our own tokenizer, also as a `PieceEncoder`
     sentinels.py         its four sentinels; encoding that can never produce one from text
     training.py          trains it from files, with provenance
+    byte_bpe.py          trains byte-level BPE from files, saved as a Hugging Face tokenizer
 
 `load_tokenizer` loads our own tokenizer (`load_sentencepiece`); `niels_gpt.renderers.base.load_tokenizer` loads one of
 transformers (`hub.load_hf_tokenizer`).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import io
 import random
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ ModelType = Literal["unigram", "bpe"]
 LINE_CHARACTERS = 4096
 # It also drops whole lines that contain this character, which it uses internally, so a line ends there.
 DROPPED_CHARACTER = "\u2585"
+_WITH_ENDS = re.compile(r"[^\n]+\n*|\n+")
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
 
@@ -92,8 +94,8 @@ def train_tokenizer(
     files = expand(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         progress.begin("reading text", unit="lines")
-        sample = _Sample(options.max_lines, options.seed)
-        for line in _lines(files):
+        sample = Sample(options.max_lines, options.seed)
+        for line in lines_of(files):
             sample.add(line)
             progress.advance(1)
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
@@ -123,11 +125,17 @@ def _check(options: TrainingOptions) -> None:
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
 
 
-def _lines(files: list[Path]) -> Iterator[str]:
+def lines_of(files: list[Path], *, with_ends: bool = False) -> Iterator[str]:
+    """The lines of files, long ones in parts of `LINE_CHARACTERS`.
+
+    Args:
+        with_ends: with the line ends after each, several where lines are blank; for SentencePiece, without any.
+    """
     for file in files:
         texts = _jsonl_texts(file) if file.name.endswith(JSONL_SUFFIXES) else [read_text(file)]
         for text in texts:
-            for line in text.replace(DROPPED_CHARACTER, "\n").splitlines():
+            lines = _WITH_ENDS.findall(text) if with_ends else text.replace(DROPPED_CHARACTER, "\n").splitlines()
+            for line in lines:
                 for start in range(0, len(line), LINE_CHARACTERS):
                     yield line[start : start + LINE_CHARACTERS]
 
@@ -151,7 +159,7 @@ def _jsonl_texts(file: Path) -> Iterator[str]:
             yield text
 
 
-class _Sample:
+class Sample:
     """A uniform sample of a stream: each line draws a number, the `limit` smallest are retained, in their order."""
 
     def __init__(self, limit: int, seed: int) -> None:
