@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 
 from niels_gpt.builds.document_encoders import SEPARATORS, document_encoder
 from niels_gpt.builds.rows import batches
+from niels_gpt.cache.build_all import Settings as AllSettings
+from niels_gpt.cache.build_all import build_all
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
@@ -379,3 +381,25 @@ def test_saved_files_are_read_as_the_same_tokenizer(folders: dict[str, Path], tm
         parts.special_tokens,
         parts.stop_ids,
     )
+
+
+def test_build_all_copies_the_tokenizer_beside_the_caches(folders: dict[str, Path], tmp_path: Path) -> None:
+    def statuses(folder: Path, **more: Any) -> list[str]:
+        chosen = AllSettings(
+            cache_dir=tmp_path / "cache", tokenizer=folder, roam_dir=notes_dir(), only=("roam",), **more
+        )
+        return [outcome.status for outcome in build_all(chosen)]
+
+    assert statuses(folders["bytes"], separator="eos+bos") == ["built"]
+    out = tmp_path / "cache" / "pretrain" / "roam"
+    meta = open_meta(out)
+    assert meta["separator"] == "eos+bos"
+    copied = open_encoder(tmp_path / "cache" / "tokenizer")
+    assert copied.fingerprints["tokenizer"] == meta["tokenizer_sha256"]
+    assert statuses(tmp_path / "cache" / "tokenizer", separator="eos+bos") == ["already built"]
+    assert statuses(folders["bytes"], separator="eos") == ["failed"], "another recipe is not overwritten"
+    with pytest.raises(Mismatch, match="holds tokenizer"):
+        statuses(folders["spaces"], separator="eos+bos")
+    text = open_dataset(out).token_text
+    assert text is not None, "the tokenizer beside the cache is found"
+    assert text(meta["special_token_ids"]["eos"]) == END

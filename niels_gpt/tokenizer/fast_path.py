@@ -52,7 +52,9 @@ class FastPath:
         self._gigatoken = gigatoken
         self._one_at_a_time = new_lock()
         self._lengths = signed_lengths(about)
-        self._between = next(((text.encode(), token) for text, token in about.control_ids.items()), None)
+        # Long spellings are rarer in texts than <|endoftext|>.
+        longest = max(about.control_ids, key=len, default=None)
+        self._between = None if longest is None else (longest.encode(), about.control_ids[longest])
 
     def encode(self, texts: Texts, facts: Facts, general: Callable[[Texts, Facts], Encoded]) -> Encoded:
         """The ids of strings of pieces.
