@@ -1,4 +1,4 @@
-"""Official tokenizers and templates, where they are at hand: $NGPT_ASSETS, or `shared/assets` beside the repository."""
+"""Official tokenizers and templates, where available: $NGPT_ASSETS, or `shared/assets` beside the repository."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Dataset:
 
     @cached_property
     def token_text(self) -> TokenText | None:
-        """The text of an id; `None` where no tokenizer with the recorded checksum is at hand.
+        """The text of an id; `None` where no tokenizer with the recorded checksum is available.
 
         Raises:
             Mismatch: a tokenizer was passed that is not the dataset's.

@@ -45,7 +45,7 @@ class Row:
         weights: the loss weight of each token when it is the target: uint8 of 0 and 1, or float32. `None` where the
             dataset records none, which trains every token.
         segment_ids: of each token; another text begins where they change. `None` where a row is one text.
-        load_text: returns the text of an id, if a tokenizer is at hand; called only to show the row.
+        load_text: returns the text of an id, if a tokenizer is available; called only to show the row.
 
     `show()` prints it in colour; a notebook shows coloured tokens.
     """
@@ -76,7 +76,7 @@ class Row:
         return weighted_row(self.ids, weights, self.segment_ids, heading=heading)
 
     def _spelling(self, tokenizer: Any) -> TokenText | None:
-        """By the tokenizer that was passed, else by the dataset's, if that is at hand."""
+        """By the tokenizer that was passed, else by the dataset's, if that is available."""
         if tokenizer is None and self.load_text is not None:
             return self.load_text()
         return spelling_of(tokenizer)
@@ -158,7 +158,7 @@ class Split(ABC):
     Attributes:
         name: "train" or "val".
         n_tokens: how many tokens the split's files hold.
-        load_text: returns the text of an id, if a tokenizer is at hand; called only to show rows.
+        load_text: returns the text of an id, if a tokenizer is available; called only to show rows.
     """
 
     name: str

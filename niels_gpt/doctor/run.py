@@ -77,7 +77,7 @@ def diagnose(
         sides = open_sides(source, other, tokenizer, renderer, date)
         counters, description = compare_formats(sides, _open_chats(chats, how), how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
-        # All that a comparison needs is at hand, so no rule is skipped for want of it.
+        # All that a comparison needs is available, so no rule is skipped.
         judged = counters, description, Conditions("drift", {})
     elif chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")

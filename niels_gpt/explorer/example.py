@@ -143,7 +143,7 @@ class ExampleView:
 
     Attributes:
         title: one line: the source, the row, and counts.
-        has_text: a tokenizer is at hand; else only ids can be shown.
+        has_text: a tokenizer is available; else only ids can be shown.
         episodes: the numbers of the episodes in a packed row, in order.
         n_tokens: how many tokens there are without padding, the last target included.
     """

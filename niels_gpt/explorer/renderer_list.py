@@ -1,6 +1,6 @@
 """All renderers that the page offers: every family, each tokenizer's own template, a template file, and bare text.
 
-A family whose tokenizer is not at hand is offered too: it then writes text with its attribution, but no ids.
+A family whose tokenizer is not available is offered too: it then writes text with its attribution, but no ids.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class TextOnlyEncoder:
         self.control_ids: Mapping[str, int] = self.added_ids
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise TokenizerError("no tokenizer is at hand, so there are no ids; pass --tokenizer DIR")
+        raise TokenizerError("no tokenizer is available, so there are no ids; pass --tokenizer DIR")
 
     # All methods of the protocol that would need ids.
     encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse

@@ -59,7 +59,7 @@ def text_only_table(
     """
     # The grammar's text before it is encoded: attribution is known without any tokenizer.
     pieces = family.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
-    note = "Text without ids: no tokenizer of this family is at hand, so counts are in characters."
+    note = "Text without ids: no tokenizer of this family is available, so counts are in characters."
     return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), family.stops, note=note, **labels)
 
 

@@ -31,9 +31,9 @@ class TokenColumns:
         message_indices: int32, -1 for no message.
         sampled: bool.
         is_content: bool.
-        weights: float32, the weight in the loss; `None` where the messages are not at hand, which decide it.
+        weights: float32, the weight in the loss; `None` where the messages are not available, which decide it.
         roles: the role of each message.
-        spelling: the text of one id; `None` where no tokenizer is at hand, then ids are shown.
+        spelling: the text of one id; `None` where no tokenizer is available, then ids are shown.
     """
 
     ids: npt.NDArray[np.integer[Any]]

@@ -54,7 +54,7 @@ class Client:
         return answer.json()
 
     def session(self) -> Any:
-        """What is at hand."""
+        """What is available."""
         return self.http.get("/api/session").json()
 
 

@@ -1,4 +1,4 @@
-"""Attribution that certifies itself: no silent error on any template at hand, and on random ones with known facts."""
+"""Attribution that certifies itself: no silent error on any template available, and on random ones with known facts."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_random_templates_have_their_known_facts(seed: int) -> None:
     assert partial <= 2
 
 
-# ---- templates at hand
+# ---- templates available
 
 
 def judge(name: str, number: int, seed: int) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Families against templates that are at hand without their tokenizers: text, ids and facts over a tiny one."""
+"""Families against templates that are available without their tokenizers: text, ids and facts over a tiny one."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def result(text: str) -> dict[str, Any]:
     return {"role": "tool", "content": text}
 
 
-# ---- DeepSeek V3, whose template is right about calls in one case, and not at hand through Transformers 5
+# ---- DeepSeek V3, whose template is right about calls in one case, and not available through Transformers 5
 
 
 def deepseek_template(messages: Any, gen: bool) -> str:

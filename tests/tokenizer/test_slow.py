@@ -1,4 +1,4 @@
-"""Python tokenizers without offsets, against a slow count of bytes; tiny ones, and Kimi's where it is at hand."""
+"""Python tokenizers without offsets, against a slow count of bytes; tiny ones, and Kimi's where it is available."""
 
 from __future__ import annotations
 

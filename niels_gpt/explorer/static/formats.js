@@ -27,7 +27,7 @@ export class FormatsView {
   chips() {
     const chip = (entry) => h("button", {
       type: "button", class: "chip", "aria-pressed": String(this.chosen.has(rendererKey(entry))),
-      title: entry.tokenizer ? `tokenizer ${entry.tokenizer}` : "no tokenizer of this family is at hand: shown as text",
+      title: entry.tokenizer ? `tokenizer ${entry.tokenizer}` : "no tokenizer of this family is available: shown as text",
       onclick: (event) => {
         const key = rendererKey(entry), on = !this.chosen.has(key);
         if (on) this.chosen.add(key); else this.chosen.delete(key);
@@ -77,7 +77,7 @@ export class FormatsView {
         h("td", {}, percent(row.scaffold, row.total)), h("td", {}, (row.scaffold / Math.max(1, row.messages)).toFixed(1)), h("td", {}, percent(row.trained, row.total)));
     };
     this.table.replaceChildren(rows.length ? h("table", { class: "figures" },
-      h("caption", {}, "What each format costs. “ch” counts characters, where no tokenizer is at hand."),
+      h("caption", {}, "What each format costs. “ch” counts characters, where no tokenizer is available."),
       h("thead", {}, h("tr", {}, ["format", "", "total", "overhead", "share", "per message", "loss share"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, rows.map(line))) : "");
     if (!this.modes.firstChild && rows.length) this.modes.append(modeBar({ ...rows[0].card.view, modes: this.session.modes.map((mode) => ({ ...mode, count: null })) }, this.state.mode, (name) => this.setMode(name)));
