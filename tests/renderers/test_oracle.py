@@ -122,6 +122,24 @@ def test_arguments_that_a_template_sorts_are_followed() -> None:
     assert proof.text[span.start : span.stop] == "days:two,Near:x,place:mill,<|im_end|>"
 
 
+def test_the_stop_of_an_empty_answer_is_sampled_though_no_server_stops_there() -> None:
+    """As in gpt-oss: history ends an answer in another token than the last answer, which serving stops at."""
+    source = (
+        "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}"
+        "{% if loop.last and m.role == 'assistant' and not add_generation_prompt %}<|return|>{% else %}<|end|>"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    )
+    renderer = TemplateRenderer(folder_of("gpt-oss"), template=source, stops=("<|return|>",))
+    chat = normalise([user("Hi"), assistant("")])
+    proof = renderer.proof(chat, None, True)
+    (span,) = proof.sampled
+    assert (span.stop_token, proof.problems) == ("<|end|>", [])
+    assert proof.text[span.start : span.stop] == "<|message|><|end|>"
+    emitted = renderer.emit(chat, add_generation_prompt=True)
+    assert emitted.attribution == "full"
+    assert "".join(p.text for p in emitted.pieces() if p.sampled) == "<|message|><|end|>"
+
+
 def test_an_assistant_first_begins_as_the_prompt_after_another_conversation() -> None:
     """The template refuses to render no message, and writes a system turn of its own before the first message."""
     source = "{% if messages[0].role != 'system' %}<|im_start|>system\nBe kind.<|im_end|>\n{% endif %}" + CHATML

@@ -382,7 +382,11 @@ class _Turns:
         end = min(end, limit)
         stop = self.controls.stop_after(self.real[:end], last, at_once=plain) if last <= end else None
         if stop is not None:
-            return stop
+            if plain or self.controls.is_stop(self.controls.at_end(self.real[last:stop])):
+                return stop
+            # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
+            token = self._same_next(self._next_tokens(index, stop))
+            return stop + len(token) if self.real.startswith(token, stop, limit) else stop
         footer = self.real[last:end]
         if footer.strip():  # the stop is ordinary text
             return last + len(footer.rstrip())
@@ -397,9 +401,9 @@ class _Turns:
         tokens = self._next_tokens(index, end)
         part = self.rendering(index + 1, False)
         last = self.controls.first_at_start((part and self._after(part, end)) or "")  # where nothing follows
-        same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
+        same = self._same_next(tokens)
         text = self.real[end:limit]
-        if same and (self.controls.is_stop(same) or same != self.controls.first(self._usual_prompt())):
+        if same:
             if self.controls.first_at_start(text) == same:
                 return end + len(text) - len(text.lstrip()) + len(same)
             self.problems.append(f"message {index} ends without its stop {same!r}")
@@ -408,6 +412,12 @@ class _Turns:
         elif not tokens.get("user") and not tokens.get("tool"):
             self.problems.append(f"no stop token follows message {index}")
         return end
+
+    def _same_next(self, tokens: dict[str, str]) -> str:
+        """The control token that follows whoever speaks next, "" if it depends on that or opens the model's turn."""
+        same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
+        is_opener = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
+        return "" if is_opener else same
 
     def _next_tokens(self, index: int, end: int) -> dict[str, str]:
         """By the role of the next message, the control token at the end of a message, "" for none."""
