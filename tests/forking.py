@@ -12,6 +12,7 @@ import os
 import random
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from itertools import pairwise
@@ -94,7 +95,10 @@ def main(name: str, forks: int) -> None:
 
     for index in range(3):
         threading.Thread(target=work, args=(index,), daemon=True).start()
-    for number in range(forks):
+    number, deadline = 0, time.monotonic() + PATIENCE
+    # A thread's first round may take longer than all forks: a template's certificate renders a hundred conversations.
+    while number < forks or (not min(rounds) and time.monotonic() < deadline):
+        number += 1
         process = os.fork()
         if process == 0:
             child(ways, expected)
@@ -104,7 +108,7 @@ def main(name: str, forks: int) -> None:
             break
     else:
         alive = threading.active_count() - 1
-        print(f"{forks} children were right, {alive} threads render, all did rounds: {min(rounds) > 0}")
+        print(f"all children were right, {alive} threads render, all did rounds: {min(rounds) > 0}")
     sys.stdout.flush()
     os._exit(0)
 

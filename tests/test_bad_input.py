@@ -228,15 +228,15 @@ def test_a_value_outside_an_enumeration_is_answered_with_the_values(niels: Niels
 
 
 def test_a_vocabulary_above_uint16_needs_uint32(tmp_path: Path) -> None:
-    """Ids from 66 000 on would wrap; nothing is written until the dtype holds them, and then they come back."""
+    """Ids from 66 000 on would wrap: uint16 is refused, and without a choice uint32 is taken; the ids come back."""
     fake = FakeTokenizer(vocab_size=70_000)
     fake._words = 66_000  # the next new word gets id 66 010
     out, chat_ = str(tmp_path / "chats"), {"messages": [{"role": "assistant", "content": "a b c"}]}
     with pytest.raises(UsageError, match=r'70,000 ids.*token_dtype="uint32"'):
-        build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0)
+        build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0, token_dtype="uint16")
     check_nothing_left(Path(out))
 
-    build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0, token_dtype="uint32")
+    build_sft_cache([chat_["messages"]], out, tokenizer=fake, val_frac=0, seed=0)
     ids = serialize_chat_to_ids(chat_, tokenizer=fake, default_system_text=DEFAULT_SYSTEM_TEXT)
     dataset = SFTExampleDataset(f"{out}/train_tokens.bin", f"{out}/train_idx.npy", T=len(ids), device="cpu", eot_id=EOT)
     assert max(ids) > 65_535

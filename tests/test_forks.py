@@ -61,7 +61,7 @@ def test_forks_under_load(name: str, forks: int, times: int) -> None:
     """Gigatoken, templates, `tokenizers` told to use threads whatever happens, and our own tokenizer."""
     pytest.importorskip("tokenizers")
     found = run("-m", "tests.forking", name, str(forks * times), TOKENIZERS_PARALLELISM="true")
-    assert found == f"{forks * times} children were right, 3 threads render, all did rounds: True"
+    assert found == "all children were right, 3 threads render, all did rounds: True"
 
 
 def test_a_fork_waits_for_those_inside() -> None:

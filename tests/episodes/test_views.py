@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -286,10 +287,16 @@ def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, worker
 
 
 def refusal(door: Any) -> str:
-    """Why a pass is refused. Nothing of the pass is left: a held error would hold its frames, and they the workers."""
+    """Why a pass is refused.
+
+    Nothing of the pass is left afterwards. torch raises a worker's error from a frame that holds the error, so it, its
+    frames and the pass are a reference cycle. Collected as garbage, the pass waits 5 s for each worker; collected in
+    the workers of the next pass, which inherit it, they may hang.
+    """
     try:
         list(door)
     except UsageError as error:
+        traceback.clear_frames(error.__traceback__)
         return str(error)
     return ""
 

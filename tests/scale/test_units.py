@@ -13,6 +13,7 @@ import pytest
 
 from niels_gpt.builds.conversation_encoders import SentinelEncoder
 from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.document_encoders import document_encoder
 from niels_gpt.builds.documents import DocumentTask
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit, prepare, units_path
@@ -104,7 +105,7 @@ def test_what_a_unit_holds_comes_back_in_its_order(tmp_path: Path) -> None:
     (tmp_path / "kept" / ATTEMPTS).mkdir(parents=True)
     (part,) = Grouped(groups).slices(1)
     unit_task = UnitTask(0, part, tmp_path / "kept", max_bad_rows=1)
-    build_unit(DocumentTask(FakeTokenizer(100_000), separate=True), Grouped(groups), unit_task)
+    build_unit(DocumentTask(document_encoder(FakeTokenizer(100_000), "eos")), Grouped(groups), unit_task)
     first, bad, second = Unit(unit_task.path).contents()
     assert isinstance(first, Chunk)
     assert isinstance(second, Chunk)
