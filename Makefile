@@ -7,7 +7,7 @@ BIN := .venv/bin
 # They ask for other versions than our pins, and for what they need where they train; their readers run with these.
 READERS := ai2-olmo-core cached-path litdata
 # The tests that `make test` runs a second time with numpy in the place of the native kernel.
-ENCODING := tests/renderers/test_one_path.py
+WITHOUT_KERNEL := tests/renderers/test_one_path.py tests/episodes/test_reference.py tests/episodes/test_stream.py tests/test_pretrain_window_sampling.py
 
 PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) $(BIN)/python -m pytest -n 2 --dist loadfile
 
@@ -26,11 +26,11 @@ quick: .venv/installed  ## a useful answer in a minute: a case or two of each te
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m quick
 
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file.
-test: .venv/installed  ## all tests but the slow ones, in two processes; encoding once more without the native kernel
+test: .venv/installed  ## all tests but the slow ones, in two processes; some once more without the native kernel
 	$(PYTEST) tests/renderers
 	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer
 	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer)
-	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(ENCODING)
+	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(WITHOUT_KERNEL)
 
 slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
 	$(PYTEST) -m slow

@@ -55,7 +55,7 @@ def _compile(sources: list[Path], built: Path) -> None:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    flags = [] if sys.platform == "win32" else ["-O2", "-std=c11", "-fvisibility=hidden"]
+    flags = [] if sys.platform == "win32" else ["-O3", "-std=c11", "-fvisibility=hidden"]
     extension = Extension("niels_gpt._kernel", list(map(str, sources)), extra_compile_args=flags, py_limited_api=True)
     command = build_ext(Distribution({"ext_modules": [extension]}))
     with tempfile.TemporaryDirectory(dir=built.parent.parent, prefix=".kernel-") as folder:

@@ -1,9 +1,10 @@
-/* The native kernel: the loops over messages, pieces and tokens.
+/* The native kernel: the loops over messages, pieces, tokens and rows.
  *
  *   _kernel_messages.c   copies and checks messages                     (messages.py, renderers/conversation.py)
  *   _kernel_json.c       writes and recognises JSON                     (renderers/conversation.py)
  *   _kernel_layout.c     concatenates the pieces of many strings        (tokenizer/fast_path.py)
  *   _kernel_attribute.c  proves ids and counts the tokens of each piece (tokenizer/fast_path.py)
+ *   _kernel_rows.c       gathers the rows of batches from files         (format/gather.py)
  *
  * For each function there is one in Python or numpy with equal results, which is used where the kernel was not built
  * and is the reference in the tests; `niels_gpt/kernel.py` chooses.
@@ -11,7 +12,8 @@
  * Rules for this code:
  *   - Every length is checked before a loop relies on it; no caller can make a function read or write outside of a
  *     buffer. Sums of sizes are checked for overflow before they are computed.
- *   - Results are new objects. Nothing that a caller holds is written to, and nothing is stored between calls.
+ *   - Results are new objects, or are written to arrays that the caller passes for it and that no other thread uses.
+ *     Nothing is stored between calls.
  *   - A borrowed reference is used only where no Python code can run in between. Python code can run whenever a
  *     container is created (the garbage collector), an object is called, or an unknown mapping is read.
  *   - An error leaves all references balanced: functions have one exit that releases what they own.
@@ -85,10 +87,14 @@ static PyMethodDef methods[] = {
     {"plain_roles", plain_roles, METH_VARARGS, plain_roles_doc},
     {"json_text", json_text, METH_O, json_text_doc},
     {"is_json", is_json, METH_O, is_json_doc},
+    {"gather_ids", gather_ids, METH_VARARGS, gather_ids_doc},
+    {"gather_mask", gather_mask, METH_VARARGS, gather_mask_doc},
+    {"text_starts", text_starts, METH_VARARGS, text_starts_doc},
+    {"number_texts", number_texts, METH_VARARGS, number_texts_doc},
     {NULL, NULL, 0, NULL},
 };
 
-#define VERSION 2 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
+#define VERSION 3 /* the same as in niels_gpt/kernel.py; both are increased when the interface of a function changes */
 
 static int set_version(PyObject *module)
 {
@@ -98,7 +104,7 @@ static int set_version(PyObject *module)
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, set_version}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations, in C.",
+    PyModuleDef_HEAD_INIT, .m_name = "niels_gpt._kernel", .m_doc = "Reading and encoding conversations, and gathering rows, in C.",
     .m_size = 0, .m_methods = methods, .m_slots = slots,
 };
 

@@ -115,7 +115,7 @@ def fuzz(kernel: ModuleType, seconds: float, first: int, inputs: int | None) -> 
     while time.monotonic() < stop and (inputs is None or seed < first + inputs):
         rng = random.Random(seed)
         try:
-            accepted += rng.choice((well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json))(
+            accepted += rng.choice((well_formed, well_formed, hostile_lists, hostile_arrays, messages_and_json, rows))(
                 kernel, rng
             )
         except AssertionError as error:
@@ -253,6 +253,48 @@ def messages_and_json(kernel: ModuleType, rng: random.Random) -> bool:
             with contextlib.suppress(TypeError):
                 function(wrong)
     return True
+
+
+def rows(kernel: ModuleType, rng: random.Random) -> bool:
+    """Spans of any numbers and arrays of any form; only the sanitizers judge (`tests/test_gather.py` compares)."""
+    B, T = rng.randint(0, 3), rng.randint(0, 5)
+    files: list[Any] = [np.arange(rng.randint(0, 9)).astype(rng.choice(("u1", "<u2", "<u4"))) for _ in range(2)]
+    n = rng.randint(0, 4)
+    likely = [sorted(rng.randrange(max(B, 1)) for _ in range(n)), [rng.randrange(2) for _ in range(n)]]
+    likely += [[rng.randrange(5) for _ in range(n)], [rng.randint(1, 3) for _ in range(n)]]
+    spans: list[Any] = [np.array(values, np.int64) for values in likely]
+    own: dict[str, Any] = {
+        "x": np.empty((B, T), np.int64),
+        "y": np.empty((B, T), np.int64),
+        "mask": np.empty((B, T), np.float32),
+        "trained": np.empty(B, np.int64),
+        "numbers": np.empty((B, T), np.int32),
+        "places": np.empty(rng.randint(0, 20), np.int64),
+        "used": np.array([rng.randint(0, T + 1) for _ in range(B)], np.int64),
+        "bounds": np.empty(rng.randint(0, 30), np.int32),
+        "begins": np.array(sorted(rng.randrange(B * (T + 1) + 1) for _ in range(rng.randint(0, 6))), np.int64),
+    }
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        held: Any = rng.choice((spans, files, own))
+        key: Any = rng.choice(list(held)) if held is own else rng.randrange(len(held))
+        if isinstance(held[key], np.ndarray) and held[key].ndim == 1 and held[key].dtype.kind == "i":
+            held[key] = rng.choice((_values, _values, _form))(rng, held[key])
+        elif isinstance(held[key], np.ndarray):
+            held[key] = rng.choice((None, b"xx", held[key].T, held[key][::-1], np.zeros(held[key].shape, "i2"), 5))
+            if held is own and isinstance(held[key], np.ndarray) and rng.random() < 0.3:
+                held[key].flags.writeable = False
+    calls: tuple[Callable[[], Any], ...] = (
+        lambda: kernel.gather_ids(files, tuple(spans), 7, rng.choice((0, 5, 2**63 - 1)), own["x"], own["y"]),
+        lambda: kernel.gather_mask(rng.choice((None, files)), tuple(spans), own["begins"], own["mask"], own["trained"]),
+        lambda: kernel.text_starts(rng.choice((None, files)), tuple(spans), T + 1, own["places"]),
+        lambda: kernel.number_texts(own["begins"], own["used"], own["numbers"], own["x"], own["bounds"]),
+    )
+    accepted = 0
+    for call in calls:
+        with contextlib.suppress(*REFUSED, AttributeError):
+            call()
+            accepted += 1
+    return accepted > 0
 
 
 def _numbers(rng: random.Random, size: int, width: int) -> Any:

@@ -10,15 +10,19 @@ import torch
 
 from niels_gpt.cache.formats import TOKEN_DTYPES
 from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import Int64s, Tokens, map_tokens, windows
+from niels_gpt.cache.mmap import Int64s, map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format import gather
+from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import (
     check_batch_size,
     check_generator,
     check_length,
     checked_device,
-    inputs_and_targets,
+    to_device,
 )
+from niels_gpt.format.gather import Spans, shifted
+from niels_gpt.kernel import native
 
 
 class PretrainTokenStreamDataset:
@@ -44,17 +48,17 @@ class PretrainTokenStreamDataset:
         self.shards_dir, self.T, self.device = Path(shards_dir), check_length(T), device
         checked_device(device)
         dtype, paths = _find_shards(self.shards_dir, tokenizer)
-        shards = [map_tokens(path, dtype) for path in paths]
-        self._windows = [rows for rows in (windows(shard, self.T + 1) for shard in shards) if len(rows)]
-        if not self._windows:
-            sizes = ", ".join(f"{path.name} {len(shard):,}" for path, shard in zip(paths, shards, strict=True))
+        found = [map_tokens(path, dtype) for path in paths]
+        self._shards = [shard for shard in found if len(shard) > self.T]
+        if not self._shards:
+            sizes = ", ".join(f"{path.name} {len(shard):,}" for path, shard in zip(paths, found, strict=True))
             raise UsageError(
                 f"{shards_dir}: T + 1 = {self.T + 1:,} tokens do not fit into any shard (tokens: {sizes}); "
                 "use a smaller T"
             )
-        self._dtype = np.dtype(dtype)
+        self._buffers = Buffers()
         # Shards with 3 and 5 windows: starts [0 3], 8 in all; window 4 is number 4 - 3 = 1 of the second shard.
-        counts = np.array([len(rows) for rows in self._windows])
+        counts = np.array([len(shard) - self.T for shard in self._shards])
         self._starts = np.cumsum(counts) - counts
         self.n_windows = int(counts.sum())
 
@@ -67,20 +71,24 @@ class PretrainTokenStreamDataset:
         B = check_batch_size(B)
         check_generator(generator)
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
-        x, y = inputs_and_targets(self._gather(drawn.cpu().numpy()), self.device)
+        x, y = (to_device(torch.from_numpy(values), self.device) for values in self._x_and_y(drawn.cpu().numpy()))
         return cast(torch.LongTensor, x), cast(torch.LongTensor, y)
 
-    def _gather(self, numbers: Int64s) -> Tokens:
-        """The windows of these numbers as the rows of a new array, shape (B, T + 1)."""
-        if len(self._windows) == 1:
-            return self._windows[0][numbers]
+    def _x_and_y(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
+        """Inputs and targets of the windows of these numbers, shape (len(numbers), T)."""
+        B, T = len(numbers), self.T
         shard = np.searchsorted(self._starts, numbers, side="right") - 1
-        offset = numbers - self._starts[shard]
-        rows = np.empty((len(numbers), self.T + 1), dtype=self._dtype)
+        start = numbers - self._starts[shard]
+        if kernel := native():
+            spans = Spans(np.arange(B), shard, start, np.full(B, T + 1))
+            gathered = gather.inputs_and_targets(kernel, self._buffers, self._shards, spans, B=B, T=T)
+            assert gathered is not None  # no id is above the limit, as there is none
+            return gathered
+        rows = np.empty((B, T + 1), dtype=self._shards[0].dtype)
         for hit in set(shard.tolist()):  # one copy per shard, not per window
             here = shard == hit
-            rows[here] = self._windows[hit][offset[here]]
-        return rows
+            rows[here] = windows(self._shards[hit], T + 1)[start[here]]
+        return shifted(rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments, so that a data loader's worker maps the files again instead of receiving their contents."""

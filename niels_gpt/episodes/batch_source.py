@@ -41,8 +41,9 @@ from niels_gpt.episodes.schedule import (
 )
 from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.collate import shifted
+from niels_gpt.format import gather
 from niels_gpt.format.packing import PackPlan, layout_of
+from niels_gpt.kernel import native
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.seeds import MAX_LENGTH
 
@@ -180,28 +181,26 @@ class BatchSource:
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
         spans = self._locator.of_rows(np.concatenate([rows[first:stop] for rows, _ in drawn]))
         texts = reader.texts(spans)
-        # The first column has no target: token 0 is predicted from nothing.
-        weights = reader.weights(spans, texts)[:, 1:]
-        x, y = shifted(reader.ids(spans, o.pad_id))
-        mask = weights.astype(np.float32, order="C")
+        targets = reader.target_mask(spans, texts)
+        x, y = reader.inputs_and_targets(spans, o.pad_id)
         layouts = self._layouts(texts, spans, len(drawn))
         # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has spans [0, 3, 6][i] to [0, 3, 6][i + 1].
         span_bounds = spans.row.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
+        tokens = spans.used.reshape(-1, o.batch_size).sum(axis=1).tolist()
         batches = []
-        for i, (rows, after) in enumerate(drawn):
+        for i, ((rows, after), sums) in enumerate(zip(drawn, targets.totals(len(drawn)), strict=True)):
             own = slice(i * o.batch_size, (i + 1) * o.batch_size)
-            sums = _trained_and_sum(weights[own])
             global_trained, global_sum = self._global_sums(rows, sums)
             batch = EpisodeBatch(
                 x=torch.from_numpy(x[own]),
                 y=torch.from_numpy(y[own]),
-                mask=torch.from_numpy(mask[own]),
+                mask=torch.from_numpy(targets.values[own]),
                 episodes=spans.episode[span_bounds[i] : span_bounds[i + 1]],
                 num_trained_tokens=sums[0],
                 mask_sum=sums[1],
                 global_num_trained_tokens=global_trained,
                 global_mask_sum=global_sum,
-                num_tokens=int(spans.used[own].sum()),
+                num_tokens=tokens[i],
                 lengths=spans.used[own],
                 state=self.state(after),
                 **layouts[i],
@@ -229,7 +228,7 @@ class BatchSource:
         if self.counts:
             return self.counts.of(self._locator.positions(rows))
         spans = self._locator.of_rows(rows)
-        return _trained_and_sum(self._reader.weights(spans, self._reader.texts(spans))[:, 1:])
+        return self._reader.target_mask(spans, self._reader.texts(spans)).totals()[0]
 
     def _layouts(self, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
         """For each of `n` batches the fields that separate the texts of a row; empty if each row has one text.
@@ -239,16 +238,21 @@ class BatchSource:
         B, T = self.options.batch_size, self.options.block_size
         if self.plan is None and not self._reader.has_segments:
             return [{}] * n
-        layout = layout_of(texts.places, spans.used, T=T)
-        starts = layout.cu_seqlens
+        if kernel := native():
+            segment_ids, position_ids, starts = gather.number_texts(
+                kernel, self._reader.buffers, texts.places, spans.used, T=T
+            )
+        else:
+            layout = layout_of(texts.places, spans.used, T=T)
+            segment_ids, position_ids, starts = layout.segment_ids, layout.position_ids, layout.cu_seqlens
         # Every row begins a sequence, so every batch begins exactly at one.
         at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
         # The longest sequence of each batch, for attention kernels that size their blocks by it.
         longest = np.maximum.reduceat(starts[1:] - starts[:-1], at[:-1]).tolist()
         return [
             {
-                "segment_ids": torch.from_numpy(layout.segment_ids[i * B : (i + 1) * B]),
-                "position_ids": torch.from_numpy(layout.position_ids[i * B : (i + 1) * B]),
+                "segment_ids": torch.from_numpy(segment_ids[i * B : (i + 1) * B]),
+                "position_ids": torch.from_numpy(position_ids[i * B : (i + 1) * B]),
                 "cu_seqlens": torch.from_numpy(starts[at[i] : at[i + 1] + 1] - i * B * T),
                 "max_seqlen": longest[i],
             }
@@ -345,8 +349,8 @@ class BatchSource:
     def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
         """Trained targets of the episodes at these positions, and the sums of their masks."""
         spans = self._locator.of_positions(positions)
-        weights = self._reader.weights(spans, self._reader.texts(spans))
-        return np.count_nonzero(weights, axis=1), weights.sum(axis=1, dtype=np.float64)
+        targets = self._reader.target_mask(spans, self._reader.texts(spans))
+        return targets.trained, targets.sums.astype(np.float64)
 
     def log_epoch(self, epoch: int) -> None:
         """Log the beginning of an epoch; rank 0 only."""
@@ -389,9 +393,3 @@ class BatchSource:
 
 def _hash(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _trained_and_sum(weights: npt.NDArray[Any]) -> tuple[int, float]:
-    """How many weights are above 0, and their sum."""
-    trained = int(np.count_nonzero(weights))
-    return trained, float(trained) if weights.dtype == np.uint8 else float(weights.sum(dtype=np.float64))

@@ -7,7 +7,8 @@ A row is made of spans, one after the other. Most rows have one span, packed row
             a a a
 
 `SpanLocator` finds the spans of rows, `RowSpans` holds them as arrays, `Column` gathers one kind of value (ids, masks),
-and `EpisodeReader` reads and checks ids, weights and text starts. There is no Python loop over tokens or rows.
+and `EpisodeReader` reads and checks ids, weights and text starts: with the native kernel by `format.gather`, else in
+numpy. There is no Python loop over tokens or rows.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ from niels_gpt.episodes.format import MASK_NAME
 from niels_gpt.episodes.schedule import EMPTY
 from niels_gpt.errors import CacheError
 from niels_gpt.forks import cached_property
+from niels_gpt.format import gather
+from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.fitting import without_cut_turn
+from niels_gpt.format.gather import Spans, shifted
 from niels_gpt.format.packing import PackPlan
+from niels_gpt.kernel import native
 
 Int64s = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -126,6 +131,12 @@ class RowSpans:
         """All rows are filled to their ends."""
         return self.shortest == self.width
 
+    @cached_property
+    def for_kernel(self) -> Spans:
+        """The same spans for `format.gather`."""
+        arrays = (self.row, self.shard, self.start, self.length)
+        return Spans(*(np.ascontiguousarray(array, dtype=np.int64) for array in arrays))
+
     @property
     def column(self) -> Int64s:
         """The column in which each span begins: lengths 2 1 3 in rows 0 0 1 begin at 0 2 0."""
@@ -207,10 +218,10 @@ class Column:
     """
 
     def __init__(self, files: Sequence[Array], width: int) -> None:
-        self._files = files
+        self.files = files
         self._readers = [RowReader(values, width) for values in files]
         # Shards may differ: a uint8 mask beside a float32 one is read as float32.
-        self._dtype = np.result_type(*files)
+        self.dtype = np.result_type(*files)
 
     def rows(self, spans: RowSpans, fill: float) -> Array:
         """A new array of shape (B, width): the spans' values, and `fill` on padding."""
@@ -224,16 +235,16 @@ class Column:
         # Full rows need no second array; all others are copied into one with room for padding.
         if found.shape == (spans.B, spans.width):
             return found
-        rows = np.empty((spans.B, spans.width), dtype=self._dtype)
+        rows = np.empty((spans.B, spans.width), dtype=self.dtype)
         rows[: len(found), : found.shape[1]] = found
         return rows
 
     def _copied(self, spans: RowSpans) -> Array:
         """One contiguous copy a row, each as long as the longest span. The loop is over the shards that are hit."""
         longest = int(spans.length.max(initial=0))
-        if len(self._files) == 1:
+        if len(self.files) == 1:
             return self._readers[0].read(spans.start, longest)
-        rows = np.empty((len(spans.row), longest), dtype=self._dtype)
+        rows = np.empty((len(spans.row), longest), dtype=self.dtype)
         for hit in np.unique(spans.shard).tolist():
             here = spans.shard == hit
             rows[here] = self._readers[hit].read(spans.start[here], longest)
@@ -242,15 +253,15 @@ class Column:
     def _gathered(self, spans: RowSpans) -> Array:
         """One indexed read for all values. The loop is over the shards that are hit."""
         places = spans.places
-        if len(self._files) == 1:
+        if len(self.files) == 1:
             # Places on padding may lie past the end of the file. "clip" reads the last value there, and `fill_rest`
             # overwrites it.
-            return self._files[0].take(places, mode="clip").reshape(spans.filled, spans.width)
-        values = np.empty(len(places), dtype=self._dtype)
+            return self.files[0].take(places, mode="clip").reshape(spans.filled, spans.width)
+        values = np.empty(len(places), dtype=self.dtype)
         for hit in np.unique(spans.shard).tolist():
             # One flag per span becomes one per value: flags # . with reaches 2 3 give # # . . .
             here = (spans.shard == hit).repeat(spans.reach)
-            file = self._files[hit]
+            file = self.files[hit]
             # Not `take`: it would copy the whole of an array that repeats one value, as `_segments` returns.
             values[here] = file[np.minimum(places[here], len(file) - 1)]
         return values.reshape(spans.filled, spans.width)
@@ -269,6 +280,26 @@ class TextStarts:
     width: int
 
 
+@dataclass(frozen=True, eq=False)
+class TargetMask:
+    """The loss weights of the targets of `B` rows.
+
+    Attributes:
+        values: float32, shape (B, T).
+        trained: int64, shape (B,): how many targets of each row have a weight above 0.
+        sums: shape (B,), the sum of each row's weights: int64 if the weights are 0 and 1, else float64.
+    """
+
+    values: npt.NDArray[np.float32]
+    trained: Int64s
+    sums: npt.NDArray[Any]
+
+    def totals(self, batches: int = 1) -> list[tuple[int, float]]:
+        """Of each of several batches of as many rows: its trained targets, and the sum of its weights."""
+        counts, sums = (values.reshape(batches, -1).sum(axis=1).tolist() for values in (self.trained, self.sums))
+        return [(count, float(weight)) for count, weight in zip(counts, sums, strict=True)]
+
+
 class EpisodeReader:
     """Reads ids, weights and text starts of rows of `width` tokens, and checks them.
 
@@ -283,6 +314,7 @@ class EpisodeReader:
     ) -> None:
         self._split, self._width, self._vocab_size = split, width, vocab_size
         self._by_turn = too_long == "drop_partial_turn"
+        self.buffers = Buffers()
         self._tokens = Column([shard.tokens for shard in split.shards], width)
         self._masks: Column | None = None
         if split.has_mask and use_mask:
@@ -293,6 +325,7 @@ class EpisodeReader:
             # The token after the row shows whether the cut went through a turn.
             self._masks = Column(masks, width + self._by_turn)
         self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
+        self._segment_files = [shard.segments for shard in split.shards] if split.has_segments else None
 
     @property
     def has_masks(self) -> bool:
@@ -303,6 +336,43 @@ class EpisodeReader:
     def has_segments(self) -> bool:
         """Episodes may hold several texts."""
         return self._segments is not None
+
+    def inputs_and_targets(self, spans: RowSpans, pad_id: int) -> tuple[Int64s, Int64s]:
+        """`x` and `y`, int64 of shape (B, width - 1), with `pad_id` on padding.
+
+        Raises:
+            CacheError: an id is outside the vocabulary (file, record and token named).
+        """
+        kernel, limit, T = native(), self._vocab_size, self._width - 1
+        if kernel is not None and (limit is None or pad_id < limit):
+            files = self._tokens.files
+            found = gather.inputs_and_targets(
+                kernel, self.buffers, files, spans.for_kernel, B=spans.B, T=T, pad_id=pad_id, limit=limit
+            )
+            if found is not None:
+                return found
+        return shifted(self.ids(spans, pad_id))  # also to name an id that the kernel found outside the vocabulary
+
+    def target_mask(self, spans: RowSpans, texts: TextStarts) -> TargetMask:
+        """The loss weights of the targets, see `weights`.
+
+        Raises:
+            CacheError: a mask value is not a weight (file, record and token named).
+        """
+        kernel, masks = native(), self._masks
+        by_value = self._by_turn and bool(spans.cut.any())
+        if kernel is not None and not by_value and (masks is None or masks.dtype == np.uint8):
+            files = None if masks is None else masks.files
+            found = gather.target_mask(
+                kernel, self.buffers, files, spans.for_kernel, texts.places, B=spans.B, T=self._width - 1
+            )
+            if found is not None:
+                return TargetMask(*found, found[1])
+        # The first column has no target: token 0 is predicted from nothing.
+        weights = self.weights(spans, texts)[:, 1:]
+        trained = np.count_nonzero(weights, axis=1)
+        sums = trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
+        return TargetMask(weights.astype(np.float32, order="C"), trained, sums)
 
     def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), with `pad_id` on padding.
@@ -329,6 +399,10 @@ class EpisodeReader:
 
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
+        if kernel := native():
+            files, B = self._segment_files, spans.B
+            places = gather.text_starts(kernel, self.buffers, files, spans.for_kernel, B=B, width=self._width)
+            return TextStarts(places, self._width)
         begins = spans.row * self._width + spans.column
         if self._segments is None:
             return TextStarts(begins, self._width)

@@ -33,11 +33,14 @@ from niels_gpt.episodes.format import (
     samples,
 )
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.rows import Column, RowSpans
+from niels_gpt.episodes.rows import Array, Column, RowSpans
 from niels_gpt.episodes.schedule import Place, RandomRows, place_in, state_of
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.format.collate import inputs_and_targets, to_device
+from niels_gpt.format import gather
+from niels_gpt.format.buffers import Buffers
+from niels_gpt.format.collate import to_device
+from niels_gpt.kernel import native
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -135,13 +138,12 @@ class GPTDataLoader:
         first = self._positions[split] + self.rank * B
         self._positions[split] += B * self.world_size
         spans = windows.draw(first, first + B)
-        x, y = inputs_and_targets(windows.tokens.rows(spans, 0), self.config.device)
+        arrays: tuple[Array, ...] = windows.inputs_and_targets(spans)
         if windows.masks is None or self.config.use_loss_mask is False:
             self._warn_once(split, windows)
-            return x, y
-        # The mask of a target is that of its own token, so the first column has no target.
-        mask = windows.masks.rows(spans, 0)[:, 1:].astype(np.float32, order="C")
-        return x, y, to_device(torch.from_numpy(mask), self.config.device)
+        else:
+            arrays += (windows.target_mask(windows.masks, spans),)
+        return tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """The place of the next batch; `position` counts windows over all ranks, `epoch` is always 0."""
@@ -213,7 +215,7 @@ class _Windows:
             raise UsageError(
                 f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
             )
-        self.width = width
+        self.width, self._buffers = width, Buffers()
         self._first = np.cumsum(counts) - counts
         self._order = RandomRows(int(counts.sum()), seed)
         self.tokens = Column([file.tokens for file in files], width)
@@ -245,6 +247,25 @@ class _Windows:
             # A window is always whole; nothing of it is cut off.
             cut=np.zeros(n, dtype=np.bool_),
         )
+
+    def inputs_and_targets(self, spans: RowSpans) -> tuple[Array, Array]:
+        """`x` and `y` of these windows, int64 of shape (windows, width - 1)."""
+        if kernel := native():
+            T, files = self.width - 1, self.tokens.files
+            gathered = gather.inputs_and_targets(kernel, self._buffers, files, spans.for_kernel, B=spans.B, T=T)
+            assert gathered is not None  # no id is above the limit, as there is none
+            return gathered
+        return gather.shifted(self.tokens.rows(spans, 0))
+
+    def target_mask(self, masks: Column, spans: RowSpans) -> Array:
+        """The mask of `y`, float32: a target's is that of its own token, so the first token's is left out."""
+        kernel = native()
+        if kernel is not None and masks.dtype == np.uint8:
+            T, nowhere = self.width - 1, np.empty(0, np.int64)
+            found = gather.target_mask(kernel, self._buffers, masks.files, spans.for_kernel, nowhere, B=spans.B, T=T)
+            if found is not None:
+                return found[0]
+        return masks.rows(spans, 0)[:, 1:].astype(np.float32, order="C")
 
 
 def _find(split: Path) -> list[_File]:

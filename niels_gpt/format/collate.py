@@ -1,10 +1,4 @@
-"""Rows of ids and masks as tensors. Targets are shifted here and nowhere else.
-
-A row of S = T + 1 tokens has T inputs and T targets; the mask belongs to the targets::
-
-    ids     a b c d        x  a b c
-    mask    . . # #        y  b c d      loss on y:  . # #
-"""
+"""Rows of ids and masks as tensors."""
 
 from __future__ import annotations
 
@@ -15,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.errors import UsageError, did_you_mean, shown
+from niels_gpt.format.gather import shifted
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
 
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu", "meta")
@@ -77,13 +72,6 @@ def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tu
     """`x` and `y`, int64 and contiguous, shape (B, T), from rows of any integer type, shape (B, T + 1)."""
     x, y = (torch.from_numpy(values) for values in shifted(rows))
     return to_device(x, device), to_device(y, device)
-
-
-def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`x` and `y` as int64 arrays, contiguous, shape (B, T), from rows of shape (B, T + 1)."""
-    # In numpy, not torch: torch would use threads, which saves some microseconds on an idle machine, but costs
-    # milliseconds when a thread must wait for a core that another process uses.
-    return rows[:, :-1].astype(np.int64, order="C"), rows[:, 1:].astype(np.int64, order="C")
 
 
 def padded_inputs_and_targets(

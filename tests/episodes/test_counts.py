@@ -66,13 +66,13 @@ def test_only_the_own_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     open_loader(dataset, block_size=8).keep_counts()
     batch_source = both(dataset)[1].batch_source("train")
     reader = batch_source._reader
-    real, seen = reader.weights, []
+    real, seen = reader.target_mask, []
 
     def spy(spans: Any, *more: Any) -> Any:
         seen.append(spans.B)
         return real(spans, *more)
 
-    monkeypatch.setattr(reader, "weights", spy)
+    monkeypatch.setattr(reader, "target_mask", spy)
     batch_source.batch(Place())
     assert seen == [3]
 

@@ -1,0 +1,54 @@
+"""Memory for batches that is used again: new memory must be mapped page by page, which takes longer than filling it."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
+ARRAYS_PER_SHAPE = 4  # for batches that are used, being used and made ahead; more are not kept
+SHAPES = 16  # of arrays that are kept; after a change of shapes the earlier ones are freed
+_HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers.empty` holds an array: its own and the argument
+
+
+class Buffers:
+    """Gives arrays with arbitrary contents, and gives an array again once nothing else refers to it.
+
+    A tensor made by `torch.from_numpy` refers to its array as long as the tensor, a view of it or its storage exists,
+    so a batch that somebody keeps is never overwritten. Threads may share an instance; a pickled one is empty.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Any, ...], deque[npt.NDArray[Any]]] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """An array like that of `numpy.empty`."""
+        key = (*shape, dtype)
+        kept = self._kept.get(key)
+        if kept is None:
+            array = np.empty(shape, dtype)
+            if array.nbytes >= SMALLEST:
+                if len(self._kept) >= SHAPES:
+                    self._kept.clear()
+                self._kept[key] = deque([array], ARRAYS_PER_SHAPE)
+            return array
+        for _ in range(len(kept)):
+            try:
+                array = kept.popleft()  # from here on no other thread finds it
+            except IndexError:  # other threads look at all of them
+                break
+            is_free = sys.getrefcount(array) == _HELD_HERE
+            kept.append(array)
+            if is_free:
+                return array
+        array = np.empty(shape, dtype)
+        if len(kept) < ARRAYS_PER_SHAPE:
+            kept.append(array)
+        return array
+
+    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
+        return type(self), ()
