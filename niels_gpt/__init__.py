@@ -23,7 +23,7 @@ from niels_gpt.lazy import lazy_names
 from niels_gpt.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from niels_gpt.api import build, convert, diagnose, explore, loader, open, render, renderer
+    from niels_gpt.api import build, convert, diagnose, explore, loader, open, render, renderer, tokenize
     from niels_gpt.renderers.loss import LossOn
 
 __all__ = [
@@ -36,13 +36,16 @@ __all__ = [
     "open",
     "render",
     "renderer",
+    "tokenize",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "LossOn": "renderers.loss",
-        **dict.fromkeys(("build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer"), "api"),
+        **dict.fromkeys(
+            ("build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer", "tokenize"), "api"
+        ),
     },
 )
 

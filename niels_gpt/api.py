@@ -1,4 +1,4 @@
-"""The functions of `import niels_gpt as ng`: eight common jobs, each in one call.
+"""The functions of `import niels_gpt as ng`: nine common jobs, each in one call.
 
 Every function here is a short composition of public parts; its docstring names them, so that a program that needs
 more control knows where to go next. Imports are made inside the functions, because `ng.render` must not pay for
@@ -8,10 +8,11 @@ torch, nor `ng.loader` for tokenizers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
     from niels_gpt.episodes.sampling import Sampling
+    from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Message
     from niels_gpt.renderers.engine import Family
     from niels_gpt.renderers.loss import LossOn
@@ -214,6 +216,43 @@ def build(
         **options,
     )
     return open(out)
+
+
+def tokenize(
+    tokenizer: Any,
+    *,
+    name: str = "auto",
+    renderer_options: Mapping[str, Any] | None = None,
+    loss_on: LossOn | None = None,
+    pack: int | None = None,
+    **options: Any,
+) -> Tokenize:
+    """A function from batches of conversations to ids and labels, for `datasets.map`, Ray Data and torch.
+
+    `dataset.map(ng.tokenize("Qwen/Qwen3-8B", pack=4096), batched=True, remove_columns=dataset.column_names)`
+
+    Args:
+        tokenizer, name, renderer_options: as for `renderer`; a renderer itself is taken too.
+        loss_on: which tokens are trained; default everything that the model itself emits.
+        pack: put whole conversations of a batch into rows of at most so many tokens.
+        options: of `niels_gpt.export.tokenize.Tokenize`: max_length, too_long, on_bad_rows, assistant_masks, ...
+
+    Returns:
+        A picklable function with the columns `input_ids`, `labels` (unshifted, -100 where a token is not trained), and
+        with `pack` also `seq_lengths`.
+
+    Raises:
+        UsageError: no such option, or one out of range. Else as `renderer`.
+    """
+    from niels_gpt.export.tokenize import Tokenize
+    from niels_gpt.renderers.loss import LossOn
+
+    known = [item.name for item in fields(Tokenize) if item.init and item.name not in ("renderer", "loss_on", "pack")]
+    for option in options:
+        if option not in known:
+            raise UsageError(f"{option!r} is not an option of tokenize{did_you_mean(option, known)}")
+    chosen = _renderer_of(tokenizer, name, renderer_options or {})
+    return Tokenize(chosen, LossOn() if loss_on is None else loss_on, pack, **options)
 
 
 def diagnose(source: Any, other: Any = None, **options: Any) -> Report:

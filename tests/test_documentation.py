@@ -72,9 +72,15 @@ def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_the_pages_on_exports_and_trainers(
     tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
-    """All blocks in order, on episodes of the bundled samples."""
+    """All blocks in order, on episodes of the bundled samples, with a tiny tokenizer in the place of the model's."""
     pytest.importorskip("pyarrow")
+    pytest.importorskip("datasets")
     from niels_gpt.episodes import build_episodes
+    from tests.renderers.small import CHATML
+    from tests.renderers.tiny_families import folder_of
+
+    model = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
+    (model / "chat_template.jinja").write_text(CHATML)
 
     build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
     monkeypatch.chdir(tmp_path)
@@ -82,7 +88,8 @@ def test_the_pages_on_exports_and_trainers(
     assert len(found) >= 2
     names: dict[str, object] = {}
     for number, block in enumerate(found):
-        exec(compile(block, f"docs/{page}, block {number}", "exec"), names)
+        code = block.replace("~/models/Qwen3-8B", str(model))
+        exec(compile(code, f"docs/{page}, block {number}", "exec"), names)
 
 
 def test_the_page_on_attribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

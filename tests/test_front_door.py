@@ -18,7 +18,7 @@ from niels_gpt.renderers.template.default import DefaultRenderer
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.tiny_families import folder_of
 
-NAMES = ["LossOn", "build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer"]
+NAMES = ["LossOn", "build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer", "tokenize"]
 CHATS = [[user(f"question {i}"), assistant(f"answer {i} " * (i + 1))] for i in range(40)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import socket
 import sys
@@ -74,6 +75,22 @@ def test_trl_sft(run: Run, dataset: Path, tmp_path: Path) -> None:
     )
     assert "padding_free=True" in told
     assert "2 steps" in told
+
+
+def test_tokenize_in_pipelines(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    from tests.renderers.small import assistant, user
+    from tests.renderers.tiny_families import folder_of
+
+    rows = [{"messages": [user(f"question {k}"), assistant("answer " * k)]} for k in range(1, 30)]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    told = run(
+        "tokenize_in_pipelines.py", chats, "--tokenizer", folder_of("qwen3"), "--renderer", "qwen3", "--pack", 300
+    )
+    lines = told.splitlines()
+    assert lines[0].endswith("columns input_ids, labels, seq_lengths")
+    assert lines[1].split()[1] == lines[2].split()[1]
 
 
 def test_lightning_fit(run: Run, dataset: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import niels_gpt as ng
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import DataError, EngineError, MissingExtra, UsageError
 from niels_gpt.scale import ray_executor as rays
@@ -25,6 +26,7 @@ from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
+from tests.renderers.small import assistant, family, user
 from tests.scale.builds import build, units, write_chats, write_texts
 from tests.scale.faulty import Watched
 from tests.test_cache_determinism import digests
@@ -242,3 +244,17 @@ def test_a_timeout_of_nothing_is_refused() -> None:
     pytest.importorskip("ray")
     with pytest.raises(UsageError, match=r"timeout is 0; expected at least 0\.001"):
         RayRunner(timeout=0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data, about itself
+def test_a_tokenized_ray_dataset(cluster: Any) -> None:
+    """`ng.tokenize` in `map_batches`: the rows are those of the renderer, whatever form Ray gives batches."""
+    ray_data = pytest.importorskip("ray.data")
+    renderer = family("qwen3")
+    rows = [{"messages": [user(f"q {k}"), assistant("a " * k)]} for k in range(1, 25)]
+    own = sorted(renderer.render(row["messages"]).token_ids for row in rows)
+    for form in ("pyarrow", "numpy"):
+        made = ray_data.from_items(rows).map_batches(ng.tokenize(renderer), batch_format=form, batch_size=6)
+        found = made.take_all()
+        assert sorted(row["input_ids"].tolist() for row in found) == own
+        assert all(set(row["labels"]) <= {-100, *row["input_ids"]} for row in found)

@@ -105,7 +105,7 @@ class TemplateRenderer(ShowsExample):
         self.source, self._clock = source, clock
         self._variables = {**self.encoder.special_tokens, **variables}
         self._tracked_variables = {name: _tracked_variable(name, value) for name, value in self._variables.items()}
-        self._roles = {role: tracked_text(role, LITERAL) for role in KNOWN_ROLES.union(roles)}
+        self._roles = {role: tracked_text(role, LITERAL) for role in sorted(KNOWN_ROLES.union(roles))}
         self._isolate = isolate
         self._compiled = self._compile()
         self._fixed_prompt = (
@@ -340,8 +340,12 @@ class TemplateRenderer(ShowsExample):
         return Tracing(partial(self._chunks, tools=tools), self._controls, self._fixed_prompt, (tools, self._variables))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compiled templates do not pickle; they are compiled again by `__setstate__`."""
-        return {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+        """Without what is computed again: compiled templates, which do not pickle, and verdicts on probes.
+
+        So a renderer has the same pickle before and after it was used, and in every process.
+        """
+        state = {key: value for key, value in self.__dict__.items() if key != "_compiled"}
+        return state | {"_certificate": Certificate(self._certificate.literals)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)

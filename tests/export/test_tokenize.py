@@ -1,0 +1,287 @@
+"""`ng.tokenize`: the rows are those of the renderer, in every engine, and equal functions have equal fingerprints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import niels_gpt as ng
+from niels_gpt.errors import DataError, UsageError
+from niels_gpt.export.tokenize import Tokenize
+from niels_gpt.renderers.base import LossOn
+from tests.conftest import REPOSITORY
+from tests.renderers.small import CHATML, assistant, conversation, family, user
+from tests.renderers.tiny_families import folder_of
+
+Columns = dict[str, list[Any]]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def chats(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows as `datasets` has them, some with calls of tools."""
+    rng = random.Random(seed)
+    return [{"messages": conversation(rng), "source": f"s{k}"} for k in range(count)]
+
+
+def columns_of(rows: list[dict[str, Any]]) -> Columns:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def expected(renderer: Any, rows: list[dict[str, Any]], loss_on: LossOn | None = None) -> list[tuple[Any, Any]]:
+    """Ids and labels of each row by `render`, one after the other."""
+    found = []
+    for row in rows:
+        rendered = renderer.render(row["messages"], tools=row.get("tools"))
+        labels = rendered.labels(loss_on or LossOn())
+        found.append((tuple(rendered.token_ids), (-100, *labels[1:])))
+    return found
+
+
+def pairs(columns: Columns) -> list[tuple[Any, Any]]:
+    return [
+        (tuple(map(int, ids)), tuple(map(int, labels)))
+        for ids, labels in zip(columns["input_ids"], columns["labels"], strict=True)
+    ]
+
+
+def texts(columns: Columns) -> list[tuple[Any, Any]]:
+    """The conversations in packed rows."""
+    found = []
+    for ids, labels, lengths in zip(columns["input_ids"], columns["labels"], columns["seq_lengths"], strict=True):
+        assert sum(lengths) == len(ids) == len(labels)
+        at = 0
+        for length in map(int, lengths):
+            found.append((tuple(map(int, ids[at : at + length])), tuple(map(int, labels[at : at + length]))))
+            at += length
+    return found
+
+
+@pytest.mark.parametrize("name", ["qwen3", "template"])
+@pytest.mark.parametrize("preset", ["all_assistant_turns", "all_tokens"])
+def test_rows_are_those_of_the_renderer(name: str, preset: Any) -> None:
+    renderer, loss_on = family(name), LossOn(preset)
+    rows = [{"messages": [user(f"question {k}"), assistant("answer " * k)]} for k in range(1, 30)]
+    function = ng.tokenize(renderer, loss_on=loss_on, assistant_masks=True)
+    columns = function(columns_of(rows))
+    assert pairs(columns) == expected(renderer, rows, loss_on)
+    assert list(columns) == ["input_ids", "labels", "assistant_masks"]
+    for mask, labels in zip(columns["assistant_masks"], columns["labels"], strict=True):
+        assert mask.tolist() == (labels != -100).tolist()
+    assert pairs(function(rows)) == pairs(columns)  # a list of rows
+
+
+@given(st.integers(0, 1000), st.integers(1, 40), st.integers(60, 400))
+@settings(deadline=None, max_examples=25)
+def test_packing_loses_and_repeats_nothing(seed: int, count: int, capacity: int) -> None:
+    renderer = family("qwen3")
+    rows = chats(count, seed)
+    own = expected(renderer, rows)
+    if max(len(ids) for ids, _ in own) > capacity:
+        with pytest.raises(DataError, match=r"^row \d+ of the batch: \d+ tokens, but a row has at most"):
+            ng.tokenize(renderer, pack=capacity)(rows)
+        own = [pair for pair in own if len(pair[0]) <= capacity]
+    columns = ng.tokenize(renderer, pack=capacity, too_long="skip")(rows)
+    assert sorted(texts(columns)) == sorted(own)
+    assert all(len(ids) <= capacity for ids in columns["input_ids"])
+
+
+@pytest.mark.parametrize("policy", ["head", "tail", "drop_partial_turn"])
+def test_long_conversations_are_cut(policy: str) -> None:
+    renderer = family("qwen3")
+    rows = [{"messages": [user("a"), assistant("hello world " * 20), user("b"), assistant("x " * k)]} for k in (1, 9)]
+    columns = ng.tokenize(renderer, max_length=30, too_long=policy)(rows)
+    for (ids, labels), found, kept in zip(
+        expected(renderer, rows), columns["input_ids"], columns["labels"], strict=False
+    ):
+        assert found.tolist() == list(ids[-30:] if policy == "tail" else ids[:30])
+        if policy == "drop_partial_turn":
+            assert (kept == -100).all()
+        else:
+            assert kept.tolist()[1:] == list(labels[-30:] if policy == "tail" else labels[:30])[1:]
+    if policy == "drop_partial_turn":  # the only answer that a row holds is cut, so nothing of it is trained
+        assert columns["input_ids"] == []
+
+
+def test_what_is_left_out_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    bad = {"messages": [{"role": "bot", "content": "x"}]}
+    untrained = {"messages": [user(), assistant() | {"train": False}]}
+    rows = [{"messages": [user(), assistant()]}, bad, untrained, {"messages": [user("x " * 99), assistant()]}]
+    with pytest.raises(DataError, match=r"^row 1 of the batch: .*'bot'.*Rows are counted from 0.*on_bad_rows=\"drop\""):
+        ng.tokenize(family("qwen3"))(rows)
+    with pytest.raises(DataError, match=r"^row 701: "):
+        ng.tokenize(family("qwen3"))(rows, [700, 701, 702, 703])
+    columns = ng.tokenize(family("qwen3"), on_bad_rows="drop", max_length=50, too_long="skip")(rows)
+    assert pairs(columns) == expected(family("qwen3"), rows[:1])
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage() == ("left out 3 of 4 rows: {'unknown_role': 1, 'nothing_trained': 1, 'too_long': 1}")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"packk": 9}, "'packk' is not an option of tokenize"),
+        ({"max_lenght": 9}, "did you mean 'max_length'"),
+        ({"pack": 9, "max_length": 9}, "expected one of them"),
+        ({"pack": 0}, "pack is 0"),
+        ({"max_length": -1}, "max_length is -1"),
+        ({"too_long": "heads"}, "did you mean 'head'"),
+        ({"on_bad_rows": "ignore"}, "on_bad_rows is 'ignore'; expected 'error' or 'drop'"),
+        ({"format": "sharegtp"}, "did you mean 'sharegpt'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ng.tokenize(family("qwen3"), **options)
+
+
+def test_weights_that_labels_cannot_express_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"has the weight 0\.5; labels can express only 0 and 1"):
+        ng.tokenize(family("qwen3"))([{"messages": [user(), assistant() | {"weight": 0.5}]}])
+
+
+# Fingerprints
+
+PROGRAM = """
+import json, sys
+from datasets.fingerprint import Hasher
+import niels_gpt as ng
+from tests.renderers.small import assistant, user
+found = []
+for name in ("qwen3", "template"):
+    for options in ({}, {"pack": 64}, {"loss_on": ng.LossOn(bodies_of_roles={"user", "system", "tool"})}):
+        function = ng.tokenize(sys.argv[1], name=name, **options)
+        before = Hasher.hash(function)
+        function([{"messages": [user(), assistant()]}])
+        assert Hasher.hash(function) == before, "use changed the fingerprint"
+        found.append(before)
+print(json.dumps(found))
+"""
+
+
+def test_fingerprints_are_those_of_another_process(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    folder = shutil.copytree(folder_of("qwen3"), tmp_path / "qwen3")
+    (folder / "chat_template.jinja").write_text(CHATML)
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(REPOSITORY), "PATH": "", "HOME": str(Path.home())},
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for seed in (1, 2)
+    ]
+    assert all(run.returncode == 0 for run in runs), runs[0].stderr
+    one, other = (json.loads(run.stdout) for run in runs)
+    assert one == other
+    assert len(set(one)) == len(one)
+
+
+def test_a_pickle_is_equal_and_of_this_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = ng.tokenize(family("qwen3"), pack=99, too_long="head", loss_on=LossOn("last_message"))
+    data = pickle.dumps(function)
+    again = pickle.loads(data)
+    assert isinstance(again, Tokenize)
+    assert (again.pack, again.too_long, again.loss_on) == (99, "head", LossOn("last_message"))
+    rows = chats(5)
+    assert texts(again(rows)) == texts(function(rows))
+    monkeypatch.setattr("niels_gpt.export.tokenize.__version__", "9.9")
+    with pytest.raises(UsageError, match=r"pickled by niels_gpt .*, and this process has 9\.9"):
+        pickle.loads(data)
+
+
+# Engines
+
+
+def test_datasets_map_in_processes_and_from_its_cache(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [*chats(20), {"messages": [user(), assistant()], "source": "last"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def mapped(function: Any, **options: Any) -> Any:
+        loaded = datasets.load_dataset("json", data_files=str(tmp_path / "rows.jsonl"), cache_dir=str(tmp_path / "c"))
+        dataset = loaded["train"]
+        return dataset.map(function, batched=True, remove_columns=dataset.column_names, **options)
+
+    renderer = family("qwen3")
+    plain = mapped(ng.tokenize(renderer), num_proc=2, with_indices=True)
+    # Arrow gives each message the keys of all messages; the nulls are not content.
+    assert pairs(plain.to_dict()) == expected(renderer, rows)
+    packed = mapped(ng.tokenize(renderer, pack=400), batch_size=8)
+    assert sorted(texts(packed.to_dict())) == sorted(expected(renderer, rows))
+    again = mapped(ng.tokenize(family("qwen3"), pack=400), batch_size=8)
+    assert again.cache_files == packed.cache_files
+    other = mapped(ng.tokenize(family("qwen3"), pack=401), batch_size=8)
+    assert other.cache_files != packed.cache_files
+
+
+def test_torch_data_loaders() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    rows, renderer = chats(21), family("qwen3")
+    loader = torch_data.DataLoader(rows, batch_size=4, collate_fn=ng.tokenize(renderer), num_workers=2)
+    assert [pair for batch in loader for pair in pairs(batch)] == expected(renderer, rows)
+
+
+# Trainers
+
+
+def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
+    for values in zip(*columns.values(), strict=True):
+        yield {name: value.tolist() for name, value in zip(columns, values, strict=True)}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trl_reads_packed_columns() -> None:
+    """TRL's collator flattens them; its positions begin again with every conversation, and the labels are ours."""
+    trainer = pytest.importorskip("trl.trainer.sft_trainer")
+    rows, renderer = chats(30), family("qwen3")
+    columns = ng.tokenize(renderer, pack=400)(rows)
+    batch = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(list(rows_of(columns)))
+    begins = np.flatnonzero(batch["position_ids"][0].numpy() == 0).tolist()
+    ends = [*begins[1:], batch["input_ids"].shape[1]]
+    found = [
+        (tuple(batch["input_ids"][0, a:b].tolist()), tuple(batch["labels"][0, a:b].tolist()))
+        for a, b in zip(begins, ends, strict=True)
+    ]
+    assert sorted(found) == sorted(expected(renderer, rows))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_reads_columns() -> None:
+    """Its collator pads ids, labels by -100, and makes the attention mask."""
+    transformers = pytest.importorskip("transformers")
+    rows, renderer = chats(9), family("qwen3")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder_of("qwen3"))
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
+    batch = transformers.DataCollatorForSeq2Seq(tokenizer)(list(rows_of(ng.tokenize(renderer)(rows))))
+    for ids, labels, own, (row_ids, row_labels) in zip(
+        batch["input_ids"], batch["labels"], batch["attention_mask"], expected(renderer, rows), strict=True
+    ):
+        n = int(own.sum())
+        assert (tuple(ids[:n].tolist()), tuple(labels[:n].tolist())) == (row_ids, row_labels)
+        assert set(labels[n:].tolist()) <= {-100}
+
+
+def test_templates_and_tools() -> None:
+    """`tools` is a column beside the messages, as a list or as JSON."""
+    renderer = family("qwen3")
+    rows: list[dict[str, Any]] = [
+        {"messages": [user(), assistant()], "tools": tools} for tools in (None, TOOLS, json.dumps(TOOLS))
+    ]
+    none, some, text = pairs(ng.tokenize(renderer)(columns_of(rows)))
+    assert none != some == text == expected(renderer, [rows[1]])[0]
