@@ -29,7 +29,9 @@ from niels_gpt.interrupts import sigint_blocked
 from niels_gpt.sources.slices import Sliceable
 
 MOST_DEATHS = 3  # workers lost at the same unit before the build gives up
-AHEAD = 4  # units per worker that are begun or finished before the first of them is consumed
+# Units per worker that are begun or finished before the first of them is consumed. With 4, one slow unit makes a
+# thousand workers wait for it (docs/scale.md, simulated); finished units stay on the disk until the end anyway.
+AHEAD = 16
 QUEUED = 2  # units that a worker has at once: the current one and the next, so that it never waits for the pool
 START_SECONDS = 120.0  # added to the timeout of a worker that still has to import and load a tokenizer
 POLL_SECONDS = 0.5

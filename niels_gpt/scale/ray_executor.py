@@ -27,12 +27,11 @@ from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
 from niels_gpt.ranges import WORKERS
 from niels_gpt.scale.executor import check_timeout, pickled_job
-from niels_gpt.scale.process_pool import unpickled_job
+from niels_gpt.scale.process_pool import AHEAD, unpickled_job
 from niels_gpt.sources.slices import Sliceable
 
 RAY_RETRIES = 8  # of one attempt, after its worker or node died
 MOST_ATTEMPTS = 4
-AHEAD = 4  # units per worker that are begun or finished before the first of them is consumed
 POLL_SECONDS = 0.5
 LOCAL = "local"
 
@@ -104,8 +103,7 @@ def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Ge
     """Keep two units per worker in Ray's queue, and yield finished units in order."""
     waiting: deque[_Started] = deque()
     while True:
-        under_way = sum(not started.done for started in waiting)
-        wanted = min(AHEAD * workers - len(waiting), 2 * workers - under_way)
+        wanted = min(AHEAD * workers - len(waiting), 2 * workers - len(queue.under_way))
         waiting.extend(queue.start(unit_task) for unit_task in islice(unit_tasks, max(0, wanted)))
         if not waiting:
             return
@@ -115,7 +113,7 @@ def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Ge
                 raise started.error
             yield started.unit_task
         else:
-            queue.wait([started for started in waiting if not started.done])
+            queue.wait()
 
 
 @dataclass
@@ -134,31 +132,31 @@ class _Started:
 
 
 class _Queue:
-    """The units that were submitted to Ray and are not finished."""
+    """The units that were submitted to Ray and are not finished: `under_way`."""
 
     def __init__(self, ray: Any, job: Any, timeout: float | None) -> None:
         self._ray, self._job, self._timeout = ray, job, timeout
         options = {"num_cpus": 1, "max_retries": RAY_RETRIES, "scheduling_strategy": "SPREAD"}
         self._remote = ray.remote(**options)(_build)
-        self._open: list[_Started] = []
+        self.under_way: list[_Started] = []
 
     def start(self, unit_task: UnitTask) -> _Started:
         """Submit a unit."""
         started = _Started(unit_task, self._send(unit_task))
-        self._open.append(started)
+        self.under_way.append(started)
         return started
 
     def _send(self, unit_task: UnitTask) -> Any:
         return self._remote.remote(self._job, unit_task, str(Path.cwd()))
 
-    def wait(self, under_way: list[_Started]) -> None:
+    def wait(self) -> None:
         """Wait until one is done, at most half a second; submit those again that died or hang."""
-        refs = {started.ref: started for started in under_way}
+        refs = {started.ref: started for started in self.under_way}
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
             self._take(refs[ref])
-        for started in under_way:
-            if not started.done and self._hangs(started):
+        for started in self.under_way:
+            if self._hangs(started):
                 self._ray.cancel(started.ref, force=True)
                 self._again(started, f"took longer than {self._timeout:g} s")
 
@@ -166,7 +164,7 @@ class _Queue:
         try:
             started.error = self._ray.get(started.ref)
             started.done = True
-            self._open.remove(started)
+            self.under_way.remove(started)
         except (
             self._ray.exceptions.RayTaskError
         ) as error:  # raised in a source or an encoder; our own errors are returned
@@ -195,7 +193,7 @@ class _Queue:
 
     def cancel(self) -> None:
         """Cancel everything that is not finished."""
-        for started in self._open:
+        for started in self.under_way:
             self._ray.cancel(started.ref, force=True)
 
 
