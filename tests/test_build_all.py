@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from niels_gpt.cache.meta import open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import CacheError
 from niels_gpt.messages import Conversation
+from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.inputs import Document
@@ -33,6 +36,8 @@ from niels_gpt.sources.oasst1 import threads
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local
 from tests.hub import Fault, Hub, Repository
+from tests.renderers.small import CHATML
+from tests.renderers.tiny_families import folder_of
 
 FINEWEB, WIKITEXT = "HuggingFaceFW/fineweb-edu", "Salesforce/wikitext"
 DOLLY, OASST1, GUTENBERG = "databricks/databricks-dolly-15k", "OpenAssistant/oasst1", "sedthh/gutenberg_english"
@@ -586,3 +591,28 @@ def test_a_source_knows_how_much_it_has_read(hub: Hub, tmp_path: Path) -> None:
     environment = hub.environment(tmp_path, longest_sleep=0.02, USE_TORCH="0")
     result = subprocess.run([sys.executable, "-c", SHARES], env=environment, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == [None, *(n / 40 for n in range(1, 41))]
+
+
+def test_conversations_by_another_tokenizer_are_in_its_own_format(tmp_path: Path, hub: Hub) -> None:
+    """The ids and masks in the cache are those of the tokenizer's chat template."""
+    folder = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(CHATML)
+    builder = Builder(tmp_path, folder)
+    code, printed = builder.run(hub, "--only", "dolly15k")
+    assert code == 0, printed
+    place = builder.cache / "sft/dolly15k"
+    meta = json.loads((place / "meta.json").read_text())
+    stored = np.fromfile(place / "train_tokens.bin", dtype="<u2" if meta["token_dtype"].startswith("uint16") else "<u4")
+    mask = np.fromfile(place / "train_mask.bin", dtype="u1")
+    cuts = np.load(place / "train_idx.npy")[1:]
+    renderer = create_renderer(folder)
+    parts = zip(np.split(stored, cuts), np.split(mask, cuts), strict=True)
+    rows = [(renderer.encoder.decode(ids.tolist()), ids, trained) for ids, trained in parts if len(ids)]
+    assert len(rows) > 3
+    for text, ids, trained in rows:
+        user, answer = re.fullmatch(
+            r"<\|im_start\|>user\n(.*)<\|im_end\|>\n<\|im_start\|>assistant\n(.*)<\|im_end\|>\n", text, re.DOTALL
+        ).groups()
+        rendered = renderer.render([{"role": "user", "content": user}, {"role": "assistant", "content": answer}])
+        assert rendered.token_ids == ids.tolist()
+        assert [label != -100 for label in rendered.labels()] == trained.astype(bool).tolist()

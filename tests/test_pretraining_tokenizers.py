@@ -131,12 +131,18 @@ def test_the_manifest_says_how_documents_are_joined(folders: dict[str, Path], tm
     assert meta["vocab_size"] == encoder.vocab_size
 
 
-def test_the_default_is_eos_where_there_is_one(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_default_is_eos_and_without_one_there_is_none(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Documents that run into each other must be somebody's choice."""
     assert build(tmp_path / "eos", ["a"], folders["bytes"])["separator"] == "eos"
     nameless = directory(tmp_path / "nameless", byte_level())
-    assert build(tmp_path / "none", ["a"], nameless)["separator"] == "none"
     only_bos = directory(tmp_path / "bos", byte_level(), bos_token=START)
-    assert build(tmp_path / "bos-cache", ["a"], only_bos)["separator"] == "none"
+    for folder, choices in ((nameless, "none"), (only_bos, "bos or none")):
+        with pytest.raises(
+            TokenizerError, match=rf"names no eos_token.*choose --separator \(separator=\): {choices}\."
+        ):
+            build(tmp_path / "c", ["a"], folder)
+        assert not (tmp_path / "c").exists()
+        assert build(tmp_path / f"{folder.name}-none", ["a"], folder, separator="none")["separator"] == "none"
 
 
 @pytest.mark.parametrize("separator", ["bos", "eos+bos"])

@@ -91,8 +91,8 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
     Args:
         source: a `DocumentEncoder` (returned unchanged), what `open_encoder` accepts (a directory, a name on the hub,
             an object), or any `CacheTokenizer`.
-        separator: "eos" after each document, "bos" before each, both, or "none". `None` means the tokenizer's eos if it
-            has one, which for our own tokenizer is end-of-turn, else "none".
+        separator: "eos" after each document, "bos" before each, both, or "none". `None` means "eos"; that of our own
+            tokenizer is its end-of-turn.
 
     Raises:
         UsageError: no such separator. SourceError: see `open_encoder`.
@@ -109,8 +109,12 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
         return _with_sentinels(tokenizer, separator)
     special = {name: _special_id(tokenizer, name) for name in ("eos", "bos")}
     known = {name: token for name, token in special.items() if token is not None}
-    if separator is None:
-        separator = "eos" if "eos" in known else "none"
+    if separator is None and "eos" not in known:
+        raise TokenizerError(
+            f"{tokenizer.name}: it names no eos_token, so nothing would separate documents; choose --separator "
+            f"(separator=): {' or '.join(_possible(known))}. Or name the token in tokenizer_config.json"
+        )
+    separator = separator or "eos"
     wanted = [] if separator == "none" else separator.split("+")
     if missing := [name for name in wanted if name not in known]:
         raise TokenizerError(
