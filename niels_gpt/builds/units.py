@@ -5,6 +5,7 @@ A unit is one slice of the input as ids, lengths and weights, in a directory of 
     out/chats/                              the output, once it is complete
     out/.chats.units/3f2a9c.../             the units of one build, named by the hash of its recipe
         recipe.json
+        slices.txt                          the input's slices as far as they are known, each with its CRC
         unit_0000000/                       ids.bin lengths.bin weights.bin [facts.jsonl groups.jsonl rejected.jsonl]
         unit_0000001/                       unit.json
         attempts/unit_0000002.0/<uuid>/     written here, then renamed
@@ -23,6 +24,7 @@ import hashlib
 import json
 import shutil
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -53,6 +55,7 @@ from niels_gpt.storage.manifests import (
 from niels_gpt.storage.staging import rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
+LISTING_NAME: Final = "slices.txt"
 UNITS_VERSION: Final = 3  # units of another version are built again
 MANIFEST_NAME: Final = "unit.json"
 METADATA_NAME: Final = "facts.jsonl"
@@ -90,6 +93,47 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
         progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
     write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
     return folder
+
+
+def listed(folder: Path, source: Sliceable, slice_bytes: int) -> Iterator[Slice]:
+    """The slices of a source in order. Those that an earlier run listed are not looked for again.
+
+    To find them, footers or whole files have to be read, perhaps over a network.
+    """
+    path = folder / LISTING_NAME
+    known, size = _read_listing(path)
+    yield from known
+    with storage_errors("writing", path), path.open("ab") as file:
+        file.truncate(size)
+        recording = True
+        for part in islice(source.slices(slice_bytes), len(known), None):
+            # No file is to hold a password of an address.
+            recording = recording and _recorded(part)["path"] == part.path
+            if recording:
+                file.write(_listing_line(part))
+                file.flush()
+            yield part
+
+
+def _listing_line(part: Slice) -> bytes:
+    line = json.dumps(asdict(part)).encode()
+    return b"%08x %s\n" % (zlib.crc32(line), line)
+
+
+def _read_listing(path: Path) -> tuple[list[Slice], int]:
+    """The slices up to the first line that is damaged or incomplete, and the size of their lines in bytes."""
+    known: list[Slice] = []
+    size = 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.is_file() else ():
+        try:
+            part = Slice(**json.loads(line[9:]))
+        except (ValueError, TypeError):
+            break
+        if _listing_line(part) != line:
+            break
+        known.append(part)
+        size += len(line)
+    return known, size
 
 
 def _count(folder: Path) -> int:

@@ -48,8 +48,9 @@ from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
-from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
+from niels_gpt.sources.base import ORDERS, SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.hub import HubDataset, HubSource
+from niels_gpt.sources.hub_corpora import FineWebEduUnits
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
@@ -77,6 +78,8 @@ class Settings:
             its own format; with a SentencePiece model, in the format of the four sentinels.
         separator: between the documents of texts, see `build_pretrain_cache`.
         token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary.
+        order: of FineWeb-Edu's documents: "shuffle-buffer", the hub library's own, built in this process; or "units", a
+            random order of row groups and then a shuffle buffer of this build, in parallel and resumable.
         datasets: other data sets on the hub, by the name of the source.
         only, skip: names of the sources to build, or not to build.
     """
@@ -90,6 +93,7 @@ class Settings:
     max_train_tokens: int = MAX_TRAIN_TOKENS
     max_val_tokens: int = MAX_VAL_TOKENS
     shuffle_buffer: int = SHUFFLE_BUFFER
+    order: str = ORDERS[0]
     shard_bytes: int = DEFAULT_SHARD_BYTES
     val_frac: float = VAL_FRAC
     token_dtype: str | None = None
@@ -176,6 +180,7 @@ def _target(name: str, settings: Settings) -> Target:
         folder=settings.roam_dir,
         seed=settings.seed,
         shuffle_buffer=settings.shuffle_buffer,
+        order=settings.order,
         english_only=settings.english_only,
         max_messages=settings.max_messages,
     )
@@ -400,8 +405,9 @@ def _build_cache(
         **target.limits,
     }
     if isinstance(source, TextSource):
-        # No shuffle buffer: FineWeb-Edu shuffles itself, and the other sources are built whole.
-        arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
+        # FineWeb-Edu shuffles itself but for the documents of a unit, and the other sources are built whole.
+        buffer = settings.shuffle_buffer if isinstance(source, FineWebEduUnits) else None
+        arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": buffer}
         build_pretrain_cache(source, str(out), tokenizer=tokenizer, options=options, **arguments)
         return
     # Another tokenizer's conversations are in its own format: a family if one is known, else its chat template.

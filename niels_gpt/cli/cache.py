@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -265,6 +265,15 @@ class CorporaFlags:
             **ranges.SHUFFLE_BUFFER.option(),
         ),
     ] = SHUFFLE_BUFFER
+    order: Annotated[
+        Literal["shuffle-buffer", "units"],
+        typer.Option(
+            "--order",
+            help="FineWeb-Edu's order: the hub library's shuffle buffer, in one process from the start after a crash; "
+            "or row groups at random, which --workers share and a crash does not lose.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = "shuffle-buffer"
     english_only: Annotated[
         bool,
         typer.Option(
@@ -331,9 +340,11 @@ def build_all_command(
 ) -> None:
     """The public corpora as caches: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
 
-    Notes and parquet files are built in units (docs/scale.md); what only the library can stream, in this process.
+    All are built in units (docs/scale.md) but FineWeb-Edu, which needs --order units for it.
 
     Example: niels-gpt cache build-all --out cache --seed 42 --roam-dir ~/notes
+
+    In parallel: niels-gpt cache build-all --out cache --skip roam --order units --workers 16
     """
     from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all
 
@@ -352,6 +363,7 @@ def build_all_command(
         max_train_tokens=limits.max_train_tokens,
         max_val_tokens=limits.max_val_tokens,
         shuffle_buffer=corpora.shuffle_buffer,
+        order=corpora.order,
         shard_bytes=most_bytes,
         val_frac=val_frac,
         token_dtype=limits.token_dtype,

@@ -86,7 +86,7 @@ class UnitExecutor:
         self._fraction_read = None
         unit_tasks = (
             UnitTask(number, part, folder, rejections.max_bad_rows)
-            for number, part in enumerate(source.slices(self._slice_bytes))
+            for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
         with closing(self._runner.run(task, source, unit_tasks)) as finished:

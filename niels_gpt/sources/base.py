@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.inputs import Document, Rejected
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from niels_gpt.sources.hub import HubDataset
 
 SHUFFLE_BUFFER = 10_000  # documents
+ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share
 
 Row = TypeVar("Row", Document, Conversation)
 
@@ -41,6 +42,7 @@ class SourceOptions:
         dataset: for hub sources: another data set than the source's own.
         folder: for `RoamNotes`: the folder of notes.
         seed, shuffle_buffer: for sources that shuffle while they stream.
+        order: for `fineweb_edu`: one of `ORDERS`.
         english_only, max_messages: for `OpenAssistant`.
     """
 
@@ -48,6 +50,7 @@ class SourceOptions:
     folder: Path = Path("data/roam")
     seed: int = 42
     shuffle_buffer: int = SHUFFLE_BUFFER
+    order: str = ORDERS[0]
     english_only: bool = True
     max_messages: int | None = None
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import gc
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from itertools import accumulate
+from typing import Any, ClassVar, Final, Self
 
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
@@ -22,7 +23,7 @@ from niels_gpt.sources.base import ReadProgress, SourceOptions
 from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.records import open_parquet
 from niels_gpt.sources.slices import Slice, read_slice, slice_file
-from niels_gpt.storage.remote import RemoteFile, as_file
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file, repeated
 
 TIMEOUT_SECONDS = 30.0
 THREAD_SECONDS = 0.25  # see `_closing`
@@ -48,9 +49,12 @@ class HubDataset:
         check_library("huggingface_hub")
         from huggingface_hub import HfApi
 
-        with _named(self):
+        with named(self):
             # Without a timeout this waits for ever for a server that accepts the connection and does not answer.
-            info = HfApi().dataset_info(self.repo, revision=self.revision, expand=["sha"], timeout=TIMEOUT_SECONDS)
+            api = HfApi()
+            info = repeated(
+                lambda: api.dataset_info(self.repo, revision=self.revision, expand=["sha"], timeout=TIMEOUT_SECONDS)
+            )
         sha = info.sha
         if not sha:
             raise SourceError(f"{self}: the hub returned no commit for it; name a revision")
@@ -66,7 +70,7 @@ class HubDataset:
         check_library("datasets")
         from datasets import load_dataset
 
-        with _named(self):
+        with named(self):
             stream = load_dataset(self.repo, self.config, split=split, revision=self.sha, streaming=True)
             if shuffle is not None:
                 stream = stream.shuffle(seed=shuffle[0], buffer_size=shuffle[1])
@@ -81,7 +85,7 @@ class HubDataset:
         check_library("datasets")
         from datasets import load_dataset_builder
 
-        with _named(self):
+        with named(self):
             found = load_dataset_builder(self.repo, self.config, revision=self.sha).config.data_files or {}
             return [RemoteFile(str(file)) for file in found.get(split, ())]
 
@@ -165,25 +169,15 @@ class StoredRows(HubSource, ABC):
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`. `Slice.before` counts the rows of earlier files too."""
-        files = self.dataset.files("train")
-        if not files or any(file.suffix != ".parquet" for file in files):
-            yield Slice("whole", 0, 0, 0, 1.0)
-            return
-        before = 0
-        with _named(self.dataset):
-            for number, file in enumerate(files):
-                for part in slice_file(file, slice_bytes):
-                    read = (number + part.read) / len(files)
-                    yield replace(part, before=before + part.before, read=read, path=str(file))
-                with open_parquet(file) as opened:
-                    before += opened.metadata.num_rows
+        with named(self.dataset):
+            yield from slices_of_rows(self.dataset.files("train"), slice_bytes) or [WHOLE]
 
     def read(self, part: Slice) -> Iterator[Any]:
         """See `Sliceable`."""
         if part.kind == "whole":
             yield from self.iterate()
             return
-        with _named(self.dataset):
+        with named(self.dataset):
             for number, record in enumerate(read_slice(as_file(part.path), part), start=part.before):
                 yield record if isinstance(record, Rejected) else self.row(record.value, self._where(number))
 
@@ -196,8 +190,50 @@ class StoredRows(HubSource, ABC):
         return f"{self.dataset} row {number}"
 
 
+WHOLE: Final = Slice("whole", 0, 0, 0, 1.0)
+
+
+def slices_of_rows(files: Sequence[RemoteFile], slice_bytes: int) -> Iterator[Slice] | None:
+    """The slices of parquet files in order, of which `before` counts the rows of earlier files too; their footers are
+    read. `None` if there are other files, which only the library can read, from their beginning.
+    """
+    if not files or any(file.suffix != ".parquet" for file in files):
+        return None
+    return _slices_of_parquet(files, slice_bytes)
+
+
+def _slices_of_parquet(files: Sequence[RemoteFile], slice_bytes: int) -> Iterator[Slice]:
+    before = 0
+    for number, file in enumerate(files):
+        check_columns(file, files[0])
+        for part in slice_file(file, slice_bytes):
+            read = (number + part.read) / len(files)
+            yield replace(part, before=before + part.before, read=read, path=file.url)
+        before += row_counts(file)[-1]
+
+
+def check_columns(file: RemoteFile, first: RemoteFile) -> None:
+    """Raise `SourceError` if a parquet file lacks a column of the first one; its rows would be read as if empty."""
+    with open_parquet(first) as opened:
+        wanted = opened.schema_arrow.names
+    with open_parquet(file) as opened:
+        found = opened.schema_arrow.names
+    if missing := [name for name in wanted if name not in found]:
+        raise SourceError(
+            f"{file}: no column {missing[0]!r}, which {first.name} has; found: {', '.join(map(repr, found)) or 'none'}. "
+            "Name a revision in which all files have it"
+        )
+
+
+def row_counts(file: AnyFile) -> list[int]:
+    """How many rows a parquet file has before each of its row groups, and at the end: 0, 100, 200, 250."""
+    with open_parquet(file) as opened:
+        groups = range(opened.metadata.num_row_groups)
+        return [0, *accumulate(opened.metadata.row_group(number).num_rows for number in groups)]
+
+
 @contextmanager
-def _named(dataset: HubDataset) -> Iterator[None]:
+def named(dataset: HubDataset) -> Iterator[None]:
     """A block in which any error becomes a `SourceError` that names the data set and says what to do."""
     try:
         yield

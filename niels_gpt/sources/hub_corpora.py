@@ -1,23 +1,38 @@
 """Four data sets on the Hugging Face hub: FineWeb-Edu, WikiText and Gutenberg (texts), dolly-15k (conversations).
 
+FineWeb-Edu has two orders: `FineWebEdu` is that of the library's shuffle buffer, `FineWebEduUnits` one of row groups.
+
 OpenAssistant, whose rows are trees of messages, is in `oasst1`; all are listed in `registry`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, Final, Self
 
-from niels_gpt import ranges
-from niels_gpt.errors import MessageError
+from niels_gpt import ranges, seeds
+from niels_gpt.errors import MessageError, SourceError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
-from niels_gpt.sources.hub import HubDataset, HubSource, StoredRows, text_of
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.sources.hub import (
+    WHOLE,
+    HubDataset,
+    HubSource,
+    StoredRows,
+    check_columns,
+    named,
+    row_counts,
+    slices_of_rows,
+    text_of,
+)
+from niels_gpt.sources.inputs import Document, Record, Rejected
+from niels_gpt.sources.records import parquet_records
+from niels_gpt.sources.slices import Slice, read_slice, slice_file
+from niels_gpt.storage.remote import RemoteFile, as_file
 
 FINEWEB_EDU: Final = "HuggingFaceFW/fineweb-edu"
 FINEWEB_EDU_SAMPLE: Final = "CC-MAIN-2024-10"
@@ -65,6 +80,89 @@ class FineWebEdu(HubSource, TextSource):
             yield text_of(row, f"{self.dataset} row {number}")
 
 
+WINDOW_FILES: Final = 8  # their row groups are mixed; each has a footer to read before the first unit
+UNIT_BYTES: Final = (
+    4 << 20
+)  # of row groups, uncompressed: smaller ones share a unit. Fixed, because it decides the order
+
+
+@dataclass(frozen=True)
+class FineWebEduUnits(HubSource, TextSource):
+    """Documents of a FineWeb-Edu snapshot in an order of units, which workers read independently.
+
+    The files are in a random order. Eight at a time, their units are in a random order, too. A unit is a row group,
+    or neighbours of one file with 4 MiB in all; a file of another format is one unit. The order is a function of the
+    commit and the seed::
+
+        files    c a d b | ...                   by the seed; windows of eight files
+        units    c1 a0 d1 b0 c0 d0 a1 b1 | ...   by the seed, window by window
+
+    Documents of a unit stay together, so builds shuffle with a buffer after it.
+
+    Raises:
+        UsageError: the seed out of range.
+    """
+
+    seed: int = 42
+    dataset: HubDataset = field(default_factory=lambda: HubDataset(FINEWEB_EDU, FINEWEB_EDU_SAMPLE))
+    unbounded: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        ranges.SEED.check(self.seed)
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> Self:
+        """See `Source`."""
+        return cls(seed=options.seed, **cls._dataset_option(options))
+
+    def config(self) -> dict[str, Any]:
+        """Repository, configuration, commit, and the order."""
+        order = {"order": "units", "seed": self.seed, "window_files": WINDOW_FILES, "unit_bytes": UNIT_BYTES}
+        return {**super().config(), "shuffle": order}
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`; the size is `UNIT_BYTES` always. Footers are read window by window."""
+        files = self.dataset.files("train")
+        if not files:
+            raise SourceError(f"{self.dataset}: no files in its split 'train'; expected at least one")
+        shuffled = [files[number] for number in seeds.order(self.seed, 0, len(files))]
+        for window, first in enumerate(range(0, len(files), WINDOW_FILES), start=1):
+            chosen = shuffled[first : first + WINDOW_FILES]
+            with named(self.dataset):
+                parts = [replace(part, path=file.url) for file in chosen for part in _parts(file, files[0])]
+            for done, number in enumerate(seeds.order(self.seed, window, len(parts)), start=1):
+                yield replace(parts[number], read=(first + len(chosen) * done / len(parts)) / len(files))
+
+    def read(self, part: Slice) -> Iterator[Document | Rejected]:
+        """See `Sliceable`; a document is named by its file and its row there."""
+        with named(self.dataset):
+            for record in read_slice(as_file(part.path), part):
+                yield record if isinstance(record, Rejected) else _document(record)
+
+    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
+        """The documents in this order, from document `start` on."""
+        return islice(chain.from_iterable(map(self.read, self.slices(UNIT_BYTES))), start, None)
+
+    def resolved(self) -> Self:
+        """See `Sliceable`: the hub is asked for the commit once."""
+        _ = self.dataset.sha
+        return self
+
+
+def _document(record: Record) -> Document | Rejected:
+    if isinstance(record.value, dict):
+        return text_of(record.value, record.where)
+    found = type(record.value).__name__
+    return Rejected(record.where, "row_not_an_object", f"{record.where}: the row is a {found}; expected an object")
+
+
+def _parts(file: RemoteFile, first: RemoteFile) -> Iterator[Slice]:
+    if file.suffix != ".parquet":
+        return iter([WHOLE])
+    check_columns(file, first)
+    return slice_file(file, UNIT_BYTES)
+
+
 WIKITEXT_SPLITS: Final = {"train": "train", "validation": "val"}
 _TITLE = re.compile(r" = [^=].* = \n?")  # " = Title = "; section titles have more equals signs
 
@@ -77,6 +175,7 @@ class WikiText(HubSource, TextSource):
     """
 
     dataset: HubDataset = field(default_factory=lambda: HubDataset(WIKITEXT, WIKITEXT_CONFIG))
+    listed: Mapping[str, Sequence[RemoteFile]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -94,6 +193,67 @@ class WikiText(HubSource, TextSource):
                 for number, row in enumerate(self.dataset.rows(hub_split))
             )
             yield from articles(lines, split)
+
+    def resolved(self) -> Self:
+        """See `Sliceable`: the files are listed once."""
+        return replace(self, listed=self._files())
+
+    def _files(self) -> Mapping[str, Sequence[RemoteFile]]:
+        return self.listed or {name: self.dataset.files(name) for name in WIKITEXT_SPLITS}
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`: row groups. A slice yields the articles that begin in it."""
+        with named(self.dataset):
+            found = [slices_of_rows(files, slice_bytes) for files in self._files().values()]
+            if any(slices is None for slices in found):
+                yield WHOLE
+                return
+            for number, slices in enumerate(found):
+                for part in slices or ():
+                    yield replace(part, read=(number + part.read) / len(found))
+
+    def read(self, part: Slice) -> Iterator[Document | Rejected]:
+        """See `Sliceable`. The last article of a slice is read on to its end, into the row groups after it."""
+        if part.kind == "whole":
+            return self._articles()
+        listed = self._files()
+        hub_split = next(name for name, files in listed.items() if part.path in [file.url for file in files])
+        return articles(self._lines_of(part, hub_split, listed[hub_split]), WIKITEXT_SPLITS[hub_split])
+
+    def _lines_of(self, part: Slice, hub_split: str, files: Sequence[RemoteFile]) -> Iterator[Document | Rejected]:
+        """The lines of the articles that begin in a slice, whose rows are numbered in the split."""
+        at = next(number for number, file in enumerate(files) if file.url == part.path)
+        rows = chain(read_slice(files[at], part), _rows_after(part, files[at:]))
+        number, end = part.before, part.before + _rows_in(files[at], part)
+        begun, blank = part.before == 0, True
+        with named(self.dataset):
+            for number, record in enumerate(rows, start=part.before):
+                where = f"{self.dataset} {hub_split} row {number}"
+                line = record if isinstance(record, Rejected) else text_of(record.value, where)
+                is_title = isinstance(line, Document) and _TITLE.fullmatch(line.text) is not None
+                if number >= end and (is_title or not begun):
+                    break
+                begun |= is_title
+                if begun:
+                    blank &= isinstance(line, Rejected) or not line.text.strip()
+                    yield line
+        if part.before == 0 and blank and number >= end:
+            # Blank rows before the first title belong to its article, which would begin in another slice.
+            raise SourceError(f"{self.dataset}: only blank rows up to row {end} of {hub_split}; take larger units")
+
+
+def _rows_after(part: Slice, files: Sequence[RemoteFile]) -> Iterator[Record | Rejected]:
+    """The rows after a slice of the first of `files`, up to the end of the last; nothing is read before it is used."""
+    for number, file in enumerate(files):
+        first = part.stop if number == 0 else 0
+        for group in range(first, len(row_counts(file)) - 1):
+            yield from parquet_records(file, [group])
+
+
+def _rows_in(file: RemoteFile, part: Slice) -> int:
+    """How many rows are in a slice of row groups."""
+    counts = row_counts(file)
+    return counts[part.stop] - counts[part.start]
 
 
 def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Document | Rejected]:

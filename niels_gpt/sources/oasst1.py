@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Self
 
@@ -20,8 +20,9 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
-from niels_gpt.sources.hub import HubDataset, HubSource
+from niels_gpt.sources.hub import WHOLE, HubDataset, HubSource
 from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.slices import Slice
 
 REPO = "OpenAssistant/oasst1"
 ROLES = {"prompter": "user", "assistant": "assistant"}
@@ -65,6 +66,21 @@ class OpenAssistant(HubSource, ChatSource):
         rows = self.dataset.rows(self.hub_split)
         found = threads(rows, str(self.dataset), english_only=self.english_only, max_messages=self.max_messages)
         return islice(found, start, None)
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`: one slice, the split. A tree's messages may be anywhere in it, so every smaller slice would
+        read it whole.
+        """
+        yield replace(WHOLE, path=self.name)
+
+    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
+        """See `Sliceable`."""
+        return self.iterate()
+
+    def resolved(self) -> Self:
+        """See `Sliceable`: the hub is asked for the commit once."""
+        _ = self.dataset.sha
+        return self
 
 
 def threads(

@@ -14,7 +14,7 @@ from typing import IO, Any
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.inputs import MAX_LINE_BYTES, Record, Rejected, existing_file, open_bytes, read_jsonl
-from niels_gpt.storage.remote import AnyFile
+from niels_gpt.storage.remote import AnyFile, RemoteFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
 
@@ -105,6 +105,18 @@ def _skip(buffer: str, at: int) -> int:
     return at
 
 
+# URL of a file that cannot change -> its footer, which may have megabytes and is needed for every row group.
+_footers: dict[str, Any] = {}
+_FOOTERS = 16
+
+
+def _remember_footer(path: RemoteFile, footer: Any) -> None:
+    if path.is_immutable:
+        while len(_footers) >= _FOOTERS and path.url not in _footers:
+            _footers.pop(next(iter(_footers)), None)
+        _footers[path.url] = footer
+
+
 @contextmanager
 def open_parquet(path: AnyFile) -> Iterator[Any]:
     """Open a parquet file with pyarrow.
@@ -117,6 +129,14 @@ def open_parquet(path: AnyFile) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
+        if isinstance(path, RemoteFile):
+            # The columns of a row group in as few requests as can be, and no byte besides them.
+            known = _footers.get(path.url)
+            existing_file(path)
+            with path.open_exact() as raw, pyarrow.parquet.ParquetFile(raw, metadata=known, pre_buffer=True) as file:
+                _remember_footer(path, file.metadata)
+                yield file
+            return
         with existing_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
             yield file
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged data raises any of them
@@ -128,9 +148,11 @@ def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: 
     """The rows of a parquet file, or of some of its row groups, which begin at row `before` of the file."""
     with open_parquet(path) as file:
         number = before
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=None if groups is None else list(groups)):
-            yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
-            number += batch.num_rows
+        # One row group at a time: of a remote file, whatever is asked for at once is held in memory.
+        for group in range(file.metadata.num_row_groups) if groups is None else groups:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group]):
+                yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
+                number += batch.num_rows
 
 
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:

@@ -6,16 +6,29 @@ Whether a file exists is always asked by its name, never by a listing: the listi
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any, Final, Literal, TypeVar, cast
 
 from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError, shortened, without_passwords
 from niels_gpt.extras import check_library
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
+ATTEMPTS = 6  # of one read, each with the retries of the store's own library
+FIRST_WAIT = 1.0  # seconds, doubled after each failure
+LONGEST_WAIT = 60.0
+LONGEST_RETRY_AFTER = 600.0  # a store that asks for more is not waited for
+
+T = TypeVar("T")
+
+_PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
+_COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
 
 @dataclass(frozen=True)
@@ -38,22 +51,135 @@ class RemoteFile:
         """The last suffix, such as `.gz`."""
         return PurePosixPath(self.url).suffix
 
-    def open(self, mode: str = "rb") -> IO[bytes]:
+    def open(self, mode: Literal["rb"] = "rb") -> IO[bytes]:
         """Open the file.
 
         Raises:
             StorageError: the file cannot be opened. MissingExtra: fsspec or the library for this kind of URL is
                 missing.
         """
+        # fsspec's own files lack readline(size), which reads lines of limited length
+        return cast(IO[bytes], io.BufferedReader(self.open_exact(), READ_BYTES))
+
+    def open_exact(self) -> io.RawIOBase:
+        """Open the file without a buffer: each read is one request for exactly these bytes.
+
+        A read that fails is repeated, see `_PatientFile`.
+
+        Raises:
+            StorageError, MissingExtra: as `open`.
+        """
         fs, path = file_system(self.url)
         with remote_errors("opening", self.url):
-            # fsspec's own files lack readline(size), which reads lines of limited length
-            return cast(IO[bytes], io.BufferedReader(fs.open(path, mode), READ_BYTES))
+            return _PatientFile(fs, path)
 
     def size(self) -> int | None:
         """The size in bytes; `None` if the file does not exist."""
         fs, path = file_system(self.url)
         return size_at(fs, path)
+
+    @property
+    def is_immutable(self) -> bool:
+        """The URL names one commit of a hub, so the file has the same bytes whenever it is read."""
+        return _COMMIT.match(self.url) is not None
+
+
+class _PatientFile(io.RawIOBase):
+    """A remote file of which a read that fails, or brings too few bytes, is `repeated`."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        super().__init__()
+        self._fs, self._path, self._at = fs, path, 0
+        self._file: Any = None
+        self._size: int = repeated(lambda: int(self._opened().size), self._forget)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(0, min(len(buffer), self._size - self._at))
+        if wanted:
+            buffer[:wanted] = repeated(lambda: self._read(wanted), self._forget)
+            self._at += wanted
+        return wanted
+
+    def close(self) -> None:
+        if not self.closed:
+            self._forget()
+        super().close()
+
+    def _opened(self) -> Any:
+        if self._file is None:
+            self._file = self._fs.open(self._path, "rb", cache_type="none")
+        return self._file
+
+    def _read(self, wanted: int) -> bytes:
+        file = self._opened()
+        file.seek(self._at)
+        data = bytes(file.read(wanted))
+        if len(data) != wanted:
+            raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
+        return data
+
+    def _forget(self) -> None:
+        file, self._file = self._file, None
+        # An error while closing says nothing about the bytes that were read.
+        with suppress(Exception):
+            if file is not None:
+                file.close()
+
+
+def repeated(call: Callable[[], T], after_failure: Callable[[], None] = lambda: None) -> T:
+    """The result of a request to a store; one that fails is repeated after a random, growing wait, `ATTEMPTS` times.
+
+    The stores' own libraries repeat some requests within some seconds; this is for what lasts longer. Workers that
+    failed at the same moment come back at different ones. A `Retry-After` is waited for.
+
+    Raises:
+        Exception: the error of the store's library, at the last attempt or at once if the same request cannot succeed
+            later.
+    """
+    wait = FIRST_WAIT
+    for attempt in count(1):
+        try:
+            return call()
+        except Exception as error:  # each file system raises errors of its own library
+            after_failure()
+            after = _retry_after(error)
+            if attempt >= ATTEMPTS or not _may_pass(error) or after > LONGEST_RETRY_AFTER:
+                raise
+        time.sleep(after + wait * random.random())
+        wait = min(2 * wait, LONGEST_WAIT)
+    raise AssertionError("unreachable")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(status, int):
+        return status in _PASSING_STATUS
+    return not isinstance(error, NielsError | FileNotFoundError | PermissionError | IsADirectoryError | ValueError)
+
+
+def _retry_after(error: Exception) -> float:
+    """The seconds that a store asks for in `Retry-After`; 0 if it does not."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    try:
+        seconds = float(headers.get("Retry-After", 0))
+    except (TypeError, ValueError):  # a date
+        return 0.0
+    return seconds if seconds > 0 else 0.0
 
 
 AnyFile = Path | RemoteFile
@@ -100,7 +226,7 @@ def size_at(fs: Any, path: str) -> int | None:
     """The size of a file in bytes; `None` if it does not exist or is a directory."""
     with remote_errors("asking for", path):
         try:
-            info = fs.info(path)
+            info = repeated(lambda: fs.info(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         return int(info["size"]) if info["type"] == "file" else None
