@@ -269,8 +269,9 @@ class CorporaFlags:
         Literal["shuffle-buffer", "units"],
         typer.Option(
             "--order",
-            help="FineWeb-Edu's order: the hub library's shuffle buffer, in one process from the start after a crash; "
-            "or row groups at random, which --workers share and a crash does not lose.",
+            metavar="ORDER",
+            help="FineWeb-Edu's order. shuffle-buffer: the hub library's own, in one process; after a crash it begins "
+            "again. units: row groups at random, which --workers share and a crash does not lose.",
             rich_help_panel=CORPORA,
         ),
     ] = "shuffle-buffer"

@@ -219,8 +219,9 @@ def check_columns(file: RemoteFile, first: RemoteFile) -> None:
     with open_parquet(file) as opened:
         found = opened.schema_arrow.names
     if missing := [name for name in wanted if name not in found]:
+        columns = ", ".join(map(repr, found)) or "none"
         raise SourceError(
-            f"{file}: no column {missing[0]!r}, which {first.name} has; found: {', '.join(map(repr, found)) or 'none'}. "
+            f"{file}: no column {missing[0]!r}, which {first.name} has; found: {columns}. "
             "Name a revision in which all files have it"
         )
 

@@ -71,7 +71,7 @@ class RemoteFile:
         """
         fs, path = file_system(self.url)
         with remote_errors("opening", self.url):
-            return _PatientFile(fs, path)
+            return _PatientFile(fs, path, self.url)
 
     def size(self) -> int | None:
         """The size in bytes; `None` if the file does not exist."""
@@ -87,9 +87,9 @@ class RemoteFile:
 class _PatientFile(io.RawIOBase):
     """A remote file of which a read that fails, or brings too few bytes, is `repeated`."""
 
-    def __init__(self, fs: Any, path: str) -> None:
+    def __init__(self, fs: Any, path: str, url: str) -> None:
         super().__init__()
-        self._fs, self._path, self._at = fs, path, 0
+        self._fs, self._path, self._url, self._at = fs, path, url, 0
         self._file: Any = None
         self._size: int = repeated(lambda: int(self._opened().size), self._forget)
 
@@ -110,7 +110,8 @@ class _PatientFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         wanted = max(0, min(len(buffer), self._size - self._at))
         if wanted:
-            buffer[:wanted] = repeated(lambda: self._read(wanted), self._forget)
+            with remote_errors("reading", self._url):
+                buffer[:wanted] = repeated(lambda: self._read(wanted), self._forget)
             self._at += wanted
         return wanted
 
