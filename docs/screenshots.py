@@ -34,7 +34,7 @@ def formats(page: Any) -> None:
     """Six formats side by side."""
     for name in ("gemma", "chatml"):
         page.locator(".chip", has_text=name).first.click()
-    for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "glm-5@", "raw@qwen3-8b"):
+    for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "glm-5@glm-5", "raw@qwen3-8b"):
         page.wait_for_selector(f'[data-renderer="{name}"] .t')
     page.locator('[data-renderer="qwen3@qwen3-8b"] .t.trained').nth(6).hover()
 

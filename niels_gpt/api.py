@@ -126,12 +126,15 @@ def loader(
     pad_token_id: int = 0,
     num_workers: int = 0,
     device: str = "cpu",
+    cache_dir: str | Path | None = None,
+    cache_bytes: int | None = None,
     **options: Any,
 ) -> EpisodeWorkers:
     """Batches of fixed shape from episodes; iterate over it once per pass.
 
     Args:
-        path: an episodes dataset, several, or a mapping from directories to their share of the mixture.
+        path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
+            (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store.
         batch_size: rows per batch and rank. sequence_length: inputs per row.
         packing: several whole conversations per row.
         epochs: per pass; `None` goes on for ever.
@@ -139,19 +142,26 @@ def loader(
         sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.
         pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
         num_workers: processes that make batches; 0 makes them in this one.
+        cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
+        cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
         options: of `GPTEpisodeDataLoader`.
 
     Returns:
         An iterable of `EpisodeBatch` with `state_dict` and `load_state_dict`.
 
     Raises:
-        CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, or `sampling`
-            beside `seed` or `shuffle`.
+        CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, `sampling`
+            beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or a disk refused.
 
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`.
     """
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
 
+    if cache_dir is not None:
+        options["shard_cache"] = ShardCache(Path(cache_dir), MAX_BYTES if cache_bytes is None else cache_bytes)
+    elif cache_bytes is not None:
+        raise UsageError(f"cache_bytes is {cache_bytes!r} without a cache_dir; pass the directory of the cache")
     # The contract's name of the sequence length is block_size.
     config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
     if sampling is None:

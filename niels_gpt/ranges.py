@@ -122,6 +122,7 @@ LENGTH: Final = Range("T", 1, (1 << 31) - 2)  # a row holds one token more
 BLOCK_SIZE: Final = Range("block_size", 1, (1 << 31) - 2)
 EPOCHS: Final = Range("epochs", 1, LARGE)
 DEPTH: Final = Range("depth", 1, 1 << 20)  # of a queue, in batches
+SHUFFLE_SHARDS: Final = Range("shuffle_shards", 1, (1 << 31) - 1)
 RANK: Final = Range("rank", 0, (1 << 31) - 1)
 WORLD_SIZE: Final = Range("world_size", 1, (1 << 31) - 1)
 

@@ -130,7 +130,7 @@ _LARGE = re.compile(  # libraries that take longer to import than the tests of a
 )
 # Modules whose tests train, count memory or compare long orders: seconds each, for `make test`.
 _LONG = re.compile(
-    r"(episodes/test_(elastic|reference|packed)|explorer/test_(show|certificate)|test_fitting_images|renderers/test_oracle|doctor/test_(comparing|robust|documents|planted)|"
+    r"(episodes/test_(elastic|reference|packed)|explorer/test_show|doctor/test_(comparing|robust|documents|planted)|"
     r"export/test_libraries|museum/\w+|test_learns_to_stop|test_checksums|test_kernel_messages|test_documentation|"
     r"test_attention|\w*memory)\.py$"
 )
@@ -169,10 +169,9 @@ def _needs(item: pytest.Item) -> Iterator[str]:
         or any(name in ("folder", "template") for name in getattr(getattr(item, "callspec", None), "params", ()))
     ):
         yield "assets"
-    fixtures = set(getattr(item, "fixturenames", ()))
-    if item.path.name == "test_browser.py" or "visit" in fixtures:
+    if item.path.name == "test_browser.py":
         yield "browser"
-    if _starts_processes(item.path) or {"server", "page", "store", "visit"} & fixtures:
+    if _starts_processes(item.path) or {"server", "page", "store"} & set(getattr(item, "fixturenames", ())):
         yield "process"
 
 

@@ -131,7 +131,7 @@ class EpisodeRows(Split):
 
     def check_masks(self) -> None:
         """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks whole."""
-        check_binary_masks(self._split)
+        check_binary_masks(self._split.shards)
 
     def lengths_of(self, numbers: Int64s) -> Int64s:
         """See `Split`."""

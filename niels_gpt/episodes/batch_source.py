@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from niels_gpt.episodes.schedule import (
     EveryRow,
     Place,
     Schedule,
+    ShardWindows,
     batches_left,
     place_in,
     skip,
@@ -40,8 +42,10 @@ from niels_gpt.episodes.schedule import (
     take,
 )
 from niels_gpt.episodes.settings import ensure_log_output, flag
+from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format import gather
+from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.packing import PackPlan, layout_of
 from niels_gpt.kernel import native
 from niels_gpt.progress import SILENT, Progress
@@ -105,7 +109,11 @@ def open_batch_source(
         raise UsageError("rows of several episodes cannot keep a weight of each; weigh by type, source or dataset")
     # Groups are packed separately: a row with episodes of two groups could not be drawn by either's share.
     width = options.block_size + 1
-    plan = packing_plan(split, width, groups=groups.members if groups else None) if packed else None
+    members = groups.members if groups else None
+    if sampling.shuffle_shards is not None:
+        # So are shards: a row with episodes of two could not be read before both are here.
+        members = {f"shard {number}": span for number, span in enumerate(split.positions_of_shards())}
+    plan = packing_plan(split, width, groups=members) if packed else None
     schedule = schedule_of(split, plan, sampling, groups)
     rows = options.batch_size * options.world_size
     if options.drop_last and not schedule.crosses_epochs and schedule.n is not None and schedule.n < rows:
@@ -139,19 +147,32 @@ class BatchSource:
         self.split, self.options, self.schedule, self.plan, self.counts = split, options, schedule, plan, counts
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
-        self._reader = EpisodeReader(
+        self._buffers = Buffers()
+        # Not a method: with a cycle of references, a loader that is dropped would keep its shards from being evicted.
+        open_reader = partial(
+            EpisodeReader,
             split,
             self._width,
             too_long=options.too_long,
             vocab_size=options.vocab_size,
             use_mask=options.use_mask,
+            buffers=self._buffers,
         )
+        self._stream = stream_of(split, schedule, open_reader)
+        self._reader = open_reader() if self._stream is None else None
         self.fingerprint, self._earlier_fingerprint = self._fingerprints()
+
+    def _reader_of(self, spans: RowSpans, place: Place | None = None) -> EpisodeReader:
+        """The reader of some spans; waits for shards that come from a store, and numbers the spans' shards anew."""
+        if self._reader is not None:
+            return self._reader
+        assert self._stream is not None
+        return self._stream.reader(spans, place)
 
     @property
     def uses_mask(self) -> bool:
         """The dataset has masks, and they are used."""
-        return self._reader.has_masks
+        return self.split.has_mask and self.options.use_mask
 
     @property
     def global_rows(self) -> int:
@@ -174,12 +195,13 @@ class BatchSource:
         Raises:
             CacheError: as `batch`, for any of them.
         """
-        o, reader = self.options, self._reader
+        o = self.options
         drawn = self._draw(place, n)
         # Rank 1 of batches of 4 takes rows 4 to 7 of every global batch.
         first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
         spans = self._locator.of_rows(np.concatenate([rows[first:stop] for rows, _ in drawn]))
+        reader = self._reader_of(spans, self.starting_place(place))
         texts = reader.texts(spans)
         targets = reader.target_mask(spans, texts)
         x, y = reader.inputs_and_targets(spans, o.pad_id)
@@ -190,7 +212,7 @@ class BatchSource:
         batches = []
         for i, ((rows, after), sums) in enumerate(zip(drawn, targets.totals(len(drawn)), strict=True)):
             own = slice(i * o.batch_size, (i + 1) * o.batch_size)
-            global_trained, global_sum = self._global_sums(rows, sums)
+            global_trained, global_sum = self._global_sums(rows, sums, self.starting_place(place))
             batch = EpisodeBatch(
                 x=torch.from_numpy(x[own]),
                 y=torch.from_numpy(y[own]),
@@ -218,7 +240,7 @@ class BatchSource:
                 break
         return drawn
 
-    def _global_sums(self, rows: Int64s, own: tuple[int, float]) -> tuple[int | None, float | None]:
+    def _global_sums(self, rows: Int64s, own: tuple[int, float], place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
         o = self.options
         if o.world_size == 1:
@@ -228,7 +250,8 @@ class BatchSource:
         if self.counts:
             return self.counts.of(self._locator.positions(rows))
         spans = self._locator.of_rows(rows)
-        return self._reader.target_mask(spans, self._reader.texts(spans)).totals()[0]
+        reader = self._reader_of(spans, place)
+        return reader.target_mask(spans, reader.texts(spans)).totals()[0]
 
     def _layouts(self, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
         """For each of `n` batches the fields that separate the texts of a row; empty if each row has one text.
@@ -236,11 +259,11 @@ class BatchSource:
         Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8.
         """
         B, T = self.options.batch_size, self.options.block_size
-        if self.plan is None and not self._reader.has_segments:
+        if self.plan is None and not self.split.has_segments:
             return [{}] * n
         if kernel := native():
             segment_ids, position_ids, starts = gather.number_texts(
-                kernel, self._reader.buffers, texts.places, spans.used, T=T
+                kernel, self._buffers, texts.places, spans.used, T=T
             )
         else:
             layout = layout_of(texts.places, spans.used, T=T)
@@ -266,20 +289,23 @@ class BatchSource:
         3 3, text numbers 0 0 1 0 0 0.
         """
         spans = self._locator.of_rows(rows)
-        texts = self._reader.texts(spans)
-        weights = self._reader.weights(spans, texts)
+        reader = self._reader_of(spans)
+        texts = reader.texts(spans)
+        weights = reader.weights(spans, texts)
         own, used = spans.own, spans.used
         row = texts.places // texts.width
         # In the example with width 5, texts at places 0 2 5 of the padded rows begin at 0 2 3 without padding.
         begins = texts.places - row * texts.width + (used.cumsum() - used)[row]
         lengths = np.diff(begins, append=used.sum())
         numbers = np.arange(len(row)) - row.searchsorted(row)
-        return self._reader.ids(spans, 0)[own], used, weights[own], numbers.repeat(lengths)
+        return reader.ids(spans, 0)[own], used, weights[own], numbers.repeat(lengths)
 
     def in_order(self) -> BatchSource:
         """A source of the same rows, each once, in ascending order, none dropped."""
         n = len(self.split) if self.plan is None else self.plan.rows
-        schedule = EveryRow(n, self.options.seed, shuffle=False)
+        schedule: Schedule = EveryRow(n, self.options.seed, shuffle=False)
+        if isinstance(self.schedule, ShardWindows):
+            schedule = replace(self.schedule, shuffle=False)
         return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)
 
     def starting_place(self, place: Place) -> Place:
@@ -349,7 +375,8 @@ class BatchSource:
     def _count(self, positions: Int64s) -> tuple[Int64s, npt.NDArray[np.float64]]:
         """Trained targets of the episodes at these positions, and the sums of their masks."""
         spans = self._locator.of_positions(positions)
-        targets = self._reader.target_mask(spans, self._reader.texts(spans))
+        reader = self._reader_of(spans)
+        targets = reader.target_mask(spans, reader.texts(spans))
         return targets.trained, targets.sums.astype(np.float64)
 
     def log_epoch(self, epoch: int) -> None:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ import numpy.typing as npt
 from niels_gpt.cache.mmap import Tokens, map_tokens
 from niels_gpt.episodes.format import (
     INDEX_NAME,
+    MASK_DTYPES,
+    MASK_NAME,
     SEGMENT_DTYPES,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
@@ -36,14 +38,27 @@ from niels_gpt.episodes.format import (
     shard_folders,
 )
 from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
+from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import Manifest
+from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache
+
+
+@dataclass(frozen=True)
+class AbsentArray:
+    """The length and dtype of a file that is in a store. Its values cannot be read here: see `Shard.mapped`."""
+
+    n: int
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.n
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The files of one folder as mapped arrays.
+    """The files of one folder as mapped arrays; of a shard in a store, only the records are mapped.
 
     Attributes:
         tokens: uint32, shape (tokens,).
@@ -51,6 +66,8 @@ class Shard:
         mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
         no_mask: the reason why `mask` is `None`, else empty.
         segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
+        remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
+        held: keeps the files in the cache that these arrays are mapped from.
     """
 
     folder: Path
@@ -59,6 +76,30 @@ class Shard:
     mask: npt.NDArray[Any] | None
     no_mask: str
     segments: npt.NDArray[Any] | None
+    remote: tuple[ShardCache, RemoteShard] | None = None
+    held: HeldShard | None = None
+
+    def mapped(self, held: HeldShard | None = None) -> Shard:
+        """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
+
+        Args:
+            held: this shard's files, if they are held already.
+
+        Raises:
+            See `ShardCache.hold`.
+        """
+        if self.remote is None:
+            return self
+        cache, remote = self.remote
+        held = held or cache.hold(remote)
+        folder, mask, segments = held.folder, self.mask, self.segments
+        return replace(
+            self,
+            tokens=map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE),
+            mask=None if mask is None else map_tokens(folder / MASK_NAME, mask.dtype.str),
+            segments=None if segments is None else map_tokens(folder / SEGMENTS_NAME, segments.dtype.str),
+            held=held,
+        )
 
 
 class EpisodeSplit:
@@ -73,6 +114,7 @@ class EpisodeSplit:
         min_tokens: shorter episodes are left out.
         max_tokens: longer episodes are left out; `None` for no limit.
         drop_long: False: longer episodes stay, and are only counted in `too_long`.
+        streamed: those of `datasets` whose tokens are in a store; the directory holds their manifest and indexes.
 
     Attributes:
         shards: the mapped files of all shards.
@@ -93,18 +135,26 @@ class EpisodeSplit:
         min_tokens: int = 0,
         max_tokens: int | None = None,
         drop_long: bool = True,
+        streamed: Mapping[Path, StreamedDataset] | None = None,
     ) -> None:
         self.datasets, self.split = list(datasets), split
-        self.manifests = [_manifest_of(dataset) for dataset in self.datasets]
+        self.streamed = dict(streamed or {})
+        self.manifests = [
+            self.streamed[dataset].manifest() if dataset in self.streamed else _manifest_of(dataset)
+            for dataset in self.datasets
+        ]
         opened = [
-            [_open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
+            _remote_shards(self.streamed[dataset], split, manifest)
+            if dataset in self.streamed and manifest
+            else [_open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
             for dataset, manifest in zip(self.datasets, self.manifests, strict=True)
         ]
         self.shards = [shard for shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
         # The number of each shard's first episode: shards of 3 and 2 episodes give 0 3 5.
         self._first = np.cumsum([0, *(len(shard.records) for shard in self.shards)])
-        self._options = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
+        self._options: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
+        self._options["streamed"] = self.streamed
         short, long = [], []
         for start, lengths in self._checked_lengths():
             too_short = lengths < min_tokens
@@ -199,6 +249,11 @@ class EpisodeSplit:
         at = [self.filtered.before(int(self._first[shard])) for shard in self.shard_of_dataset]
         return [Span(start, stop) for start, stop in itertools.pairwise(at)]
 
+    def positions_of_shards(self) -> list[Span]:
+        """The positions (after filtering) of each shard's episodes."""
+        at = [self.filtered.before(first) for first in self._first.tolist()]
+        return [Span(start, stop) for start, stop in itertools.pairwise(at)]
+
     def describe(self, episode: int) -> str:
         """Index file and record of an episode, for messages."""
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
@@ -282,6 +337,33 @@ def _open_shard(folder: Path, manifest: Manifest | None) -> Shard:
     )
 
 
+def _remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> list[Shard]:
+    """The shards of a split in a store: the index is here, everything else is known by its size."""
+    shards = []
+    for folder, remote in dataset.shards(split, manifest):
+        sizes = {file.name: file.bytes for file in remote.files}
+        n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
+        masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
+        mask = _absent(sizes.get(MASK_NAME), n, masks)
+        shard = Shard(
+            folder=folder,
+            tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
+            records=read_index(folder / INDEX_NAME),
+            mask=mask,
+            no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
+            segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),
+            remote=(dataset.cache, remote),
+        )
+        shards.append(shard)
+    return shards
+
+
+def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | None:
+    """An array of the dtype that `n` values of `size` bytes have; `None` if it is none of them, or there is no file."""
+    fitting = [np.dtype(dtype) for dtype in dtypes if size == n * np.dtype(dtype).itemsize]
+    return cast("npt.NDArray[Any]", AbsentArray(n, fitting[0])) if fitting else None
+
+
 def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     path = folder / SEGMENTS_NAME
     if not path.is_file():
@@ -308,17 +390,26 @@ def _samples(shard: Shard) -> Iterator[bytes]:
             yield from samples(values)
 
 
-def open_split(datasets: list[Path], split: str, *, min_tokens: int, too_long: str, width: int) -> EpisodeSplit:
+def open_split(
+    datasets: list[Path],
+    split: str,
+    *,
+    min_tokens: int,
+    too_long: str,
+    width: int,
+    streamed: Mapping[Path, StreamedDataset] | None = None,
+) -> EpisodeSplit:
     """Open a split for rows of `width` tokens, with longer episodes left out if the policy `too_long` asks for it.
 
     Raises:
         CacheError: files are missing or damaged; or an episode is too long and the policy is "error".
     """
+    options: dict[str, Any] = {"min_tokens": min_tokens, "streamed": streamed}
     drop_long = too_long in ("skip", "error")
-    opened = EpisodeSplit(datasets, split, min_tokens=min_tokens, max_tokens=width, drop_long=drop_long)
+    opened = EpisodeSplit(datasets, split, max_tokens=width, drop_long=drop_long, **options)
     if too_long == "error" and opened.too_long:
         # Opened once more without the limit, to name the first long episode; this path ends in an error anyway.
-        everything = EpisodeSplit(datasets, split, min_tokens=min_tokens)
+        everything = EpisodeSplit(datasets, split, **options)
         lengths = everything.lengths()
         at = int(np.argmax(lengths > width))
         where = everything.describe(int(everything.filtered[np.array(at)]))

@@ -166,6 +166,18 @@ def open_manifest(dataset: Path) -> Manifest | None:
     path = dataset / MANIFEST_NAME
     if not path.is_file():
         return None
+    manifest = checked_manifest(path)
+    check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
+    check_manifest_hash(path, manifest)
+    return manifest
+
+
+def checked_manifest(path: Path) -> Manifest:
+    """The manifest at `path`; neither the files that it lists nor its own hash are checked.
+
+    Raises:
+        CacheError: it is of another program or version, or its fields are damaged.
+    """
     manifest = read_manifest(path)
     check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
     if manifest["kind"] != "episodes" or manifest["format_version"] != FORMAT_VERSION:
@@ -176,8 +188,6 @@ def open_manifest(dataset: Path) -> Manifest | None:
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
-    check_files(dataset, manifest["files"], manifest=MANIFEST_NAME, patterns=_data_patterns())
-    check_manifest_hash(path, manifest)
     return manifest
 
 

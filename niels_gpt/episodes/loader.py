@@ -13,12 +13,13 @@ from niels_gpt.episodes.batch_source import BatchOptions, BatchSource, open_batc
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import EpisodeIterable, EpisodeWorkers, Prefetch, SplitIterator
-from niels_gpt.episodes.sampling import Sampling
+from niels_gpt.episodes.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
     Dirs,
     check_tokenizer,
     ensure_log_output,
     flag,
+    open_urls,
     parse_dataset_dirs,
     ranks,
     resolve,
@@ -28,6 +29,7 @@ from niels_gpt.episodes.settings import (
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
+from niels_gpt.storage.shard_cache import ShardCache
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -43,9 +45,10 @@ class GPTEpisodeDataLoader:
         tokenizer: its eos id is the pad id if `pad_token_id` is not set; if the dataset records its tokenizer, the two
             must agree.
         dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
-            directory to proportion.
+            directory to proportion. A URL names published episodes in a store, whose shards are downloaded as they
+            are needed; these cannot be mixed in proportions.
         use_loss_mask: return masks if the dataset has them; default yes.
-        sampling: order and proportions in one value, in place of the ten keywords that follow.
+        sampling: order and proportions in one value, in place of the eleven keywords that follow.
         batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
         epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
             filled up with empty rows, which hold padding only. Without masks `get_batch` returns `(x, y)`, in which
@@ -60,6 +63,7 @@ class GPTEpisodeDataLoader:
         epoch_rows: rows in a weighted epoch; default as many as there are.
         epoch_ends: in place of `epoch_rows`: "first": an epoch ends before the first group repeats a row; "all": once
             every group has shown all its rows, while smaller ones repeat.
+        shuffle_shards: shuffle rows within windows of so many shards, see `Sampling`; default 8 for a URL.
         pad_token_id: fills rows; padding is known by position, so this may be the id of a real token.
         episode_min_tokens: shorter episodes are left out.
         too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
@@ -69,6 +73,7 @@ class GPTEpisodeDataLoader:
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. This reads all ranks' masks, which costs time on
             hundreds of ranks, unless `keep_counts` was called once; without it the batches' `global_*` are `None`.
+        shard_cache: where shards of a URL are kept, a local directory that all processes of the node share.
 
     If val has fewer rows than a global batch, they are not dropped whatever `epoch_drop_last` is; the log has a
     warning.
@@ -76,6 +81,7 @@ class GPTEpisodeDataLoader:
     Raises:
         UsageError: an argument out of range, no pad id, or a batch larger than an epoch with drop_last.
         CacheError: no such dataset, or files that are missing, short or damaged.
+        StorageError: a store, or the disk of the cache, refused.
         Mismatch: the dataset was built with another tokenizer.
     """
 
@@ -105,13 +111,16 @@ class GPTEpisodeDataLoader:
         world_size: int | None = None,
         global_counts: bool = True,
         sampling: Sampling | None = None,
+        shuffle_shards: int | None = None,
+        shard_cache: ShardCache | None = None,
     ) -> None:
-        # The ten keywords of the contract become what a `Sampling` holds: settings that a config may have, and
+        # The eleven keywords of the contract become what a `Sampling` holds: settings that a config may have, and
         # proportions.
         order: dict[str, Any] = {"batch_sampling_mode": batch_sampling_mode, "epoch_shuffle": epoch_shuffle}
         order |= {"epoch_drop_last": epoch_drop_last, "epoch_seed": epoch_seed}
         proportions: dict[str, Any] = {"weight_by": weight_by, "weights": weights, "epoch_rows": epoch_rows}
         proportions |= {"temperature": temperature, "repeats": repeats, "epoch_ends": epoch_ends}
+        proportions |= {"shuffle_shards": shuffle_shards}
         if sampling is not None:
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
@@ -122,8 +131,11 @@ class GPTEpisodeDataLoader:
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
-        self._names, self._dirs, mixture = parse_dataset_dirs(dataset_dir)
+        self._names, mixture = parse_dataset_dirs(dataset_dir)
         # After the directories: a mapping of them is a mixture by dataset.
+        self._dirs, self._streamed = open_urls(self._names, shard_cache)
+        if self._streamed and proportions["shuffle_shards"] is None:
+            proportions["shuffle_shards"] = SHUFFLE_SHARDS
         self._sampling = Sampling.of(self.config, mixture, proportions)
         self.rank, self.world_size = ranks(rank, world_size)
         # Both splits are opened now, so that a damaged val split is found before training and not after the first
@@ -138,13 +150,15 @@ class GPTEpisodeDataLoader:
 
     def _open_split(self, split: str) -> EpisodeSplit:
         for folder in self._dirs:
-            require_episodes(folder)
+            if folder not in self._streamed:
+                require_episodes(folder)
         return open_split(
             self._dirs,
             split,
             min_tokens=self.config.episode_min_tokens,
             too_long=self._too_long,
             width=self.block_size + 1,
+            streamed=self._streamed,
         )
 
     def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:

@@ -307,25 +307,36 @@ class EpisodeReader:
         too_long: the policy for episodes that do not fit; see `fitting.check_policy`.
         vocab_size: ids must be below it; `None` if it is not known.
         use_mask: read the masks, if there are any; else every token counts as trained.
+        shards: the mapped files of some of the split's shards, to which the spans' numbers then refer; default of all.
+        buffers: memory to share with other readers.
     """
 
     def __init__(
-        self, split: EpisodeSplit, width: int, *, too_long: str, vocab_size: int | None, use_mask: bool
+        self,
+        split: EpisodeSplit,
+        width: int,
+        *,
+        too_long: str,
+        vocab_size: int | None,
+        use_mask: bool,
+        shards: Sequence[Shard] | None = None,
+        buffers: Buffers | None = None,
     ) -> None:
         self._split, self._width, self._vocab_size = split, width, vocab_size
         self._by_turn = too_long == "drop_partial_turn"
-        self.buffers = Buffers()
-        self._tokens = Column([shard.tokens for shard in split.shards], width)
+        self.buffers = buffers or Buffers()
+        self.shards = shards = split.shards if shards is None else shards
+        self._tokens = Column([shard.tokens for shard in shards], width)
         self._masks: Column | None = None
         if split.has_mask and use_mask:
-            masks = [shard.mask for shard in split.shards if shard.mask is not None]
+            masks = [shard.mask for shard in shards if shard.mask is not None]
             if len({mask.dtype for mask in masks}) > 1:
                 # Read together, uint8 and float32 masks become float32, where a damaged 255 would pass as a weight.
-                check_binary_masks(split)
+                check_binary_masks(shards)
             # The token after the row shows whether the cut went through a turn.
             self._masks = Column(masks, width + self._by_turn)
-        self._segments = Column([_segments(shard) for shard in split.shards], width) if split.has_segments else None
-        self._segment_files = [shard.segments for shard in split.shards] if split.has_segments else None
+        self._segments = Column([_segments(shard) for shard in shards], width) if split.has_segments else None
+        self._segment_files = [shard.segments for shard in shards] if split.has_segments else None
 
     @property
     def has_masks(self) -> bool:
@@ -468,9 +479,9 @@ class EpisodeReader:
         return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
 
 
-def check_binary_masks(split: EpisodeSplit) -> None:
+def check_binary_masks(shards: Sequence[Shard]) -> None:
     """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks once."""
-    for shard in split.shards:
+    for shard in shards:
         if shard.mask is not None and shard.mask.dtype == np.uint8 and shard.mask.max(initial=0) > 1:
             at = int(np.argmax(shard.mask > 1))
             where = f"{shard.folder / MASK_NAME}: value {at:,}"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
 from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
@@ -37,6 +38,7 @@ from niels_gpt.episodes.schedule import (
     RandomGroups,
     RandomRows,
     Schedule,
+    ShardWindows,
     WeightedRows,
     running_shares,
 )
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 WEIGHT_COLUMNS: Final = ("type", "source", "dataset", "weight")
 MODES: Final = ("epoch", "random")
+SHUFFLE_SHARDS: Final = 8  # in a window of a dataset in a store, unless told
 EPOCH_ENDS: Final = ("first", "all")
 
 # The fields of `Sampling` that a config may set too, and what configs and keywords of loaders call them.
@@ -79,6 +82,8 @@ class Sampling:
         epoch_rows: rows of a weighted epoch; default as many as there are.
         epoch_ends: in place of `epoch_rows`: "first" ends an epoch before the first group repeats a row, "all" once
             every group has shown all its rows.
+        shuffle_shards: shuffle within windows of so many shards, in an order of shards that is new in every epoch;
+            `None`: all rows together, or for a dataset in a store, windows of `SHUFFLE_SHARDS`.
 
     Raises:
         UsageError: a value out of range, or values that contradict each other.
@@ -94,6 +99,7 @@ class Sampling:
     temperature: float | None = None
     repeats: Mapping[str, float] | None = None
     epoch_ends: str | None = None
+    shuffle_shards: int | None = None
 
     def __post_init__(self) -> None:
         if self.weight_by is None and (self.temperature is not None or self.repeats is not None):
@@ -113,6 +119,19 @@ class Sampling:
                 "each episode has its own"
             )
         self._check_epoch()
+        self._check_shards()
+
+    def _check_shards(self) -> None:
+        if self.shuffle_shards is None:
+            return
+        ranges.SHUFFLE_SHARDS.whole(self.shuffle_shards)
+        found = "mode 'random'" if self.mode == "random" else f"weight_by {self.weight_by!r}"
+        if self.mode == "random" or self.weight_by is not None:
+            raise UsageError(
+                f"found shuffle_shards, or a dataset in a store, and {found}; rows that are read shard by shard are "
+                "read once an epoch, without proportions. Read the dataset from the disk (niels-gpt fetch URL), "
+                "without shuffle_shards"
+            )
 
     def _check_epoch(self) -> None:
         rows = self.epoch_rows
@@ -183,7 +202,13 @@ class Sampling:
 
     def unweighted(self) -> Sampling:
         """The same order without proportions, as val is read."""
-        return Sampling(mode=self.mode, shuffle=self.shuffle, drop_last=self.drop_last, seed=self.seed)
+        return Sampling(
+            mode=self.mode,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            shuffle_shards=self.shuffle_shards,
+        )
 
 
 @dataclass(frozen=True)
@@ -258,6 +283,11 @@ def schedule_of(
     # Rows are what is drawn: episodes, or packed rows of several.
     n = len(split) if plan is None else plan.rows
     endless = sampling.mode == "random"
+    if sampling.shuffle_shards is not None:
+        # Shards were packed separately too.
+        ends = [span.stop for span in split.positions_of_shards()] if plan is None else plan.begins[1:].tolist()
+        bounds = np.array([0, *ends], dtype=np.int64)
+        return ShardWindows(bounds, sampling.shuffle_shards, sampling.seed, sampling.shuffle)
     if groups is not None:
         # Groups were packed separately, so each packed row belongs to one group.
         members = groups.members if plan is None else {**group_rows(plan, groups.members)}

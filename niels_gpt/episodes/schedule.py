@@ -17,7 +17,7 @@ workers and prefetched batches. Epochs of 6 rows in global batches of 4::
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
@@ -248,6 +248,89 @@ class GroupedRows:
         """See `Schedule`."""
         groups = [[group.name, digest(group.members), group.share] for group in self.groups]
         return {"kind": "groups", "groups": groups, "shuffle": self.shuffle}
+
+
+@dataclass(frozen=True, eq=False)
+class ShardWindows:
+    """Every row once an epoch, shuffled within windows of `window` shards; the shards have a new order every epoch.
+
+    For datasets that arrive shard by shard: only two windows have to be on the disk at a time. Four shards of two rows
+    in windows of two::
+
+        shards       3 1 | 0 2              a new order in every epoch
+        rows         6 3 7 2 | 1 4 0 5      every row of a window's shards, before the first of the next window
+
+    Attributes:
+        bounds: the first row of each shard and, last, the number of rows; int64, shape (shards + 1,).
+        window: shards in a window, at least 1.
+    """
+
+    crosses_epochs: ClassVar[bool] = False
+
+    bounds: Int64s
+    window: int
+    seed: int
+    shuffle: bool
+
+    @property
+    def n(self) -> int:
+        """Rows in an epoch."""
+        return int(self.bounds[-1])
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`."""
+        if not self.shuffle:
+            return np.arange(start, stop)
+        shards, ends = self._epoch(epoch)
+        first = int(np.searchsorted(ends, start, side="right"))
+        parts, at = [np.empty(0, dtype=np.int64)], start
+        while at < stop:
+            begin, end = (int(ends[first - 1]) if first else 0), int(ends[first])
+            until = min(stop, end)
+            # The window's own permutation, as if its shards' rows were numbered from 0 in the order of the shards.
+            seed = derived(self.seed, f"window {first}")
+            places = ordered(seed, epoch, end - begin, at - begin, until - begin)
+            parts.append(self._rows_of(shards[first * self.window : (first + 1) * self.window], places))
+            at, first = until, first + 1
+        return np.concatenate(parts)
+
+    def _rows_of(self, shards: Int64s, places: Int64s) -> Int64s:
+        """Rows by their number within some shards: of shards with the rows 6 7 and 2 3, number 2 is row 2."""
+        firsts = self.bounds[shards]
+        ends = np.cumsum(self.bounds[shards + 1] - firsts)
+        shard = np.searchsorted(ends, places, side="right")
+        before = np.concatenate([[0], ends[:-1]])[shard]
+        return np.asarray(firsts[shard] + places - before)
+
+    def shards_from(self, place: Place) -> Iterator[Int64s]:
+        """The shards of the window at a place, those of the next one, and so on without end."""
+        shards, ends = self._epoch(place.epoch)
+        first = int(np.searchsorted(ends, place.position, side="right"))
+        epoch = place.epoch
+        while True:
+            for at in range(first * self.window, len(shards), self.window):
+                window = shards[at : at + self.window]
+                yield window[self.bounds[window] < self.bounds[window + 1]]  # without shards that have no row
+            epoch, first = epoch + 1, 0
+            shards, _ = self._epoch(epoch)
+
+    def _epoch(self, epoch: int) -> tuple[Int64s, Int64s]:
+        """The shards in the order of an epoch, and how many rows there are up to the end of each window."""
+        return _windows_of(self, epoch if self.shuffle else 0)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        shards = [digest(self.bounds), self.window if self.shuffle else None]
+        return {"kind": "shard windows", "n": self.n, "shards": shards, "shuffle": self.shuffle}
+
+
+@lru_cache(maxsize=8)
+def _windows_of(schedule: ShardWindows, epoch: int) -> tuple[Int64s, Int64s]:
+    n = len(schedule.bounds) - 1
+    shards = order(derived(schedule.seed, "shards"), epoch, n)[:] if schedule.shuffle else np.arange(n)
+    sizes = np.diff(schedule.bounds)[shards]
+    # Sizes 3 2 4 1 1 in windows of 2: 5 5 1, so the windows end at rows 5 10 11.
+    return shards, np.cumsum(np.add.reduceat(sizes, np.arange(0, n, schedule.window)))
 
 
 def ordered(seed: int, epoch: int, n: int, start: int, stop: int) -> Int64s:

@@ -19,10 +19,12 @@ import torch.distributed
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown
+from niels_gpt.episodes.remote import StreamedDataset, is_url, open_streamed
+from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_passwords
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import RANK, VOCAB_SIZE, WORLD_SIZE
 from niels_gpt.storage.manifests import tokenizer_sha256
+from niels_gpt.storage.shard_cache import ShardCache
 
 MODES: Final = ("token_stream", "sft_episode")
 
@@ -98,8 +100,8 @@ def _as_python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], list[Path], dict[str, float] | None]:
-    """The datasets' names (as weights refer to them), their directories, and the proportions of a mixture.
+def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], dict[str, float] | None]:
+    """The datasets' names (directories or URLs, as weights refer to them), and the proportions of a mixture.
 
     Raises:
         UsageError: there is no directory, or one is named twice.
@@ -115,7 +117,28 @@ def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], list[Path],
     mixture = None
     if isinstance(dataset_dir, Mapping):
         mixture = {str(name): share for name, share in dataset_dir.items()}
-    return names, [Path(name) for name in names], mixture
+    return names, mixture
+
+
+def open_urls(names: list[str], cache: ShardCache | None) -> tuple[list[Path], dict[Path, StreamedDataset]]:
+    """The directory of each dataset, and those of them whose tokens are in a store.
+
+    Raises:
+        UsageError: a URL without a cache, or a cache without a URL. Else see `open_streamed`.
+    """
+    urls = [name for name in names if is_url(name)]
+    if urls and cache is None:
+        raise UsageError(
+            f"{without_passwords(urls[0])} is a URL, and there is no cache_dir; pass the local directory that keeps "
+            "its shards: ng.loader(..., cache_dir=...), or GPTEpisodeDataLoader(..., shard_cache=ShardCache(...))"
+        )
+    if cache is None:
+        return [Path(name) for name in names], {}
+    if not urls:
+        raise UsageError(f"found a cache of shards, and no URL among {', '.join(names)}; leave cache_dir out")
+    opened = {name: open_streamed(name, cache) for name in urls}
+    dirs = [opened[name].folder if name in opened else Path(name) for name in names]
+    return dirs, {dataset.folder: dataset for dataset in opened.values()}
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -33,10 +33,11 @@ from niels_gpt.episodes.format import (
     samples,
 )
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.rows import Array, Column, RowSpans
 from niels_gpt.episodes.schedule import Place, RandomRows, place_in, state_of
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
-from niels_gpt.errors import CacheError, UsageError, did_you_mean
+from niels_gpt.errors import CacheError, UsageError, did_you_mean, without_passwords
 from niels_gpt.format import gather
 from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import to_device
@@ -100,6 +101,11 @@ class GPTDataLoader:
         del tokenizer
         if dataset_dir is None:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
+        if is_url(dataset_dir):
+            raise UsageError(
+                f"{without_passwords(str(dataset_dir))} is a URL, and windows of a token stream are read from the "
+                "disk; download it (niels-gpt fetch URL) and pass the directory that this prints"
+            )
         keywords = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | episode_settings
         self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)
         self.dataset_dir = Path(dataset_dir)

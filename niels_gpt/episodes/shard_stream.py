@@ -1,0 +1,202 @@
+"""`ShardStream`: readers of the shards that batches are made of, where these come from a store as they are needed.
+
+A schedule with windows of shards says which shards the next rows are in::
+
+    rows         window 0 | window 1 | window 2
+    held         ########                           a reader has these shards mapped, and they are not evicted
+    fetched                 ########                meanwhile threads download the next window's
+    batch at the end of a window: both are held
+
+Each process has its own stream. What they have downloaded they share: see `storage.shard_cache`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.rows import EpisodeReader, RowSpans
+from niels_gpt.episodes.schedule import Place, ShardWindows
+from niels_gpt.errors import UsageError
+from niels_gpt.forks import reset_after_fork
+from niels_gpt.storage.shard_cache import RemoteShard, ShardCache, release_when_full
+
+FETCHERS = 4  # threads that download, each a shard at a time
+ROOM_SECONDS = 0.2  # until a thread looks again whether there is room for a shard
+
+_log = logging.getLogger("niels_gpt.episodes")
+_Fetch = tuple[ShardCache, RemoteShard]
+
+
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """A reader of some shards.
+
+    Attributes:
+        number: the reader's number of each shard of the split, -1 for those that it does not have; int64.
+    """
+
+    reader: EpisodeReader
+    shards: Int64s
+    number: Int64s
+
+
+class ShardStream:
+    """Gives the reader for a batch's spans, and downloads the shards of the batches after it.
+
+    Several threads may use it at once; a forked process begins without open shards.
+
+    Args:
+        open_reader: makes a reader of mapped shards, its keyword `shards`.
+
+    Raises:
+        UsageError: two windows of shards do not fit into the cache.
+    """
+
+    def __init__(self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader]) -> None:
+        self._split, self._schedule, self._open_reader = split, schedule, open_reader
+        _check_capacity(split, schedule)
+        self.after_fork()
+        reset_after_fork(self)
+        release_when_full(self)
+
+    def after_fork(self) -> None:
+        """Forget what the process had open, and its threads."""
+        self._lock, self._fetcher = threading.Lock(), _Fetcher()
+        self._opened: _Opened | None = None
+
+    def release(self) -> None:
+        """Drop the open shards: another stream of this process, such as that of val, needs the room."""
+        self._opened = None
+
+    def reader(self, spans: RowSpans, place: Place | None) -> EpisodeReader:
+        """The reader of these spans; their shards get the numbers that it has for them.
+
+        Args:
+            place: where the rows are in the schedule; `None`: anywhere, and nothing is known of what comes next.
+
+        Raises:
+            See `ShardCache.hold`.
+        """
+        hits = np.unique(spans.shard)
+        opened = self._opened
+        if opened is None or (opened.number[hits] < 0).any():
+            opened = None  # its shards are held as long as anything refers to it
+            with self._lock:
+                opened = self._open(hits, place)
+        spans.shard = opened.number[spans.shard]
+        return opened.reader
+
+    def _open(self, hits: Int64s, place: Place | None) -> _Opened:
+        upcoming = None if place is None else self._schedule.shards_from(place)
+        wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
+        before, held = self._opened, {}
+        if before is not None:
+            own = np.intersect1d(wanted, before.shards)
+            held = {n: before.reader.shards[before.number[n]].held for n in own.tolist()}
+        before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
+        # What is needed now is downloaded by the threads too, several shards at a time.
+        missing = [n for n in wanted.tolist() if n not in held]
+        self._fetcher.want(self._remote([*missing, *([] if upcoming is None else next(upcoming).tolist())]))
+        shards = [self._split.shards[n].mapped(held.get(n)) for n in wanted.tolist()]
+        number = np.full(len(self._split.shards), -1, dtype=np.int64)
+        number[wanted] = np.arange(len(wanted))
+        opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number)
+        return opened
+
+    def _remote(self, numbers: list[int]) -> list[_Fetch]:
+        found = (self._split.shards[number].remote for number in numbers)
+        return [remote for remote in found if remote is not None]
+
+
+def _check_capacity(split: EpisodeSplit, schedule: ShardWindows) -> None:
+    """Raise `UsageError` unless the largest shards of two windows fit into the cache."""
+    sizes = sorted((shard.remote[1].bytes for shard in split.shards if shard.remote), reverse=True)
+    needed = sum(sizes[: 2 * schedule.window])
+    for cache in {shard.remote[0] for shard in split.shards if shard.remote}:
+        if needed > cache.max_bytes:
+            raise UsageError(
+                f"cache_bytes is {cache.max_bytes:,}, but two windows of {schedule.window} shards of {split.split}, "
+                f"the one that is read and the next, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                "raise cache_bytes, or lower shuffle_shards"
+            )
+
+
+class _Fetcher:
+    """Threads that download shards; they start with the first shard, and end with this object."""
+
+    def __init__(self) -> None:
+        self._wanted = _Wanted()
+        self._started = False
+        weakref.finalize(self, self._wanted.end)
+
+    def want(self, shards: list[_Fetch]) -> None:
+        """Download these, in this order, in place of what was wanted before."""
+        self._wanted.set(shards)
+        if shards and not self._started:
+            self._started = True
+            for _ in range(FETCHERS):
+                # The threads hold no reference to this object, so that it can end them.
+                threading.Thread(target=_fetch, args=(self._wanted,), name="niels_gpt-fetch", daemon=True).start()
+
+
+class _Wanted:
+    """The shards that threads take from."""
+
+    def __init__(self) -> None:
+        self._changed, self._shards, self._ended = threading.Condition(), list[_Fetch](), False
+
+    def set(self, shards: list[_Fetch]) -> None:
+        with self._changed:
+            self._shards = list(shards)
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        self._ended = True
+        # Without the lock: the garbage collector may call this in a thread that has it. The threads look by themselves.
+
+    def take(self) -> _Fetch | None:
+        """The next shard; `None` after `end`."""
+        with self._changed:
+            while not self._ended:
+                if self._shards:
+                    return self._shards.pop(0)
+                self._changed.wait(1.0)
+        return None
+
+    def put_back(self, shard: _Fetch) -> None:
+        """There was no room for a shard, or another process downloads it: look again later."""
+        with self._changed:
+            if not self._ended and not self._changed.wait(ROOM_SECONDS):
+                self._shards.append(shard)  # unless others are wanted by now
+
+
+def _fetch(wanted: _Wanted) -> None:
+    while (shard := wanted.take()) is not None:
+        cache, remote = shard
+        try:
+            if not cache.fetch(remote, wait=False):
+                wanted.put_back(shard)
+        # Whatever it is: the reader that needs the shard meets it too, and raises it.
+        except Exception as error:
+            _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
+
+
+def stream_of(split: EpisodeSplit, schedule: Any, open_reader: Callable[..., EpisodeReader]) -> ShardStream | None:
+    """A stream, if any shard of the split is in a store.
+
+    Raises:
+        UsageError: see `ShardStream`.
+    """
+    if not split.streamed:
+        return None
+    assert isinstance(schedule, ShardWindows), "a split in a store is read in windows of shards"
+    return ShardStream(split, schedule, open_reader)

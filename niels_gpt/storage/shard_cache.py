@@ -1,0 +1,379 @@
+"""`ShardCache`: a bounded local directory of shards of remote datasets, shared by all processes of a node.
+
+::
+
+    folder/shards/3f2a9c41d0b7e852/tokens.bin, mask.bin     a shard: all its files, whole and checked
+    folder/shards/3f2a9c41d0b7e852.part/                    one on its way in, or out
+    folder/locks/3f2a9c41d0b7e852                           its lock; holds when the shard was last used
+    folder/lock, folder/uses                                the lock of the directory, and its count of uses
+
+A shard is named by the checksums of its files, so two datasets that share one share its copy. It gets its name after
+its sha256 was compared: what has a name is whole. Two locks of the operating system (`flock`) decide everything else,
+and both end with their process:
+
+* Whoever reads a shard holds its lock shared, whoever downloads or evicts it holds it exclusively.
+* Room is made under the lock of the directory. A shard on its way already has its full size on the disk.
+
+The least recently used shard is evicted first. Uses are counted (`folder/uses`), not dated, because the clocks of the
+machines that share a directory may differ.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from niels_gpt import ranges
+from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
+from niels_gpt.forks import cached_property
+from niels_gpt.storage.downloads import Retries, download
+
+MAX_BYTES = 100 << 30
+POLL_SECONDS = 0.02  # between two looks at a lock that another process holds
+COUNTER_BYTES = 8
+PART = ".part"
+PATIENCE = 10  # how often another process may stall while it downloads what this one needs
+
+
+@dataclass(frozen=True)
+class RemoteFileRecord:
+    """A file of a shard, as its manifest records it: name, size in bytes and sha256."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RemoteShard:
+    """The files of one shard below a URL."""
+
+    url: str
+    files: tuple[RemoteFileRecord, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @cached_property
+    def key(self) -> str:
+        """What the shard is called in a cache: a hash of its files' names and checksums."""
+        names = json.dumps([[file.name, file.bytes, file.sha256] for file in self.files])
+        return sha256(names.encode()).hexdigest()[:32]
+
+
+class HeldShard:
+    """A shard that is not evicted as long as this object lives.
+
+    Attributes:
+        folder: the directory of its files.
+    """
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.folder = folder
+        weakref.finalize(self, os.close, lock)
+
+
+class Holder(Protocol):
+    """An object that keeps `HeldShard`s for the next time."""
+
+    def release(self) -> None:
+        """Drop them; called where a cache is full, in any thread."""
+
+
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def release_when_full(holder: Holder) -> None:
+    """Call `holder.release()` when this process needs room in a cache, as long as the object is alive."""
+    _holders.add(holder)
+
+
+def _release_all() -> None:
+    for holder in list(_holders):
+        holder.release()
+    gc.collect()  # a loader that was dropped may still hold shards, through a cycle of references
+
+
+@dataclass(frozen=True)
+class ShardCache:
+    """Where shards of remote datasets are kept, and how much of them.
+
+    Args:
+        folder: the directory, on a local disk of the node; created if it is not there.
+        max_bytes: all shards together take at most so much; the indexes of datasets are not counted.
+        retries: how long to insist on a file; the same time is waited for other processes.
+
+    Raises:
+        UsageError: `max_bytes` out of range.
+    """
+
+    folder: Path
+    max_bytes: int = MAX_BYTES
+    retries: Retries = field(default_factory=Retries)
+
+    def __post_init__(self) -> None:
+        ranges.MAX_BYTES.check(self.max_bytes, "cache_bytes")
+        object.__setattr__(self, "folder", Path(self.folder))
+
+    def hold(self, shard: RemoteShard) -> HeldShard:
+        """The shard, downloaded if it is not here, and kept while the result lives.
+
+        Raises:
+            CacheError: the store has not the recorded bytes. UsageError: the shard is larger than `max_bytes`.
+            StorageError: the store, the disk, or another process of this node did not do its part in time.
+        """
+        end = time.monotonic() + PATIENCE * self.retries.stall_seconds
+        while (held := self._held_if_here(shard)) is None:
+            if not self.fetch(shard) and time.monotonic() > end:
+                raise StorageError(
+                    f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
+                    f"{PATIENCE * self.retries.stall_seconds:g} s; end it, or use another cache_dir"
+                )
+            time.sleep(POLL_SECONDS if not self._place(shard.key).is_dir() else 0)
+        return held
+
+    def fetch(self, shard: RemoteShard, *, wait: bool = True) -> bool:
+        """Download the shard if it is not here and no other process is downloading it.
+
+        Args:
+            wait: where the cache is full of shards that are read, wait for their readers; else give up at once.
+
+        Returns:
+            Is it here now?
+
+        Raises:
+            As `hold`.
+        """
+        self._check_size(shard)
+        place = self._place(shard.key)
+        part = place.with_name(place.name + PART)
+        with self._if_free(shard.key) as free:
+            if not free or place.is_dir():
+                return place.is_dir()
+            if not self._make_room(shard, part, self.retries.stall_seconds if wait else 0):
+                if wait:
+                    raise self._full(shard)
+                return False
+            try:
+                self._download(shard, part)
+                with storage_errors("completing", place):
+                    part.rename(place)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+            self._record_use(shard.key)
+            return True
+
+    def _check_size(self, shard: RemoteShard) -> None:
+        if shard.bytes > self.max_bytes:
+            raise UsageError(
+                f"{shard.url}: a shard of {shard.bytes:,} bytes does not fit into the {self.max_bytes:,} of the cache "
+                f"{self.folder}; raise cache_bytes"
+            )
+
+    def _download(self, shard: RemoteShard, part: Path) -> None:
+        for file in shard.files:
+            with storage_errors("writing", part / file.name):
+                descriptor = os.open(part / file.name, os.O_WRONLY)
+            try:
+
+                def write(at: int, data: bytes, descriptor: int = descriptor, path: Path = part / file.name) -> None:
+                    with storage_errors("writing", path):
+                        _write_all(descriptor, data, at)
+
+                download(f"{shard.url}/{file.name}", file.bytes, file.sha256, write, self.retries)
+                with storage_errors("writing", part / file.name):
+                    os.fsync(descriptor)  # before the shard gets its name: after a power cut, a name means whole
+            finally:
+                os.close(descriptor)
+
+    def _held_if_here(self, shard: RemoteShard) -> HeldShard | None:
+        descriptor = self._open_lock(self._lock_path(shard.key))
+        try:
+            if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():
+                self._record_use(shard.key)
+                held, descriptor = HeldShard(self._place(shard.key), descriptor), -1
+                return held
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return None
+
+    # ---- room
+
+    def _make_room(self, shard: RemoteShard, part: Path, seconds: float) -> bool:
+        """Create `part` with files of their full sizes, after evicting what is too much; False if there is no room.
+
+        Shards that are held stay. Their holders are given some seconds to move on.
+        """
+
+        def try_once() -> bool:
+            with self._locked(self.folder / "lock"):
+                shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+                if self._evict(self.max_bytes - shard.bytes) > self.max_bytes - shard.bytes:
+                    if seconds:
+                        _release_all()
+                    return False
+                try:
+                    _allocate(shard, part)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    # Something else fills the disk. Shards that nobody reads make room, as far as they go.
+                    self._evict(0)
+                    _allocate(shard, part)
+                return True
+
+        try:
+            with storage_errors("making room for a shard in", self.folder):
+                return _within(seconds, try_once)
+        except StorageError:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+    def _full(self, shard: RemoteShard) -> StorageError:
+        used = sum(_bytes_of(place) for place in self._places())
+        return StorageError(
+            f"{self.folder}: {used:,} of {self.max_bytes:,} bytes are shards that are being read, so there is no room "
+            f"for {shard.bytes:,} more; raise cache_bytes, or give each job a cache_dir of its own"
+        )
+
+    def _evict(self, allowed: int) -> int:
+        """Evict the least recently used shards until at most `allowed` bytes are left; returns how many are left."""
+        sizes = {place: _bytes_of(place) for place in self._places()}
+        # Parts first: of the processes that made them, some were killed.
+        for place in sorted(sizes, key=lambda place: (not place.name.endswith(PART), self._last_use(place))):
+            is_part = place.name.endswith(PART)
+            if not is_part and sum(sizes.values()) <= allowed:
+                break
+            with self._if_free(place.name.removesuffix(PART)) as free:
+                if free and place.is_dir():
+                    part = place if is_part else place.with_name(place.name + PART)
+                    place.rename(part)  # first: a process that is killed while it deletes leaves no half of a shard
+                    shutil.rmtree(part)
+                    del sizes[place]
+        return sum(sizes.values())
+
+    def _places(self) -> list[Path]:
+        """The shards that are here, and those on their way."""
+        folder = self.folder / "shards"
+        return [Path(entry.path) for entry in os.scandir(folder)] if folder.is_dir() else []
+
+    # ---- locks and the order of use
+
+    def _place(self, key: str) -> Path:
+        return self.folder / "shards" / key
+
+    def _lock_path(self, key: str) -> Path:
+        return self.folder / "locks" / key
+
+    @contextmanager
+    def _if_free(self, key: str) -> Iterator[bool]:
+        """Hold the lock of a shard exclusively for the block; yields false if anybody else has it."""
+        descriptor = self._open_lock(self._lock_path(key))
+        try:
+            yield _flock(descriptor, fcntl.LOCK_EX)
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        descriptor = self._open_lock(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for milliseconds, so it is waited for
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _open_lock(self, path: Path) -> int:
+        with storage_errors("locking", path):
+            for folder in (path.parent, self.folder / "shards"):
+                folder.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                raise CacheError(f"{path}: a link in the cache, which never has links; remove it")
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+    def _record_use(self, key: str) -> None:
+        """Write the number of this use, counted over all processes, into the shard's lock file."""
+        with storage_errors("counting a use in", self.folder), self._locked(self.folder / "uses"):
+            uses = _number_in(self.folder / "uses") + 1
+            for path in (self.folder / "uses", self._lock_path(key)):
+                # Where the disk is full the order of use is lost, which costs a download at most.
+                with suppress(OSError):
+                    _write_number(path, uses)
+
+    def _last_use(self, place: Path) -> int:
+        return _number_in(self._lock_path(place.name))
+
+
+def _allocate(shard: RemoteShard, part: Path) -> None:
+    """Create the shard's files with their full sizes, so that a full disk is known before anything is read."""
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    for file in shard.files:
+        descriptor = os.open(part / file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            if file.bytes:
+                os.posix_fallocate(descriptor, 0, file.bytes)
+        finally:
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
+
+
+def _within(seconds: float, try_once: Callable[[], bool]) -> bool:
+    """Try until it succeeds or the time is over; at least once."""
+    end = time.monotonic() + seconds
+    while not try_once():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _flock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _bytes_of(place: Path) -> int:
+    # Other processes rename and delete at the same time.
+    with suppress(OSError):
+        return sum(entry.stat().st_size for entry in os.scandir(place))
+    return 0
+
+
+def _number_in(path: Path) -> int:
+    with suppress(OSError):
+        return int.from_bytes(path.read_bytes()[:COUNTER_BYTES], "little")
+    return 0
+
+
+def _write_number(path: Path, number: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    try:
+        os.pwrite(descriptor, number.to_bytes(COUNTER_BYTES, "little"), 0)
+    finally:
+        os.close(descriptor)

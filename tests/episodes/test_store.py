@@ -1,0 +1,430 @@
+"""Training straight from a store: the same batches as from the disk, whatever the store, the disk or other jobs do."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import niels_gpt as ng
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.sampling import Sampling
+from niels_gpt.episodes.schedule import EveryRow, Place, ShardWindows
+from niels_gpt.episodes.stream import GPTDataLoader
+from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
+from niels_gpt.scale.publish import publish
+from niels_gpt.storage.checksums import file_record
+from niels_gpt.storage.downloads import Retries
+from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
+from tests.conftest import REPOSITORY
+from tests.episodes.made import numbered, write_manifest, write_split
+from tests.episodes.stores import FileServer
+from tests.hub import Hub, Repository
+from tests.scale.stores import s3_server
+
+SHARDS, PER_SHARD = 12, 10
+SHARD_BYTES = PER_SHARD * 5 * (4 + 1 + 2)  # ids, mask, segment ids
+ROOM = 6 * SHARD_BYTES  # two windows of three shards
+SHAPE: dict[str, Any] = {"batch_size": 2, "sequence_length": 4, "pad_token_id": 99}
+QUICK = Retries(attempts=4, stall_seconds=1.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FileServer]:
+    pytest.importorskip("aiohttp", reason="needs aiohttp, as s3fs does")
+    root = tmp_path / "store"
+    episodes = numbered([5] * (SHARDS * PER_SHARD))
+    masks: list[list[float]] = [[0, 1, 1, 0, 1] for _ in episodes]
+    segments = [[0, 0, 0, 1, 1] for _ in episodes]
+    write_split(root / "chats" / "train", episodes, masks, segments=segments, shards=SHARDS)
+    write_split(root / "chats" / "val", episodes[:8], masks[:8], segments=segments[:8])
+    write_manifest(root / "chats", vocab_size=100_000, mask_dtype="uint8")
+    (root / "requests").touch()
+    server = FileServer(root)
+    yield server
+    server.kill()
+
+
+def cache_in(tmp_path: Path, *, room: int = ROOM, retries: Retries = QUICK) -> ShardCache:
+    return ShardCache(tmp_path / "cache", room, retries)
+
+
+def remote(store: FileServer, cache: ShardCache, **options: Any) -> GPTEpisodeDataLoader:
+    return opened(f"{store.url}/chats", shard_cache=cache, **options)
+
+
+def local(store: FileServer, **options: Any) -> GPTEpisodeDataLoader:
+    return opened(store.root / "chats", **options)
+
+
+def opened(place: Any, **options: Any) -> GPTEpisodeDataLoader:
+    config = {"batch_size": 2, "block_size": 4, "device": "cpu"} | options.pop("config", {})
+    return GPTEpisodeDataLoader(
+        config, None, place, **({"pad_token_id": 99, "shuffle_shards": 3, "epoch_seed": 7} | options)
+    )
+
+
+def rows_of(loader: GPTEpisodeDataLoader, batches: int, split: str = "train") -> list[Any]:
+    return [as_lists(loader.next_batch(split)) for _ in range(batches)]
+
+
+def as_lists(batch: Any) -> Any:
+    parts = (batch.x, batch.y, batch.mask, batch.segment_ids, batch.cu_seqlens)
+    return [None if part is None else part.tolist() for part in parts], batch.state, batch.global_num_trained_tokens
+
+
+# ---- the order
+
+
+def test_windows_of_shards_are_an_order_of_every_row() -> None:
+    bounds = np.cumsum([0, 3, 0, 5, 2, 0, 7, 1])
+    for window in (1, 2, 3, 7, 50):
+        schedule = ShardWindows(bounds, window, 5, shuffle=True)
+        epochs = [schedule.rows(epoch, 0, schedule.n).tolist() for epoch in range(3)]
+        assert all(sorted(epoch) == list(range(18)) for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+        parts = [schedule.rows(1, at, min(18, at + 4)).tolist() for at in range(0, 18, 4)]
+        assert [row for part in parts for row in part] == epochs[1]
+        shard_of = np.searchsorted(bounds, epochs[0], side="right") - 1
+        at, upcoming = 0, schedule.shards_from(Place(0, 0))
+        while at < 18:  # every window's rows come before the next window's
+            shards = next(upcoming).tolist()
+            n = sum(int(bounds[shard + 1] - bounds[shard]) for shard in shards)
+            assert set(shard_of[at : at + n].tolist()) == set(shards)
+            at += n
+    assert ShardWindows(bounds, 2, 5, shuffle=False).rows(3, 2, 9).tolist() == list(range(2, 9))
+
+
+def test_the_mixing_of_windows_is_near_that_of_a_full_shuffle() -> None:
+    """Shards of one source each, the worst case: how far a batch's share of sources is from the dataset's."""
+    bounds = np.arange(0, 64 * 256 + 1, 256)
+
+    def distance(schedule: Any) -> float:
+        batches = schedule.rows(0, 0, 64 * 256).reshape(-1, 64) // 256  # each row's shard, in batches of 64
+        kinds = batches % 4  # shard s is of source s % 4
+        shares = np.stack([(kinds == kind).mean(axis=1) for kind in range(4)], axis=1)
+        return float(np.abs(shares - 0.25).sum(axis=1).mean() / 2)
+
+    full = distance(EveryRow(64 * 256, 1, shuffle=True))
+    found = [distance(ShardWindows(bounds, window, 1, shuffle=True)) for window in (1, 8, 64)]
+    assert found[0] == 0.75  # one source a batch
+    assert found[0] > found[1] > found[2]
+    assert found[2] == pytest.approx(full, rel=0.15)
+
+
+# ---- the same as from the disk
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_are_those_of_the_disk(store: FileServer, tmp_path: Path, packing: bool, shuffle: bool) -> None:
+    options = {"packing": packing, "epoch_shuffle": shuffle, "config": {"block_size": 11 if packing else 4}}
+    theirs, ours = remote(store, cache_in(tmp_path), **options), local(store, **options)
+    steps = ours.steps_per_epoch()
+    assert rows_of(theirs, 2 * steps) == rows_of(ours, 2 * steps)
+    assert rows_of(theirs, 3, "val") == rows_of(ours, 3, "val")
+    assert [as_lists(b)[0] for b in theirs.evaluation_batches("train")] == [
+        as_lists(b)[0] for b in ours.evaluation_batches("train")
+    ]
+    seen = [e for batch in theirs.batches(epoch=1) for e in batch.episodes.tolist()]
+    assert sorted(seen) == list(range(SHARDS * PER_SHARD))
+
+
+def test_the_front_door_with_workers(store: FileServer, tmp_path: Path) -> None:
+    """Workers are processes of their own, which share the cache; nothing is downloaded twice while it fits."""
+    ours = ng.loader(f"{store.url}/chats", cache_dir=tmp_path / "cache", num_workers=2, shuffle_shards=3, **SHAPE)
+    theirs = ng.loader(store.root / "chats", shuffle_shards=3, **SHAPE)
+    assert [as_lists(batch) for batch in ours] == [as_lists(batch) for batch in theirs]
+    tokens = store.requests("chats/train/*/tokens.bin")
+    assert len(tokens) == len(set(tokens)) == SHARDS
+
+
+def test_resuming_on_other_world_sizes(store: FileServer, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path)
+    first = remote(store, cache)
+    before = [first.next_batch() for _ in range(14)]
+    seen = [e for batch in before for e in batch.episodes.tolist()]
+    for rank in range(2):
+        again = remote(store, cache, rank=rank, world_size=2)
+        again.load_state_dict(before[-1].state)
+        disk = local(store, rank=rank, world_size=2)
+        disk.load_state_dict(before[-1].state)
+        for _ in range(again.steps_per_epoch() - 7):
+            batch = again.next_batch()
+            assert as_lists(batch) == as_lists(disk.next_batch())
+            seen += batch.episodes.tolist()
+        del again
+    assert sorted(seen) == list(range(SHARDS * PER_SHARD))
+    with pytest.raises(Mismatch, match="order"):
+        remote(store, cache, shuffle_shards=2).load_state_dict(before[-1].state)
+
+
+def test_shards_leave_in_the_order_of_their_use(store: FileServer, tmp_path: Path) -> None:
+    """By the count of uses: a clock that runs backwards changes nothing."""
+    cache = cache_in(tmp_path, room=3 * SHARD_BYTES)
+    shards = shards_of(store)
+    for number in (0, 1, 2):
+        cache.hold(shards[number])
+    for place in (tmp_path / "cache" / "shards").iterdir():
+        os.utime(place, (4e9, 4e9))
+    cache.hold(shards[0])
+    held = cache.hold(shards[1])
+    cache.hold(shards[3])  # 2 is the oldest use
+    assert here(tmp_path) == {shards[n].key for n in (0, 1, 3)}
+    cache.hold(shards[4])
+    cache.hold(shards[5])
+    assert here(tmp_path) == {shards[n].key for n in (1, 4, 5)}  # 1 is held, though it was used before 3
+    assert held.folder.is_dir()
+
+
+def shards_of(store: FileServer) -> list[RemoteShard]:
+    names = ("tokens.bin", "mask.bin", "segment_ids.bin")
+    folders = sorted((store.root / "chats" / "train").iterdir())
+    records = [[(name, file_record(folder / name)) for name in names] for folder in folders]
+    return [
+        RemoteShard(
+            f"{store.url}/chats/train/{folder.name}",
+            tuple(RemoteFileRecord(name, record.bytes, record.sha256) for name, record in found),
+        )
+        for folder, found in zip(folders, records, strict=True)
+    ]
+
+
+def here(tmp_path: Path) -> set[str]:
+    return {place.name for place in (tmp_path / "cache" / "shards").iterdir()}
+
+
+# ---- a store that fails
+
+
+def test_the_server_is_killed_and_restarted(store: FileServer, tmp_path: Path) -> None:
+    wanted = rows_of(local(store), 60)
+    loader = remote(store, cache_in(tmp_path, retries=Retries(attempts=40, stall_seconds=5.0)))
+    found = rows_of(loader, 10)
+    store.kill()
+    restart = threading.Timer(0.8, store.start)
+    restart.start()
+    found += rows_of(loader, 50)
+    restart.join()
+    assert found == wanted
+
+
+@pytest.mark.parametrize("fault", ["damage", "refuse", "break", "stall"])
+def test_faults_that_pass(store: FileServer, tmp_path: Path, fault: str) -> None:
+    wanted = rows_of(local(store), 60)
+    loader = remote(store, cache_in(tmp_path))
+    store.faults(f"*/shard_0000[0-4]/tokens.bin {fault} 2")
+    assert rows_of(loader, 60) == wanted
+    assert "stall" not in (store.root / "faults").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        ("damage", CacheError, "not what its manifest records"),
+        ("refuse", StorageError, "2 times in a row"),
+        ("stall", StorageError, "no answer for 0.2 s"),
+    ],
+)
+def test_faults_that_stay_are_named(
+    store: FileServer, tmp_path: Path, fault: str, error: type[Exception], words: str
+) -> None:
+    loader = remote(
+        store, cache_in(tmp_path, retries=Retries(attempts=2, stall_seconds=0.2 if fault == "stall" else 5))
+    )
+    store.faults(f"*/tokens.bin {fault}")
+    with pytest.raises(error, match=words) as found:
+        rows_of(loader, 60)
+    assert re.search(r"/chats/train/shard_\d+/tokens\.bin", str(found.value))
+    store.faults()
+    assert rows_of(loader, 60) == rows_of(local(store), 60)  # the loader goes on where it was
+
+
+def test_a_missing_file_is_named(store: FileServer, tmp_path: Path) -> None:
+    loader = remote(store, cache_in(tmp_path))
+    for path in store.root.glob("chats/train/*/mask.bin"):
+        path.unlink()
+    with pytest.raises(CacheError, match=r"mask\.bin: missing .* publish it again"):
+        rows_of(loader, 60)
+
+
+def test_damaged_indexes_and_manifests_are_refused(store: FileServer, tmp_path: Path) -> None:
+    index = store.root / "chats" / "train" / "shard_00003" / "episodes.idx"
+    index.write_bytes(index.read_bytes()[::-1])
+    with pytest.raises(CacheError, match=r"shard_00003/episodes\.idx: not what its manifest records"):
+        remote(store, cache_in(tmp_path))
+    with pytest.raises(CacheError, match="niels-gpt publish"):
+        opened(f"{store.url}/nothing", shard_cache=cache_in(tmp_path))
+
+
+# ---- a cache that others use too
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from tests.episodes.test_store import QUICK, opened, ShardCache, as_lists
+cache = ShardCache(Path(sys.argv[2]), int(sys.argv[3]), QUICK)
+loader = opened(sys.argv[1], shard_cache=cache, epoch_seed=int(sys.argv[4]))
+print("open", flush=True)
+print(hash(repr([as_lists(loader.next_batch()) for _ in range(60)])), flush=True)
+"""
+
+
+def child(store: FileServer, tmp_path: Path, seed: int, room: int = 2 * ROOM) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", CHILD, f"{store.url}/chats", str(tmp_path / "cache"), str(room), str(seed)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_two_jobs_share_a_cache(store: FileServer, tmp_path: Path) -> None:
+    """Two orders at once through one cache with room for both: each reads its own rows, and the bound holds."""
+    jobs = [child(store, tmp_path, seed) for seed in (1, 2)]
+    while any(job.poll() is None for job in jobs):
+        assert disk_use(tmp_path) <= 2 * ROOM
+        time.sleep(0.01)
+    printed = [job.communicate()[0].split()[-1] for job in jobs]
+    expected = [rows_of(local(store, epoch_seed=seed), 60) for seed in (1, 2)]
+    code = "import sys; print(hash(sys.stdin.read()))"
+    for found, rows in zip(printed, expected, strict=True):
+        hashed = subprocess.run(
+            [sys.executable, "-c", code], input=repr(rows), text=True, capture_output=True, env={"PYTHONHASHSEED": "0"}
+        )
+        assert hashed.stdout.strip() == found
+
+
+def disk_use(tmp_path: Path) -> int:
+    return sum(path.stat().st_size for path in tmp_path.glob("cache/shards/*[!t]/*") if path.exists())
+
+
+def test_a_process_killed_in_a_download_leaves_nothing_half(store: FileServer, tmp_path: Path) -> None:
+    store.faults("*/tokens.bin stall")
+    job = child(store, tmp_path, 1)
+    assert job.stdout is not None
+    assert job.stdout.readline() == "open\n"
+    while not list(tmp_path.glob("cache/shards/*.part")):
+        time.sleep(0.01)
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+    assert all(name.endswith(".part") for name in here(tmp_path))
+    store.faults()
+    assert rows_of(remote(store, cache_in(tmp_path)), 60) == rows_of(local(store), 60)
+    assert not any(name.endswith(".part") for name in here(tmp_path))
+
+
+def test_a_cache_full_of_held_shards_is_an_error(store: FileServer, tmp_path: Path) -> None:
+    cache = cache_in(tmp_path, room=2 * SHARD_BYTES, retries=Retries(attempts=1, stall_seconds=0.1))
+    held = [cache.hold(shard) for shard in shards_of(store)[:2]]
+    with pytest.raises(StorageError, match="raise cache_bytes, or give each job a cache_dir of its own"):
+        cache.hold(shards_of(store)[2])
+    del held
+    cache.hold(shards_of(store)[2])
+
+
+def test_a_full_disk_is_an_error(store: FileServer, tmp_path: Path) -> None:
+    """A file system of its own that is smaller than `cache_bytes`: shards that nobody reads go first."""
+    (tmp_path / "cache").mkdir()
+    code = (
+        "import subprocess, sys, errno\n"
+        "from pathlib import Path\n"
+        "cache = Path(sys.argv[1])\n"
+        "if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', cache]).returncode: sys.exit(77)\n"
+        "from tests.episodes.test_store import *\n"
+        "files = tuple(RemoteFileRecord(f'{n}', 20480, sha) for n, sha in enumerate(sys.argv[3:5]))\n"
+        "shards = [RemoteShard(sys.argv[2], files[:1]), RemoteShard(sys.argv[2], files[1:])]\n"
+        "both = RemoteShard(sys.argv[2], (*files, RemoteFileRecord('0', 40000, '')))\n"
+        "cached = ShardCache(cache, 1 << 30, QUICK)\n"
+        "held = cached.hold(shards[0])\n"
+        "cached.hold(shards[1])\n"
+        "try: cached.hold(RemoteShard(sys.argv[2], (RemoteFileRecord('2', 49152, ''),)))\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+        "print(sorted(p.name for p in cache.glob('shards/*')) == [shards[0].key])\n"
+    )
+    digests = []
+    for name in ("0", "1"):
+        (store.root / name).write_bytes(os.urandom(20480))
+        digests.append(file_record(store.root / name).sha256)
+    done = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-c", code, str(tmp_path / "cache"), store.url, *digests],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("a file system cannot be mounted here")
+    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
+    assert done.stdout.startswith("StorageError")
+    assert "No space left" in done.stdout
+
+
+# ---- what is refused
+
+
+def test_a_cache_too_small_for_two_windows(store: FileServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"raise cache_bytes, or lower shuffle_shards"):
+        remote(store, cache_in(tmp_path, room=ROOM - 1))
+    with pytest.raises(UsageError, match=f"one shard has up to {SHARD_BYTES:,}"):
+        remote(store, cache_in(tmp_path, room=10), shuffle_shards=1)
+    with pytest.raises(UsageError, match="does not fit"):
+        cache_in(tmp_path, room=10).hold(shards_of(store)[0])
+
+
+def test_what_cannot_be_read_from_a_store_is_refused(store: FileServer, tmp_path: Path) -> None:
+    url = f"{store.url}/chats"
+    with pytest.raises(UsageError, match="cache_dir"):
+        opened(url)
+    with pytest.raises(UsageError, match="no URL among"):
+        local(store, shard_cache=cache_in(tmp_path))
+    with pytest.raises(UsageError, match="without a cache_dir"):
+        ng.loader(url, cache_bytes=5, **SHAPE)
+    with pytest.raises(UsageError, match="niels-gpt fetch"):
+        GPTDataLoader({"batch_size": 1, "block_size": 4}, None, url)
+    for more in ({"batch_sampling_mode": "random"}, {"temperature": 2.0}, {"weight_by": "weight"}):
+        with pytest.raises(UsageError, match="niels-gpt fetch"):
+            remote(store, cache_in(tmp_path), **more)
+    with pytest.raises(UsageError, match="shuffle_shards is 0"):
+        Sampling(shuffle_shards=0)
+    with pytest.raises(UsageError, match="attempts"):
+        Retries(attempts=0)
+
+
+# ---- other stores
+
+
+def test_a_published_dataset_in_a_bucket(store: FileServer, tmp_path: Path) -> None:
+    with s3_server() as bucket:
+        publish(store.root / "chats", f"{bucket}/episodes/chats")
+        loader = opened(f"{bucket}/episodes/chats/", shard_cache=cache_in(tmp_path))
+        assert rows_of(loader, 60) == rows_of(local(store), 60)
+        with pytest.raises(CacheError, match="niels-gpt publish"):
+            opened(f"{bucket}/episodes/none", shard_cache=cache_in(tmp_path))
+
+
+HUB_CHILD = """
+import sys
+from pathlib import Path
+from tests.episodes.test_store import QUICK, ROOM, ShardCache, opened, rows_of
+loaders = opened(sys.argv[1], shard_cache=ShardCache(Path(sys.argv[3]), ROOM, QUICK)), opened(sys.argv[2])
+assert rows_of(loaders[0], 60) == rows_of(loaders[1], 60)
+"""
+
+
+def test_a_dataset_on_the_hub(store: FileServer, tmp_path: Path) -> None:
+    root = store.root / "chats"
+    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with Hub({"me/chats": Repository(files)}) as hub:
+        environment = hub.environment(tmp_path / "home")
+        environment["PYTHONPATH"] = str(REPOSITORY)
+        command = [sys.executable, "-c", HUB_CHILD, "hf://datasets/me/chats", str(root), str(tmp_path / "cache")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
