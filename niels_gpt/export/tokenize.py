@@ -219,10 +219,24 @@ def _rows(batch: Any) -> Sequence[Mapping[str, Any]]:
         return rows
     if isinstance(batch, Mapping):
         columns = {name: _plain(batch[name]) for name in batch}
+        if _is_one_row(columns):
+            raise UsageError(
+                "found a single row; expected a batch: datasets.map(function, batched=True, "
+                "remove_columns=dataset.column_names), or function([row])"
+            )
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return batch
     raise UsageError(f"found a batch of type {type(batch).__name__}; expected columns by name, or a list of rows")
+
+
+def _is_one_row(columns: Mapping[str, Any]) -> bool:
+    """Whether these are the fields of a row, not columns of equal length."""
+    lists = [values for values in columns.values() if isinstance(values, list)]
+    messages = columns.get("messages")
+    # Columns of a batch are lists; the messages of a row are mappings, those of a batch are lists of them.
+    is_row = isinstance(messages, list) and bool(messages) and isinstance(messages[0], Mapping)
+    return is_row or len(lists) < len(columns) or len({len(values) for values in lists}) > 1
 
 
 def _plain(value: Any) -> Any:

@@ -147,6 +147,15 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
         ng.tokenize(family("qwen3"), **options)
 
 
+@pytest.mark.parametrize("more", [{}, {"source": "s"}, {"source": ["s"]}])
+def test_a_single_row_is_no_batch(more: dict[str, Any]) -> None:
+    """`datasets.map` without `batched=True`."""
+    with pytest.raises(UsageError, match="found a single row; expected a batch.*batched=True"):
+        ng.tokenize(family("qwen3"))({"messages": [user(), assistant()]} | more)
+    with pytest.raises(UsageError, match="found a batch of type int"):
+        ng.tokenize(family("qwen3"))(7)
+
+
 def test_weights_that_labels_cannot_express_are_refused() -> None:
     with pytest.raises(UsageError, match=r"has the weight 0\.5; labels can express only 0 and 1"):
         ng.tokenize(family("qwen3"))([{"messages": [user(), assistant() | {"weight": 0.5}]}])
