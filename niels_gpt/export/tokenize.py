@@ -245,7 +245,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value.tolist()]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _joined(encoded: list[EncodedBatch]) -> Rows:

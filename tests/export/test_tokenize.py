@@ -150,7 +150,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("more", [{}, {"source": "s"}, {"source": ["s"]}])
 def test_a_single_row_is_no_batch(more: dict[str, Any]) -> None:
     """`datasets.map` without `batched=True`."""
-    with pytest.raises(UsageError, match="found a single row; expected a batch.*batched=True"):
+    with pytest.raises(UsageError, match=r"found a single row; expected a batch.*batched=True"):
         ng.tokenize(family("qwen3"))({"messages": [user(), assistant()]} | more)
     with pytest.raises(UsageError, match="found a batch of type int"):
         ng.tokenize(family("qwen3"))(7)
