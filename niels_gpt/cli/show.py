@@ -30,6 +30,7 @@ from niels_gpt.cli.options import (
 )
 from niels_gpt.cli.terminal import out, print_json
 from niels_gpt.errors import UsageError
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
     from niels_gpt.explorer.example import ExampleView
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 
 @grouped
 def show(
-    path: Annotated[
-        Path,
+    source: Annotated[
+        str,
         typer.Argument(
             metavar="PATH",
             help="A cache (the directory that holds meta.json), episodes (that holds train/), or a file of "
-            "conversations.",
+            "conversations or its URL.",
             show_default=False,
         ),
     ],
@@ -80,8 +81,9 @@ def show(
     """
     from niels_gpt.explorer.example_view import view_episode, view_example
 
+    path = as_file(source)
     # A file without one of these suffixes is treated as a misspelt dataset, whose error says what was expected.
-    if path.suffix in CHAT_SUFFIXES and not path.is_dir():
+    if isinstance(path, RemoteFile) or (path.suffix in CHAT_SUFFIXES and not path.is_dir()):
         if packed or length is not None:
             raise UsageError(f"{path}: a file of conversations; --packed and --sequence-length are for datasets")
         if tokenizer is None:
@@ -102,7 +104,7 @@ def show(
 @grouped
 def render(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json or .parquet; .gz and .zst too.")
+        str, typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")
     ],
     tokenizer: AnyTokenizer,
     renderer: RendererFlags,
@@ -124,7 +126,7 @@ def render(
 
 
 def _rendered(
-    file: Path, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
+    file: str | AnyFile, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
 ) -> ExampleView:
     """A conversation with its tokens. What needs no tokenizer is checked first, because loading one takes seconds."""
     from niels_gpt.explorer.example import view_rendered
@@ -145,7 +147,7 @@ def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
         show_view(out(), view, with_table=table)
 
 
-def _print_messages(file: Path, number: int, as_json: bool) -> None:
+def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
     """A conversation as text, where there is no tokenizer to render it with."""
     from niels_gpt.sources.chat_files import nth_conversation
     from niels_gpt.token_styles import printable

@@ -21,7 +21,7 @@ tokenizer_app = App(help="Train a tokenizer.", no_args_is_help=True)
 def train(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns."),
+        typer.Argument(metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns, URLs."),
     ],
     directory: OutDirectory = Path("tokenizer"),
     kind: Annotated[

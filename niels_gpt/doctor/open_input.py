@@ -32,7 +32,9 @@ from niels_gpt.seeds import order
 from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl
+from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
+from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
@@ -54,6 +56,7 @@ class Opened:
     form: str
     kind: Kind
     files: tuple[Path, ...] = ()
+    remote: tuple[AnyFile, ...] = ()
     rows: Sequence[Mapping[str, Any]] = ()
     dialect: str = "messages"
     arrow: bool = False
@@ -121,7 +124,7 @@ class Opened:
             for number, row in enumerate(dataset.rows(split)):
                 yield Record(f"{self.name} {split} row {number}", row, arrow=True)
         else:
-            for file in self.files:
+            for file in (*self.files, *self.remote):
                 yield from read_records(file)
 
     def _batches(self) -> Iterator[tuple[str, int, Any]]:
@@ -159,6 +162,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
         return _with_kind(Opened("rows", "rows", "chats", rows=list(source), arrow=of_datasets), form)
+    if "://" in str(source):
+        return _with_kind(_of_url(str(source)), form)
     path = Path(source)
     if path.is_dir():
         return _with_kind(_of_directory(path, split), form)
@@ -183,7 +188,15 @@ def is_tokenizer(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
 
 
-def _form(path: Path) -> str:
+def _of_url(url: str) -> Opened:
+    """The files that a URL names, read row by row."""
+    files = files_of([url], RECORD_SUFFIXES)
+    for file in files:
+        _form(existing_file(file))
+    return Opened(str(RemoteFile(url)), "records", "chats", remote=tuple(files))
+
+
+def _form(path: AnyFile) -> str:
     name = path.name
     if name.endswith(".parquet"):
         return "parquet"

@@ -23,9 +23,10 @@ from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_shapes import DIALECTS, detect, to_messages, tools_of
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, fingerprint
+from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
-from niels_gpt.storage.remote import AnyFile, address, as_file
+from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
@@ -144,7 +145,7 @@ def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
         UsageError: there are fewer. MessageError: it cannot be used. InputError: the file cannot be read.
     """
     ROW.check(number)
-    row = next(ChatFile(as_file(path)).iterate(start=number), None)
+    row = next(chat_files([path]).iterate(start=number), None)
     if row is None:
         raise UsageError(f"{path}: there is no conversation {number:,}; they are counted from 0")
     if isinstance(row, Rejected):
@@ -233,7 +234,7 @@ def _expand(pattern: str | AnyFile) -> Sequence[AnyFile]:
     # A file whose name contains * or [ exists under that name, so it is not taken for a pattern.
     if isinstance(path, Path) and not path.exists() and has_magic(str(path)):
         return expand([path], RECORD_SUFFIXES)
-    return [path]
+    return files_of([path], RECORD_SUFFIXES) if isinstance(path, RemoteFile) else [path]
 
 
 def describe_dialects(source: ChatFile | ChatFiles, config: dict[str, Any]) -> str:

@@ -161,9 +161,19 @@ def size_of(file: AnyFile) -> int:
 
 
 def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
-    """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once."""
-    records = [(file, file_record(file)) for file in files]
-    return [{"name": file.name, "bytes": record.bytes, "sha256": record.sha256} for file, record in records]
+    """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once, except for files
+    of a hub's commit, of which the hub has both on record.
+    """
+    return [_fingerprint(file) for file in files]
+
+
+def _fingerprint(file: AnyFile) -> dict[str, Any]:
+    if isinstance(file, RemoteFile) and file.is_immutable:
+        existing_file(file)
+        if (sha256 := file.known_sha256()) is not None:
+            return {"name": file.name, "bytes": size_of(file), "sha256": sha256}
+    record = file_record(file)
+    return {"name": file.name, "bytes": record.bytes, "sha256": record.sha256}
 
 
 def reading(path: AnyFile) -> AbstractContextManager[None]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from niels_gpt.errors import DataError, InputError
+from niels_gpt.forks import cached_property
 from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.inputs import (
     JSONL_SUFFIXES,
@@ -26,15 +27,15 @@ from niels_gpt.sources.inputs import (
     Rejected,
     decode,
     existing_file,
-    expand,
     fingerprint,
     read_text,
     reading,
     size_of,
 )
+from niels_gpt.sources.locations import files_of, hub_name
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
-from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
+from niels_gpt.storage.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
 SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # without .json, see the module docstring
@@ -52,8 +53,9 @@ class TextFiles(TextSource):
 
     @property
     def name(self) -> str:
-        """The name of the first input, without its suffix."""
-        return Path(str(self.inputs[0])).stem
+        """The name of the first input, without its suffix; of a data set on the hub OWNER/NAME."""
+        first = str(as_file(self.inputs[0]))
+        return hub_name(first) or Path(first).stem
 
     @property
     def revision(self) -> None:
@@ -61,7 +63,12 @@ class TextFiles(TextSource):
 
     def files(self) -> list[AnyFile]:
         """All files, in the order in which they are read, without repeats."""
-        return list(dict.fromkeys(chain.from_iterable(map(_files, self.inputs))))
+        return list(self._files)
+
+    @cached_property
+    def _files(self) -> list[AnyFile]:
+        # Once: the hub could name another commit the second time.
+        return files_of(self.inputs, SEARCHED_SUFFIXES)
 
     def config(self) -> dict[str, Any]:
         """Name, bytes and sha256 of each file. Reads every file once."""
@@ -87,11 +94,6 @@ class TextFiles(TextSource):
     def resolved(self) -> TextFiles:
         """See `Sliceable`: directories and patterns are searched once."""
         return TextFiles(self.files())
-
-
-def _files(one: str | AnyFile) -> Sequence[AnyFile]:
-    file = as_file(one)
-    return [file] if isinstance(file, RemoteFile) else expand([str(one)], SEARCHED_SUFFIXES)
 
 
 def _documents(file: AnyFile) -> Iterator[Document | Rejected]:

@@ -83,6 +83,16 @@ class RemoteFile:
         """The URL names one commit of a hub, so the file has the same bytes whenever it is read."""
         return _COMMIT.match(self.url) is not None
 
+    def known_sha256(self) -> str | None:
+        """The sha256 that a hub has on record for this commit's file; `None` if it has none, or the file may change.
+        Nothing of the file is read.
+        """
+        if not self.is_immutable:
+            return None
+        fs, path = file_system(self.url)
+        with remote_errors("asking for", self.url):
+            return getattr(repeated(lambda: fs.info(path)).get("lfs"), "sha256", None)
+
 
 class _PatientFile(io.RawIOBase):
     """A remote file of which a read that fails, or brings too few bytes, is `repeated`."""

@@ -14,7 +14,8 @@ from niels_gpt import ranges
 from niels_gpt.errors import TokenizerError
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, expand, fingerprint
+from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, fingerprint
+from niels_gpt.sources.locations import files_of
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -63,7 +64,7 @@ def train_byte_bpe(
     ranges.MAX_LINES.check(max_lines)
     ranges.SEED.check(seed)
     check_library("tokenizers")
-    files = expand(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         progress.begin("reading text", unit="lines")
         sample = Sample(max_lines, seed)

@@ -6,7 +6,7 @@ import heapq
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,10 @@ from niels_gpt import ranges
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, expand, fingerprint, read_jsonl, read_text
+from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, fingerprint, read_jsonl, read_text
+from niels_gpt.sources.locations import files_of
 from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.remote import AnyFile
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import SPECIAL_TOKENS
@@ -91,7 +93,7 @@ def train_tokenizer(
     keywords |= {"character_coverage": character_coverage, "max_lines": max_lines}
     options = merged(TrainingOptions(), options, keywords)
     _check(options)
-    files = expand(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         progress.begin("reading text", unit="lines")
         sample = Sample(options.max_lines, options.seed)
@@ -125,7 +127,7 @@ def _check(options: TrainingOptions) -> None:
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
 
 
-def lines_of(files: list[Path], *, with_ends: bool = False) -> Iterator[str]:
+def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False) -> Iterator[str]:
     """The lines of files, long ones in parts of `LINE_CHARACTERS`.
 
     Args:
@@ -140,7 +142,7 @@ def lines_of(files: list[Path], *, with_ends: bool = False) -> Iterator[str]:
                     yield line[start : start + LINE_CHARACTERS]
 
 
-def _jsonl_texts(file: Path) -> Iterator[str]:
+def _jsonl_texts(file: AnyFile) -> Iterator[str]:
     for record in read_jsonl(file):
         if isinstance(record, Rejected):
             raise InputError(record.detail)

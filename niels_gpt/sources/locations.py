@@ -1,0 +1,105 @@
+"""Which files inputs name, on this machine, in a store or on the hub: paths, URLs, directories and patterns.
+
+::
+
+    notes/                                           every file below it that ends in one of the suffixes
+    s3://bucket/raw/*.jsonl                          the files that fit, sorted
+    hf://datasets/OWNER/NAME[@REVISION][/PATTERN]    files of one commit: the one that the revision names now
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.sources.hub import HubDataset
+from niels_gpt.sources.inputs import expand
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file, file_system, remote_errors, repeated, size_at
+
+HUB_FORM: Final = "hf://datasets/OWNER/NAME[@REVISION][/PATTERN]"
+CARD: Final = "README.md"  # of a data set, which describes it and is none of its texts
+
+# A revision of the hub's own, such as refs/convert/parquet, has slashes.
+_HUB = re.compile(
+    r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<path>.*))?"
+)
+
+
+def files_of(inputs: Iterable[str | AnyFile], suffixes: tuple[str, ...]) -> list[AnyFile]:
+    """The files that inputs name, in their order without repeats; a directory's or a pattern's are sorted.
+
+    Files of a hub are named by their commit, which is asked for here, once an input.
+
+    Args:
+        suffixes: of the files that are taken from a directory.
+
+    Raises:
+        InputError: a path does not exist, a pattern or directory matches nothing. UsageError: a malformed URL.
+        SourceError: the hub does not know the data set. StorageError: a store cannot be reached.
+    """
+    found: dict[AnyFile, None] = {}
+    for one in inputs:
+        file = as_file(one)
+        chosen = _remote_files(file, suffixes) if isinstance(file, RemoteFile) else expand([str(one)], suffixes)
+        found.update(dict.fromkeys(chosen))
+    return list(found)
+
+
+def hub_name(url: str) -> str | None:
+    """OWNER/NAME of a URL that names a data set of the hub, or a pattern there; `None` for any other URL or a file."""
+    match = _HUB.fullmatch(url)
+    return match["repo"] if match and (not match["path"] or _is_pattern(url)) else None
+
+
+def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[RemoteFile]:
+    """The files that a URL names. A file's URL is not looked up: whether it is there shows when it is read."""
+    pinned = RemoteFile(_pinned(file.url))
+    names_data_set = file.url.startswith("hf://datasets/") and hub_name(file.url) is not None
+    if not (names_data_set or _is_pattern(file.url) or file.url.endswith("/")):
+        return [pinned]
+    fs, path = file_system(pinned.url)
+    with remote_errors("listing", file.url):
+        if _is_pattern(path):
+            if size_at(fs, path) is not None:  # a name that has a bracket in it
+                return [pinned]
+            names = [name for name, info in repeated(lambda: fs.glob(path, detail=True)).items() if _is_file(info)]
+        else:
+            below = repeated(lambda: fs.find(path))
+            names = [name for name in below if name.endswith(suffixes) and name != f"{path}/{CARD}"]
+    if not names:
+        sought = "no file fits this pattern" if _is_pattern(path) else f"no file below it ends in {', '.join(suffixes)}"
+        raise InputError(f"{file}: {sought}; check the URL")
+    return [RemoteFile(_unstripped(name, pinned.url)) for name in sorted(names)]
+
+
+def _is_file(info: dict[str, object]) -> bool:
+    return info["type"] == "file"
+
+
+def _unstripped(name: str, url: str) -> str:
+    """The URL of a file that a file system names without its protocol."""
+    return name if "://" in name else f"{url.partition('://')[0]}://{name}"
+
+
+def _is_pattern(url: str) -> bool:
+    """A `?` is no sign of one: it begins the query of a URL."""
+    return not url.startswith(("http://", "https://")) and any(sign in url for sign in "*[")
+
+
+def _pinned(url: str) -> str:
+    """The URL with the commit in place of a branch, a tag or nothing, if it is of a data set on the hub.
+
+    Raises:
+        UsageError: it begins like one and has another form.
+    """
+    if not url.startswith("hf://datasets/"):
+        return url
+    match = _HUB.fullmatch(url)
+    if match is None:
+        raise UsageError(f"{url}: expected {HUB_FORM}")
+    if RemoteFile(f"{url}/").is_immutable:
+        return url
+    commit = HubDataset(match["repo"], revision=match["revision"]).sha
+    return f"hf://datasets/{match['repo']}@{commit}" + (f"/{match['path']}" if match["path"] else "")
