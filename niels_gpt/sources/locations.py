@@ -71,16 +71,13 @@ def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[Remot
     if not names:
         sought = "no file fits this pattern" if _is_pattern(path) else f"no file below it ends in {', '.join(suffixes)}"
         raise InputError(f"{file}: {sought}; check the URL")
-    return [RemoteFile(_unstripped(name, pinned.url)) for name in sorted(names)]
+    # What a file system leaves out of its names: "s3://" before "bucket/raw", "ftp://host" before "/raw".
+    beginning = pinned.url.rstrip("/").removesuffix(path)
+    return [RemoteFile(beginning + name) for name in sorted(names)]
 
 
 def _is_file(info: dict[str, object]) -> bool:
     return info["type"] == "file"
-
-
-def _unstripped(name: str, url: str) -> str:
-    """The URL of a file that a file system names without its protocol."""
-    return name if "://" in name else f"{url.partition('://')[0]}://{name}"
 
 
 def _is_pattern(url: str) -> bool:
