@@ -86,13 +86,14 @@ class ShardStream:
         Raises:
             See `ShardCache.hold`.
         """
-        hits = np.unique(spans.shard)
         opened = self._opened
-        if opened is None or (opened.number[hits] < 0).any():
+        numbers = None if opened is None else opened.number[spans.shard]
+        if opened is None or numbers is None or numbers.min(initial=0) < 0:
             opened = None  # its shards are held as long as anything refers to it
             with self._lock:
-                opened = self._open(hits, place)
-        spans.shard = opened.number[spans.shard]
+                opened = self._open(np.unique(spans.shard), place)
+            numbers = opened.number[spans.shard]
+        spans.shard = numbers
         return opened.reader
 
     def _open(self, hits: Int64s, place: Place | None) -> _Opened:
