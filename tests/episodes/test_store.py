@@ -214,8 +214,10 @@ def test_the_server_is_killed_and_restarted(store: FileServer, tmp_path: Path) -
     store.kill()
     restart = threading.Timer(0.8, store.start)
     restart.start()
-    found += rows_of(loader, 50)
-    restart.join()
+    try:
+        found += rows_of(loader, 50)
+    finally:
+        restart.join()  # before the fixture ends the server
     assert found == wanted
 
 
