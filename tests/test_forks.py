@@ -238,4 +238,5 @@ def test_rendering_takes_no_other_locks() -> None:
     for folder in ("tokenizer", "renderers", "episodes", "format", "cache", "sources", "trainers"):
         files += (PACKAGE / folder).rglob("*.py")
     found = {str(file.relative_to(PACKAGE)) for file in files if locks.search(file.read_text())}
-    assert found == {"forks.py"}
+    # A forked process makes the locks of a stream of shards anew, together with its threads (`after_fork`).
+    assert found == {"forks.py", "episodes/shard_stream.py"}

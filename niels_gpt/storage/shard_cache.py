@@ -271,7 +271,7 @@ class ShardCache:
     def _places(self) -> list[Path]:
         """The shards that are here, and those on their way."""
         folder = self.folder / "shards"
-        return [Path(entry.path) for entry in os.scandir(folder)] if folder.is_dir() else []
+        return list(folder.iterdir()) if folder.is_dir() else []
 
     # ---- locks and the order of use
 
@@ -360,8 +360,8 @@ def _flock(descriptor: int, kind: int) -> bool:
 
 def _bytes_of(place: Path) -> int:
     # Other processes rename and delete at the same time.
-    with suppress(OSError):
-        return sum(entry.stat().st_size for entry in os.scandir(place))
+    with suppress(OSError), os.scandir(place) as entries:
+        return sum(entry.stat().st_size for entry in entries)
     return 0
 
 
