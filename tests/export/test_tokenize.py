@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import random
 import shutil
@@ -217,8 +218,10 @@ def test_a_pickle_is_equal_and_of_this_version(monkeypatch: pytest.MonkeyPatch) 
 # Engines
 
 
-def test_datasets_map_in_processes_and_from_its_cache(tmp_path: Path) -> None:
+def test_datasets_map_in_processes_and_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
+    # With num_proc, `datasets` puts a copy of os.environ in its place; the tests after this one need the original.
+    monkeypatch.setattr(os, "environ", os.environ)
     rows = [*chats(20), {"messages": [user(), assistant()], "source": "last"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
