@@ -18,6 +18,7 @@ from niels_gpt.progress import SILENT, Progress
 if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
+    from niels_gpt.episodes.batch import EpisodeBatch
     from niels_gpt.episodes.iterate import EpisodeWorkers
     from niels_gpt.episodes.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
@@ -129,7 +130,7 @@ def loader(
     cache_dir: str | Path | None = None,
     cache_bytes: int | None = None,
     **options: Any,
-) -> EpisodeWorkers:
+) -> EpisodeWorkers[EpisodeBatch]:
     """Batches of fixed shape from episodes; iterate over it once per pass.
 
     Args:

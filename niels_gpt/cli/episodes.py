@@ -91,7 +91,7 @@ def build(
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
     source, runner = chat_files(files, rows.form), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)
-    encoder = _encoder(tokenizer, renderer, loss, rows, executor.threads, quiet=as_json)
+    encoder = conversation_encoder(tokenizer, renderer, loss, rows, executor.threads, quiet=as_json)
     from niels_gpt.episodes.build import build_episodes
 
     with ShownProgress() as progress:
@@ -124,7 +124,7 @@ def build(
     out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
 
 
-def _encoder(
+def conversation_encoder(
     tokenizer: Path, renderer: RendererFlags, loss: LossFlags, rows: ChatRowFlags, threads: int | None, *, quiet: bool
 ) -> ConversationEncoder:
     """A renderer, or our own sentinels where the tokenizer is a spm.model."""

@@ -57,6 +57,12 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
             BUILD,
         ),
+        "preferences": Command(
+            "niels_gpt.cli.preferences",
+            "app",
+            "Build, inspect and verify preferences: completions that are compared, labelled or scored.",
+            BUILD,
+        ),
         "show": Command(
             "niels_gpt.cli.show",
             "show",

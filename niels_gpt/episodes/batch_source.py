@@ -11,10 +11,8 @@ Eight rows of a global batch, two ranks with batch_size 4, and what one row of b
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,23 +22,12 @@ import numpy.typing as npt
 import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
 from niels_gpt.episodes.rows import EpisodeReader, Int64s, RowSpans, SpanLocator, TextStarts
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
-from niels_gpt.episodes.schedule import (
-    EMPTY,
-    EveryRow,
-    Place,
-    Schedule,
-    ShardWindows,
-    batches_left,
-    place_in,
-    skip,
-    starting_place,
-    state_of,
-    take,
-)
+from niels_gpt.episodes.schedule import EveryRow, Place, Schedule, ShardWindows
 from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.errors import CacheError, UsageError
@@ -49,39 +36,8 @@ from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.packing import PackPlan, layout_of
 from niels_gpt.kernel import native
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.seeds import MAX_LENGTH
 
 _log = logging.getLogger("niels_gpt.episodes")
-
-
-@dataclass(frozen=True)
-class BatchOptions:
-    """The settings of a `BatchSource`; `GPTEpisodeDataLoader` documents them.
-
-    Raises:
-        UsageError: a batch has 2**31 tokens or more.
-    """
-
-    batch_size: int
-    block_size: int
-    pad_id: int
-    seed: int
-    drop_last: bool
-    too_long: str
-    vocab_size: int | None
-    rank: int
-    world_size: int
-    use_mask: bool = True
-    shuffle: bool = True
-    global_counts: bool = True
-
-    def __post_init__(self) -> None:
-        # Attention kernels take cu_seqlens as int32.
-        if self.batch_size * self.block_size >= 2**31:
-            raise UsageError(
-                f"a batch of {self.batch_size:,} rows of {self.block_size:,} tokens; expected fewer than 2**31 tokens "
-                "together: lower batch_size or block_size"
-            )
 
 
 def open_batch_source(
@@ -129,7 +85,7 @@ def open_batch_source(
     return source
 
 
-class BatchSource:
+class BatchSource(Batches[EpisodeBatch]):
     """Makes one rank's batches from an opened split, a schedule of rows, and a packing plan if rows are packed.
 
     The schedule gives the `batch_size * world_size` rows of a global batch; rank r takes `batch_size` of them from
@@ -144,7 +100,8 @@ class BatchSource:
         plan: PackPlan | None = None,
         counts: Counts | None = None,
     ) -> None:
-        self.split, self.options, self.schedule, self.plan, self.counts = split, options, schedule, plan, counts
+        super().__init__(split, options, schedule)
+        self.plan, self.counts = plan, counts
         self._width = options.block_size + 1
         self._locator = SpanLocator(split, plan, self._width, too_long=options.too_long)
         self._buffers = Buffers()
@@ -174,19 +131,6 @@ class BatchSource:
         """The dataset has masks, and they are used."""
         return self.split.has_mask and self.options.use_mask
 
-    @property
-    def global_rows(self) -> int:
-        """Rows in a batch over all ranks."""
-        return self.options.batch_size * self.options.world_size
-
-    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
-        """The batch at a place, on the CPU, and the place after it.
-
-        Raises:
-            CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
-        """
-        return self.batches(place, 1)[0]
-
     def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows.
 
@@ -196,11 +140,9 @@ class BatchSource:
             CacheError: as `batch`, for any of them.
         """
         o = self.options
-        drawn = self._draw(place, n)
-        # Rank 1 of batches of 4 takes rows 4 to 7 of every global batch.
-        first, stop = o.rank * o.batch_size, (o.rank + 1) * o.batch_size
+        drawn = self.draw(place, n)
         # The rank's rows of all n batches are read as one array, batch after batch, and divided below.
-        spans = self._locator.of_rows(np.concatenate([rows[first:stop] for rows, _ in drawn]))
+        spans = self._locator.of_rows(np.concatenate([rows[self.own_rows] for rows, _ in drawn]))
         reader = self._reader_of(spans, self.starting_place(place))
         texts = reader.texts(spans)
         targets = reader.target_mask(spans, texts)
@@ -229,16 +171,6 @@ class BatchSource:
             )
             batches.append((batch, after))
         return batches
-
-    def _draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
-        """The rows of at most `n` global batches, each with the place after it."""
-        drawn = []
-        for _ in range(n):
-            rows, place = take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
-            drawn.append((rows, place))
-            if rows[-1] == EMPTY:  # `SpanLocator` needs empty rows to come last
-                break
-        return drawn
 
     def _global_sums(self, rows: Int64s, own: tuple[int, float], place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""
@@ -308,57 +240,6 @@ class BatchSource:
             schedule = replace(self.schedule, shuffle=False)
         return BatchSource(self.split, replace(self.options, drop_last=False), schedule, self.plan, self.counts)
 
-    def starting_place(self, place: Place) -> Place:
-        """Where the batch at `place` really begins: at the next epoch's start, if too few rows are left."""
-        return starting_place(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
-
-    def skip(self, place: Place, batches: int) -> Place:
-        """The place after `batches` batches, in constant time; reads nothing."""
-        return skip(self.schedule, place, self.global_rows, batches, drop_last=self.options.drop_last)
-
-    def steps_per_epoch(self) -> int:
-        """How many batches an epoch has on every rank; a weighted epoch may have one less, as batches run across ends.
-
-        Raises:
-            UsageError: there are no epochs.
-        """
-        if self.schedule.n is None:
-            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
-        # Where batches cross epochs nothing is left over to drop.
-        drop_last = self.options.drop_last and not self.schedule.crosses_epochs
-        return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
-
-    def rows_before(self, place: Place) -> int:
-        """How many rows come before a place, over all epochs and ranks."""
-        return place.epoch * (self.schedule.n or 0) + place.position
-
-    def place_of(self, row: int) -> Place:
-        """The place of a row, counted over all epochs and ranks: the inverse of `rows_before`.
-
-        Raises:
-            UsageError: the row is below 0 or above 2**62.
-        """
-        if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
-            raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
-        # In epochs of 6 rows, row 10 is position 4 of epoch 1.
-        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
-
-    def state(self, place: Place) -> dict[str, Any]:
-        """A place as a checkpoint state."""
-        return state_of(place, fingerprint=self.fingerprint, seed=self.options.seed)
-
-    def place(self, state: dict[str, Any]) -> Place:
-        """The place in a checkpoint state; raises as `schedule.place_in`."""
-        o = self.options
-        return place_in(
-            state,
-            fingerprint=self.fingerprint,
-            earlier_fingerprint=self._earlier_fingerprint,
-            unrecorded=f"too_long {o.too_long!r} and block_size {o.block_size}",
-            seed=o.seed,
-            rows=self.schedule.n,
-        )
-
     def counts_path(self) -> Path:
         """The file of this split's trained-token counts."""
         o = self.options
@@ -415,8 +296,4 @@ class BatchSource:
         }
         # Apart, because states of version 1 did not cover them.
         cutting = {"block_size": self.options.block_size, "too_long": self.options.too_long}
-        return _hash(parts | cutting), _hash(parts)
-
-
-def _hash(parts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+        return hash_of(parts | cutting), hash_of(parts)

@@ -28,7 +28,14 @@ from niels_gpt.builds.conversations import EpisodeTask
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest, require_episodes
+from niels_gpt.episodes.format import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    SPLITS,
+    open_manifest,
+    refuse_preferences,
+    require_episodes,
+)
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.schedule import EveryRow
 from niels_gpt.episodes.writer import EpisodeWriter
@@ -97,7 +104,7 @@ def build_episodes(
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
-    recipe = _recipe(conversation_encoder, options, seed, val_frac, settings)
+    recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
     task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name)
     with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
         if build is None:
@@ -112,11 +119,11 @@ def build_episodes(
             options.progress.advance(len(chunk.ids))
             # The total is an estimate from the share of the input that was read.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
-        _finish(build, writers, out)
+        finish_build(build, writers, out)
         report_changes(out, build.rejections.changed, options.progress)
 
 
-def _finish(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:
+def finish_build(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:
     """Close the files and write the manifest.
 
     Raises:
@@ -130,13 +137,18 @@ def _finish(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:
     build.finish(totals, {name: writer.counts() for name, writer in writers.items()})
 
 
-def _recipe(
-    encoder: ConversationEncoder, options: BuildOptions, seed: int, val_frac: float, settings: dict[str, Any]
+def recipe_of(
+    encoder: ConversationEncoder,
+    options: BuildOptions,
+    seed: int,
+    val_frac: float,
+    settings: dict[str, Any],
+    kind: str = "episodes",
 ) -> dict[str, Any]:
     """What decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     return {
         "format_version": FORMAT_VERSION,
-        "kind": "episodes",
+        "kind": kind,
         "dataset_name": options.source_name,
         # Without a config no dataset counts as already built. That is right for an encoder that cannot be identified:
         # it may differ from the one that built the dataset before.
@@ -144,7 +156,7 @@ def _recipe(
         "seed": seed,
         "val_frac": val_frac,
         "token_dtype": "uint32",
-        **settings,  # mask_dtype, shard_bytes, metadata
+        **settings,  # mask_dtype, shard_bytes, metadata; of preferences also their form
         "vocab_size": encoder.vocab_size,
         **encoder.describe(),
     }
@@ -192,6 +204,7 @@ def pack_episodes(
     check_policy(too_long)
     source, out, width = Path(dataset), Path(out_dir), block_size + 1
     require_episodes(source)
+    refuse_preferences(source, open_manifest(source))
     opened = {
         name: open_split([source], name, min_tokens=min_tokens, too_long=too_long, width=width) for name in SPLITS
     }
@@ -229,10 +242,9 @@ _PackedRows = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.ND
 def _packed_rows(split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str) -> Iterator[_PackedRows]:
     """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
     step = max(1, CHUNK_TOKENS // (block_size + 1))
-    from niels_gpt.episodes.batch_source import (  # needs torch, which building episodes does not
-        BatchOptions,
-        BatchSource,
-    )
+    # They need torch, which building episodes does not.
+    from niels_gpt.episodes.batch_source import BatchSource
+    from niels_gpt.episodes.batches import BatchOptions
 
     options = BatchOptions(
         batch_size=1,

@@ -9,6 +9,7 @@
     DIR/train/episodes.idx            records of 16 bytes: start and length, in tokens, as uint64
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
+    DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
     DIR/val/...
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
-from niels_gpt.errors import CacheError, storage_errors
+from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.storage.manifests import (
     Manifest,
     check_file_records,
@@ -47,6 +48,8 @@ SEGMENTS_NAME: Final = "segment_ids.bin"
 INDEX_NAME: Final = "episodes.idx"
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source", "weight")
+COMPLETIONS_NAME: Final = "completions.bin"
+KINDS: Final = ("episodes", "preferences")
 
 TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
@@ -56,6 +59,18 @@ INDEX_CHUNK: Final = 1 << 18  # records that are read at a time: 4 MiB
 MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a float32 mask
 SAMPLE_BLOCKS: Final = 64  # runs of values that identify a file without checksum, and the values in each
 SAMPLE_VALUES: Final = 1024
+
+# A record of `completions.bin`. Each completion of a prompt is an episode; those of one prompt are neighbours.
+COMPLETION: Final = np.dtype(
+    [
+        ("number", "<u4"),  # among the completions of its prompt: 0 begins the next group
+        ("prompt_length", "<u4"),  # tokens of the prompt, with which the episode begins
+        ("rank", "<i4"),  # 0 is the best; -1: not ranked
+        ("label", "<i4"),  # 1 desirable, 0 undesirable, -1: not labelled
+        ("score", "<f8"),  # NaN: none
+        ("margin", "<f8"),  # of the pair, in the record of its chosen completion; NaN: none
+    ]
+)
 
 REQUIRED_KEYS: Final = ("format_version", "kind", "token_dtype", "mask_dtype", "vocab_size", "splits", "files")
 
@@ -180,15 +195,25 @@ def checked_manifest(path: Path) -> Manifest:
     """
     manifest = read_manifest(path)
     check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
-    if manifest["kind"] != "episodes" or manifest["format_version"] != FORMAT_VERSION:
+    if manifest["kind"] not in KINDS or manifest["format_version"] != FORMAT_VERSION:
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes' of version {FORMAT_VERSION}. Build it again, or use the version that wrote it"
+            f"'episodes' of version {FORMAT_VERSION} and 'preferences'. Build it again, or use the version that "
+            "wrote it"
         )
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
     return manifest
+
+
+def refuse_preferences(dataset: Path, manifest: Manifest | None) -> None:
+    """Raise `UsageError` for a dataset of preferences, where its rejected completions would be trained like answers."""
+    if manifest is not None and manifest["kind"] == "preferences":
+        raise UsageError(
+            f"{dataset}: a dataset of preferences; as episodes, its rejected completions would be trained like any "
+            "answer. Read it with ng.loader or PreferenceLoader, or export it with --to trl-dpo, trl-kto or trl-reward"
+        )
 
 
 def _data_patterns() -> list[str]:

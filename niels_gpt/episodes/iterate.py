@@ -20,13 +20,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic
 
 import torch
 import torch.utils.data
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batch_source import BatchSource
+from niels_gpt.episodes.batches import Batch, Batches
 from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.ranges import DEPTH, EPOCHS
@@ -36,7 +35,7 @@ LOOKAHEAD_TOKENS = 1 << 16  # in them at most (32 bytes each); a batch with more
 MAX_WORKERS = 1024
 
 
-class SplitIterator:
+class SplitIterator(Generic[Batch]):
     """A split with the place of its next batch.
 
     Attributes:
@@ -44,12 +43,12 @@ class SplitIterator:
         place: where the next batch is read.
     """
 
-    def __init__(self, batch_source: BatchSource, device: str) -> None:
+    def __init__(self, batch_source: Batches[Batch], device: str) -> None:
         self.batch_source, self.place = batch_source, Place()
         self._device, self._lookahead = device, Lookahead(batch_source)
         self._announced: int | None = None
 
-    def next_batch(self) -> EpisodeBatch:
+    def next_batch(self) -> Batch:
         """The batch at the place, which then moves on; the log reports when an epoch begins."""
         epoch = self.batch_source.starting_place(self.place).epoch
         if self._announced != epoch:
@@ -60,29 +59,29 @@ class SplitIterator:
         self.place = after  # only now: if the device had no room, the next call makes this batch again
         return moved
 
-    def epoch(self, number: int) -> Iterator[EpisodeBatch]:
+    def epoch(self, number: int) -> Iterator[Batch]:
         """One epoch from its start; the place does not change."""
         return self._steps(self.batch_source, Place(number, 0))
 
-    def in_order(self) -> Iterator[EpisodeBatch]:
+    def in_order(self) -> Iterator[Batch]:
         """Every row once, in ascending order; the place does not change."""
         return self._steps(self.batch_source.in_order(), Place())
 
-    def _steps(self, batch_source: BatchSource, place: Place) -> Iterator[EpisodeBatch]:
+    def _steps(self, batch_source: Batches[Batch], place: Place) -> Iterator[Batch]:
         lookahead = Lookahead(batch_source)
         for _ in range(batch_source.steps_per_epoch()):
             batch, place = lookahead.batch(place)
             yield batch.to(self._device)
 
-    def prefetch(self, depth: int) -> Prefetch:
+    def prefetch(self, depth: int) -> Prefetch[Batch]:
         """Batches from a background thread; the place follows the batches that are handed out."""
         return Prefetch(self.batch_source, self.place, depth=depth, device=self._device, on_batch=self._follow)
 
-    def workers(self, epochs: int | None, **options: Any) -> EpisodeWorkers:
+    def workers(self, epochs: int | None, **options: Any) -> EpisodeWorkers[Batch]:
         """Batches from worker processes; the place follows the batches that are handed out."""
         return EpisodeWorkers(self.batch_source, self.place, epochs=epochs, on_batch=self._follow, **options)
 
-    def iterable(self, epochs: int | None) -> EpisodeIterable:
+    def iterable(self, epochs: int | None) -> EpisodeIterable[Batch]:
         """A torch dataset that begins at the place; the place does not change."""
         return EpisodeIterable(self.batch_source, self.place, epochs=epochs)
 
@@ -104,23 +103,23 @@ class SplitIterator:
         return self.batch_source.rows_before(self.place)
 
 
-class Lookahead:
-    """`BatchSource.batch` in about half the time, where batches are small and asked for one after the other.
+class Lookahead(Generic[Batch]):
+    """`Batches.batch` in about half the time, where batches are small and asked for one after the other.
 
     Once a caller continues from one batch to the next, several batches are made together and wait here. Any other place
     may be asked for too, at the cost that it has without this class. The batches are equal to those of
-    `BatchSource.batch`, and no two share memory that can be written to.
+    `Batches.batch`, and no two share memory that can be written to.
     """
 
-    def __init__(self, batch_source: BatchSource) -> None:
+    def __init__(self, batch_source: Batches[Batch]) -> None:
         self._batch_source = batch_source
         tokens = batch_source.options.batch_size * batch_source.options.block_size
         self._n = min(LOOKAHEAD_BATCHES, max(1, LOOKAHEAD_TOKENS // tokens))
         self._next: Place | None = None  # where a caller that continues will ask
-        self._waiting: list[tuple[EpisodeBatch, Place]] = []  # in reverse order: the last is the batch at `_next`
+        self._waiting: list[tuple[Batch, Place]] = []  # in reverse order: the last is the batch at `_next`
 
-    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
-        """See `BatchSource.batch`."""
+    def batch(self, place: Place) -> tuple[Batch, Place]:
+        """See `Batches.batch`."""
         start = self._batch_source.starting_place(place)
         if self._next != start:
             self._waiting = self._batch_source.batches(place, 1)
@@ -130,7 +129,7 @@ class Lookahead:
         self._next = self._batch_source.starting_place(after)
         return batch, after
 
-    def _several(self, place: Place) -> list[tuple[EpisodeBatch, Place]]:
+    def _several(self, place: Place) -> list[tuple[Batch, Place]]:
         try:
             return self._batch_source.batches(place, self._n)[::-1]
         # Any error, even MemoryError, may concern a later batch only, and must be raised where that batch comes. One
@@ -138,7 +137,7 @@ class Lookahead:
         except Exception:
             return self._batch_source.batches(place, 1)
 
-    def __reduce__(self) -> tuple[type[Lookahead], tuple[BatchSource]]:
+    def __reduce__(self) -> tuple[type[Lookahead[Batch]], tuple[Batches[Batch]]]:
         """Pickled without the waiting batches: another process makes its own."""
         return type(self), (self._batch_source,)
 
@@ -150,10 +149,7 @@ class _Failed:
     error: BaseException
 
 
-_Queue = queue.Queue[EpisodeBatch | _Failed]
-
-
-class Prefetch:
+class Prefetch(Generic[Batch]):
     """An endless iterator whose batches a background thread makes; in page-locked memory if the device is CUDA.
 
     ::
@@ -167,7 +163,7 @@ class Prefetch:
 
     def __init__(
         self,
-        batch_source: BatchSource,
+        batch_source: Batches[Batch],
         start: Place,
         *,
         depth: int,
@@ -179,7 +175,7 @@ class Prefetch:
         self._logged: int | None = None
         self._process = os.getpid()
         self._device = torch.device(device)
-        self._queue: _Queue = queue.Queue(maxsize=depth)
+        self._queue: queue.Queue[Batch | _Failed] = queue.Queue(maxsize=depth)
         self._stop = threading.Event()
         self._thread = thread = threading.Thread(
             target=_fill_queue,
@@ -192,10 +188,10 @@ class Prefetch:
         self._end = weakref.finalize(self, _end_thread, thread, self._queue, self._stop)
         thread.start()
 
-    def __iter__(self) -> Prefetch:
+    def __iter__(self) -> Prefetch[Batch]:
         return self
 
-    def __next__(self) -> EpisodeBatch:
+    def __next__(self) -> Batch:
         """The next batch, on the device.
 
         Raises:
@@ -218,7 +214,7 @@ class Prefetch:
             self._batch_source.log_epoch(item.state["epoch"])
         return moved
 
-    def _wait(self) -> EpisodeBatch | _Failed:
+    def _wait(self) -> Batch | _Failed:
         while not self._stop.is_set():
             if os.getpid() != self._process:  # a fork copies the queue's lock, perhaps locked, but not the thread
                 raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
@@ -236,7 +232,7 @@ class Prefetch:
         """Stop the thread; may be called repeatedly."""
         self._end()
 
-    def __enter__(self) -> Prefetch:
+    def __enter__(self) -> Prefetch[Batch]:
         return self
 
     def __exit__(
@@ -245,7 +241,13 @@ class Prefetch:
         self.close()
 
 
-def _fill_queue(batch_source: BatchSource, place: Place, waiting: _Queue, stop: threading.Event, pinned: bool) -> None:
+def _fill_queue(
+    batch_source: Batches[Batch],
+    place: Place,
+    waiting: queue.Queue[Batch | _Failed],
+    stop: threading.Event,
+    pinned: bool,
+) -> None:
     """Makes batches until `stop` is set; runs in the thread."""
     lookahead = Lookahead(batch_source)
     try:
@@ -257,14 +259,14 @@ def _fill_queue(batch_source: BatchSource, place: Place, waiting: _Queue, stop: 
         _put(_Failed(error), waiting, stop)
 
 
-def _put(item: EpisodeBatch | _Failed, waiting: _Queue, stop: threading.Event) -> None:
+def _put(item: Batch | _Failed, waiting: queue.Queue[Batch | _Failed], stop: threading.Event) -> None:
     while not stop.is_set():
         with contextlib.suppress(queue.Full):
             waiting.put(item, timeout=1)  # a timeout, to notice `stop` while the queue is full
             return
 
 
-def _end_thread(thread: threading.Thread, waiting: _Queue, stop: threading.Event) -> None:
+def _end_thread(thread: threading.Thread, waiting: queue.Queue[Batch | _Failed], stop: threading.Event) -> None:
     stop.set()
     # The garbage collector may run this in the thread itself, or in a fork, where the thread does not exist.
     if thread is threading.current_thread() or not thread.is_alive():
@@ -275,7 +277,7 @@ def _end_thread(thread: threading.Thread, waiting: _Queue, stop: threading.Event
     thread.join()
 
 
-class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
+class EpisodeIterable(torch.utils.data.IterableDataset[Batch]):
     """A torch dataset of batches, for `DataLoader(dataset, batch_size=None)` and torchdata's `StatefulDataLoader`.
 
     Worker w of W makes batches w, w + W, ...; the DataLoader takes from the workers in turn, so the order is that of
@@ -291,7 +293,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
         epochs: how many epochs a pass has; `None`: it never ends.
     """
 
-    def __init__(self, batch_source: BatchSource, start: Place, *, epochs: int | None = None) -> None:
+    def __init__(self, batch_source: Batches[Batch], start: Place, *, epochs: int | None = None) -> None:
         super().__init__()
         epochs = None if epochs is None else EPOCHS.whole(epochs)
         if epochs is not None and batch_source.schedule.n is None:
@@ -310,7 +312,7 @@ class EpisodeIterable(torch.utils.data.IterableDataset[EpisodeBatch]):
         self._shared[0] = 0
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
 
-    def __iter__(self) -> Iterator[EpisodeBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """This worker's batches of a pass.
 
         Raises:
@@ -422,7 +424,7 @@ def _worker_and_workers() -> tuple[int, int]:
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
-class EpisodeWorkers:
+class EpisodeWorkers(Generic[Batch]):
     """Batches from the worker processes of torch's `DataLoader`; each pass continues after the last batch used.
 
     ::
@@ -437,7 +439,7 @@ class EpisodeWorkers:
 
     def __init__(
         self,
-        batch_source: BatchSource,
+        batch_source: Batches[Batch],
         start: Place,
         *,
         epochs: int | None,
@@ -458,7 +460,7 @@ class EpisodeWorkers:
             f"{rows}, at epoch {place.epoch}, row {place.position:,}>"
         )
 
-    def __iter__(self) -> Iterator[EpisodeBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         """The batches of a pass, from new workers."""
         dataset = EpisodeIterable(self._batch_source, self._batch_source.place(self._state), epochs=self._epochs)
         for batch in torch.utils.data.DataLoader(dataset, batch_size=None, **self._options):

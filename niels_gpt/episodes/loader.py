@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batch_source import BatchOptions, BatchSource, open_batch_source
+from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
+from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import SPLITS, require_episodes
-from niels_gpt.episodes.iterate import EpisodeIterable, EpisodeWorkers, Prefetch, SplitIterator
+from niels_gpt.episodes.format import SPLITS, refuse_preferences, require_episodes
+from niels_gpt.episodes.iterate import SplitIterator
 from niels_gpt.episodes.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
     Dirs,
@@ -26,6 +27,7 @@ from niels_gpt.episodes.settings import (
     resolve_pad_id,
     resolve_vocab_size,
 )
+from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
@@ -36,7 +38,7 @@ _log = logging.getLogger("niels_gpt.episodes")
 Tensors = tuple[torch.Tensor, ...]
 
 
-class GPTEpisodeDataLoader:
+class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
     """Batches of shape `(batch_size, block_size)` from an episodes dataset; no row crosses an episode's end.
 
     Args:
@@ -142,7 +144,7 @@ class GPTEpisodeDataLoader:
         # epoch.
         self._splits = {name: self._open_split(name) for name in SPLITS}
         self._resolve_ids(vocab_size, config, tokenizer)
-        self._iterators: dict[str, SplitIterator] = {}
+        self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
@@ -152,7 +154,7 @@ class GPTEpisodeDataLoader:
         for folder in self._dirs:
             if folder not in self._streamed:
                 require_episodes(folder)
-        return open_split(
+        opened = open_split(
             self._dirs,
             split,
             min_tokens=self.config.episode_min_tokens,
@@ -160,6 +162,9 @@ class GPTEpisodeDataLoader:
             width=self.block_size + 1,
             streamed=self._streamed,
         )
+        for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
+            refuse_preferences(folder, manifest)
+        return opened
 
     def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:
         """Set `vocab_size` and `pad_token_id`."""
@@ -212,47 +217,6 @@ class GPTEpisodeDataLoader:
             return batch.x, batch.y, batch.mask
         return batch.x, batch.y
 
-    def next_batch(self, split: str = "train") -> EpisodeBatch:
-        """The next batch with counts, state and layout; `get_batch` returns its first three tensors."""
-        return self._iterator(split).next_batch()
-
-    def evaluation_batches(self, split: str = "val") -> Iterator[EpisodeBatch]:
-        """Every row once, in ascending order, none dropped. Does not move `get_batch`."""
-        return self._iterator(split).in_order()
-
-    def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[EpisodeBatch]:
-        """One training epoch from its start. Does not move `get_batch`.
-
-        Raises:
-            UsageError: batch_sampling_mode is "random", which has no epochs.
-        """
-        return self._iterator(split).epoch(epoch)
-
-    def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch:
-        """An endless iterator whose batches a background thread makes, from the place of `get_batch` on.
-
-        The states of both count the batches that were handed out, never those that wait. Close it, or use `with`.
-        """
-        return self._iterator(split).prefetch(depth)
-
-    def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers:
-        """Batches from worker processes, from the place of `get_batch` on; each pass has `epochs` or the rest of them.
-
-        The states of both count the batches that were handed out. Batches are on the CPU.
-
-        Args:
-            options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
-        """
-        return self._iterator(split).workers(epochs, **options)
-
-    def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable:
-        """A dataset for `torch.utils.data.DataLoader(..., batch_size=None)`, from the place of `get_batch` on."""
-        return self._iterator(split).iterable(epochs)
-
-    def steps_per_epoch(self, split: str = "train") -> int:
-        """How many batches an epoch has, on every rank; see `BatchSource.steps_per_epoch`."""
-        return self.batch_source(split).steps_per_epoch()
-
     def has_split(self, split: str) -> bool:
         """Does the dataset have this split?"""
         return split in self._splits and bool(self._splits[split].shards)
@@ -260,33 +224,6 @@ class GPTEpisodeDataLoader:
     def uses_mask(self, split: str = "train") -> bool:
         """Does `get_batch` return masks?"""
         return self.batch_source(split).uses_mask
-
-    def state_dict(self, split: str = "train") -> dict[str, Any]:
-        """The place of the next batch: version, fingerprint, seed, epoch and position (in rows over all ranks)."""
-        return self._iterator(split).state()
-
-    def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
-        """Continue where a state was taken, perhaps with another number of ranks or batch size. O(1).
-
-        Raises:
-            Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
-            UsageError: it is not a state.
-        """
-        self._iterator(split).move(self.batch_source(split).place(state))
-
-    def rows_read(self, split: str = "train") -> int:
-        """How many rows come before the next batch, over all epochs and ranks; dropped rows are included."""
-        return self._iterator(split).rows_read
-
-    def seek(self, row: int, split: str = "train") -> None:
-        """Continue at any row, counted over all epochs and ranks: the inverse of `rows_read`. O(1).
-
-        A run that has read so many tokens elsewhere is continued at `row = tokens // block_size`.
-
-        Raises:
-            UsageError: the row is below 0 or above 2**62.
-        """
-        self._iterator(split).move(self.batch_source(split).place_of(row))
 
     def keep_counts(self, split: str = "train", *, progress: Progress = SILENT) -> None:
         """Count every episode's trained tokens once and store the counts in `counts/` of the first dataset.
@@ -301,9 +238,11 @@ class GPTEpisodeDataLoader:
 
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
-        return self._iterator(split).batch_source
+        source = self._iterator(split).batch_source
+        assert isinstance(source, BatchSource)
+        return source
 
-    def _iterator(self, split: str) -> SplitIterator:
+    def _iterator(self, split: str) -> SplitIterator[EpisodeBatch]:
         """The split's iterator, which is created when it is first used."""
         if split not in self._splits:
             raise UsageError(f"split is {split!r}; expected 'train' or 'val'")

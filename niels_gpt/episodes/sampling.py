@@ -291,7 +291,7 @@ def schedule_of(
     if groups is not None:
         # Groups were packed separately, so each packed row belongs to one group.
         members = groups.members if plan is None else {**group_rows(plan, groups.members)}
-        return _grouped_schedule(members, groups.proportions, sampling)
+        return grouped_schedule(members, groups.proportions, sampling)
     if sampling.weight_by == "weight":
         ends = running_shares(weights(split))
         if endless:
@@ -300,9 +300,17 @@ def schedule_of(
     return RandomRows(n, sampling.seed) if endless else EveryRow(n, sampling.seed, sampling.shuffle)
 
 
-def _grouped_schedule(
+def grouped_schedule(
     members: Mapping[str, IndexSet], proportions: dict[str, float] | None, sampling: Sampling
 ) -> Schedule:
+    """The order in which groups are drawn, in proportion.
+
+    Args:
+        members: the rows of each group. proportions: the weight or the repeats of each; `None` if temperature decides.
+
+    Raises:
+        UsageError: an epoch would hold no row of some group.
+    """
     sizes = {name: len(rows) for name, rows in members.items()}
     if sampling.repeats is not None:
         parts = by_repeats(sizes, proportions or {})

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.format import (
+    COMPLETION,
+    COMPLETIONS_NAME,
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
@@ -41,9 +43,10 @@ class EpisodeWriter:
         shard_bytes: begin another shard before `tokens.bin` grows beyond this; `None` keeps one file.
         with_metadata: also write `episodes.parquet` (needs pyarrow).
         segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
+        with_completions: also write `completions.bin`; a new shard then begins between groups of completions.
 
     Attributes:
-        tokens, episodes, trained_tokens: written so far.
+        tokens, episodes, trained_tokens, groups: written so far; groups only with completions.
         files: the finished files by name, relative to `folder`; complete after `close`.
 
     Raises:
@@ -59,15 +62,17 @@ class EpisodeWriter:
         shard_bytes: int | None = None,
         with_metadata: bool = False,
         segments_dtype: str | None = None,
+        with_completions: bool = False,
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
         EPISODES_SHARD_BYTES.check(shard_bytes)
-        self.tokens = self.episodes = self.trained_tokens = 0
+        self.tokens = self.episodes = self.trained_tokens = self.groups = 0
         self.files: dict[str, FileRecord] = {}
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
         self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
+        self._with_completions = with_completions
         self._shards = 0
         self._open: _ShardFiles | None = None
 
@@ -79,6 +84,7 @@ class EpisodeWriter:
         metadata: Sequence[Mapping[str, Any]] = (),
         *,
         segments: npt.NDArray[np.integer[Any]] | None = None,
+        completions: npt.NDArray[np.void] | None = None,
     ) -> None:
         """Append episodes.
 
@@ -88,6 +94,7 @@ class EpisodeWriter:
             weights: one per id, 0 where it is not trained; `None` only without a mask.
             metadata: with `with_metadata`, a mapping with `type`, `source` and `weight` for each episode.
             segments: with `segments_dtype`, a number per id; where it changes, another text begins.
+            completions: with `with_completions`, a record of `format.COMPLETION` per episode, whole groups of them.
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, or the mask's dtype
@@ -98,31 +105,58 @@ class EpisodeWriter:
         if self._with_metadata and len(metadata) != len(lengths):
             raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
         self._check_segments(len(ids), segments)
+        cuts = self._cuts(len(lengths), completions)
         ends = np.cumsum(lengths)
         first, start = 0, 0  # the first episode and the first id that are not written yet
         while first < len(lengths):
             shard = self._shard()
-            stop = self._stop(shard, ends, first, start)
+            stop = self._stop(shard, ends, first, start, cuts)
             if stop > first:
                 end = int(ends[stop - 1])
                 part = None if mask is None else mask[start:end]
                 texts = None if segments is None else segments[start:end]
-                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts)
+                groups = None if completions is None else completions[first:stop]
+                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts, groups)
                 first, start = stop, end
             if first < len(lengths):
                 self._close_shard()
         self.tokens += len(ids)
         self.episodes += len(lengths)
+        self.groups += 0 if completions is None else int(np.count_nonzero(completions["number"] == 0))
         self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
 
-    def _stop(self, shard: _ShardFiles, ends: npt.NDArray[np.int64], first: int, start: int) -> int:
+    def _cuts(self, n: int, completions: npt.NDArray[np.void] | None) -> npt.NDArray[np.int64] | None:
+        """The episodes before which a shard may end, and the end; `None`: before any of the `n` episodes.
+
+        Numbers 0 1 | 0 1 2 of two groups give 0 2 5.
+        """
+        if self._with_completions != (completions is not None) or (completions is not None and len(completions) != n):
+            raise UsageError(
+                f"{n} episodes, with_completions {self._with_completions} and "
+                f"{'no' if completions is None else len(completions)} records of completions; expected one per episode "
+                "with with_completions, and none without"
+            )
+        return None if completions is None else np.append(np.flatnonzero(completions["number"] == 0), n)
+
+    def _stop(
+        self,
+        shard: _ShardFiles,
+        ends: npt.NDArray[np.int64],
+        first: int,
+        start: int,
+        cuts: npt.NDArray[np.int64] | None,
+    ) -> int:
         """The episode before which the shard is full, if `first` and the following are written to it."""
         if self._shard_tokens is None:
             return len(ends)
         # Lengths 3 4 2 have ends 3 7 9. With room for 8 tokens two episodes fit: searchsorted(ends, 8) is 2.
         room = self._shard_tokens - shard.tokens + start
         fitting = int(np.searchsorted(ends, room, side="right"))
-        return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
+        if cuts is None:
+            return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
+        at = int(np.searchsorted(cuts, first))
+        # An empty shard takes one group of any length.
+        return int(max(cuts[np.searchsorted(cuts, fitting, side="right") - 1], cuts[at + (shard.tokens == 0)]))
 
     def _check_segments(self, n: int, segments: npt.NDArray[np.integer[Any]] | None) -> None:
         found = 0 if segments is None else len(segments)
@@ -163,7 +197,14 @@ class EpisodeWriter:
     def _shard(self) -> _ShardFiles:
         if self._open is None:
             name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
-            self._open = _ShardFiles(self._folder, name, self._mask_dtype, self._with_metadata, self._segments_dtype)
+            self._open = _ShardFiles(
+                self._folder,
+                name,
+                self._mask_dtype,
+                self._with_metadata,
+                self._segments_dtype,
+                self._with_completions,
+            )
             self._shards += 1
         return self._open
 
@@ -174,7 +215,8 @@ class EpisodeWriter:
 
     def counts(self) -> dict[str, int]:
         """What was written, as manifests record it."""
-        return {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
+        counts = {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
+        return {**counts, "groups": self.groups} if self._with_completions else counts
 
     def close(self) -> None:
         """Finish all files."""
@@ -190,7 +232,13 @@ class _ShardFiles:
     """The files of one folder, open for writing."""
 
     def __init__(
-        self, root: Path, name: str, mask_dtype: str | None, with_metadata: bool, segments: str | None
+        self,
+        root: Path,
+        name: str,
+        mask_dtype: str | None,
+        with_metadata: bool,
+        segments: str | None,
+        with_completions: bool,
     ) -> None:
         self.tokens, self._segments_dtype = 0, segments
         self._name, folder = name, root / name
@@ -200,6 +248,7 @@ class _ShardFiles:
         self._records = HashedWriter(folder / INDEX_NAME)
         self._mask = HashedWriter(folder / MASK_NAME) if mask_dtype else None
         self._segments = HashedWriter(folder / SEGMENTS_NAME) if segments else None
+        self._completions = HashedWriter(folder / COMPLETIONS_NAME) if with_completions else None
         self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
 
     def write(
@@ -209,6 +258,7 @@ class _ShardFiles:
         mask: npt.NDArray[Any] | None,
         metadata: Sequence[Mapping[str, Any]],
         segments: npt.NDArray[np.integer[Any]] | None,
+        completions: npt.NDArray[np.void] | None,
     ) -> None:
         # Lengths 3 2 after 10 tokens have ends 13 15: the records (10, 3) and (13, 2).
         ends = self.tokens + np.cumsum(lengths)
@@ -218,20 +268,23 @@ class _ShardFiles:
             self._mask.write(mask)
         if self._segments is not None and segments is not None:
             self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
+        if self._completions is not None and completions is not None:
+            self._completions.write(completions.astype(COMPLETION))
         if self._metadata is not None:
             self._metadata.write(metadata)
         self.tokens += len(ids)
 
     def close(self) -> dict[str, FileRecord]:
         # The index last: without it the folder holds no episodes.
-        writers = [writer for writer in (self._ids, self._mask, self._segments, self._records) if writer is not None]
+        every = (self._ids, self._mask, self._segments, self._completions, self._records)
+        writers = [writer for writer in every if writer is not None]
         records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
         if self._metadata is not None:
             records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
         return records
 
     def abandon(self) -> None:
-        for writer in (self._ids, self._mask, self._segments, self._records, self._metadata):
+        for writer in (self._ids, self._mask, self._segments, self._completions, self._records, self._metadata):
             if writer is not None:
                 writer.abandon()
 

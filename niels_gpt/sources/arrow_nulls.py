@@ -21,7 +21,14 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-_CHATS: Final = ("messages", "conversations", "prompt", "completion")  # columns that hold messages
+_CHATS: Final = (
+    "messages",
+    "conversations",
+    "prompt",
+    "completion",
+    "chosen",
+    "rejected",
+)  # columns that hold messages
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # name -> schema
 _DATA: Final = ("default", "const", "examples", "enum")  # values, not schemas
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 from niels_gpt.errors import without_passwords
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.inputs import Document, Record, Rejected, existing_file, open_bytes, read_jsonl, size_of
+from niels_gpt.sources.preference_rows import Preference
 from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
 from niels_gpt.storage.remote import AnyFile, address
 
@@ -58,7 +59,7 @@ class Sliceable(Protocol):
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """The slices in order; a pure function of the data and the size."""
 
-    def read(self, part: Slice) -> Iterator[Conversation | Document | Rejected]:
+    def read(self, part: Slice) -> Iterator[Conversation | Document | Preference | Rejected]:
         """The rows of one slice, equal to those of `iterate`."""
 
     def resolved(self) -> Sliceable:

@@ -103,7 +103,7 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Any]:
         # Opened anew for each pass, from the place where the last one ended.
-        workers: EpisodeWorkers = self._episodes.as_dataloader("train", epochs=1, **self._options)
+        workers: EpisodeWorkers[EpisodeBatch] = self._episodes.as_dataloader("train", epochs=1, **self._options)
         for batch in workers:
             yield self._convert(batch)
 

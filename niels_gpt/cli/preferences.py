@@ -1,0 +1,162 @@
+"""`niels-gpt preferences build | info`: completions that are compared, labelled or scored, for DPO, KTO and rewards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.cache.formats import SEED, VAL_FRAC
+from niels_gpt.cli.app import App
+from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags
+from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
+from niels_gpt.cli.options import (
+    AnyTokenizer,
+    Json,
+    LossFlags,
+    OutDirectory,
+    Overwrite,
+    RendererFlags,
+    Seed,
+    ShardBytes,
+    ShardSize,
+    ValFrac,
+    grouped,
+    one_of,
+    sequence_length,
+    shard_bytes,
+)
+from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
+from niels_gpt.episodes.format import SPLITS, open_manifest
+from niels_gpt.sources.preference_files import preference_files
+from niels_gpt.sources.preference_rows import FORMS
+
+app = App(
+    name="preferences",
+    help="Build, inspect and verify preferences: completions that are compared, labelled or scored.",
+    no_args_is_help=True,
+)
+
+PreferenceInputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES",
+        help="Rows with chosen and rejected, or completion and label, or ranked completions: .jsonl, .json, .parquet; "
+        ".gz and .zst too; or URLs. Several are read in this order.",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORM",
+        help=f"What rows say: {', '.join(FORMS)}.  \\[default: by their columns]",
+        **one_of("--format", FORMS),
+    ),
+]
+
+
+@dataclass(frozen=True)
+class PreferenceRowFlags(ChatRowFlags):
+    """What becomes of rows that do not fit as they are."""
+
+    form: Form = None
+
+
+@app.command()
+@grouped
+def build(
+    files: PreferenceInputs,
+    directory: OutDirectory,
+    rows: PreferenceRowFlags,
+    renderer: RendererFlags,
+    executor: ExecutorFlags,
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
+    val_frac: ValFrac = VAL_FRAC,
+    seed: Seed = SEED,
+    shard_size: ShardSize = None,
+    shard_size_bytes: ShardBytes = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Chosen and rejected (or labelled, scored, ranked) completions -> episodes, a group for each prompt.
+
+    Example: niels-gpt preferences build pairs.jsonl --tokenizer tokenizer --out preferences/pairs
+    """
+    source, runner = preference_files(files, rows.form), executor.open()
+    most_bytes = shard_bytes(shard_size, shard_size_bytes)
+    with ShownProgress() as progress:
+        config = source.config()  # refuses files without preferences before a tokenizer is loaded
+        progress.note(f"{source.name}: read as {config['form']} (override with --format)")
+        encoder = conversation_encoder(tokenizer, renderer, LossFlags(), rows, executor.threads, quiet=as_json)
+        from niels_gpt.preferences.build import build_preferences
+
+        build_preferences(
+            source,
+            directory,
+            encoder=encoder,
+            val_frac=val_frac,
+            seed=seed,
+            shard_bytes=most_bytes,
+            source_name=source.name,
+            source_config=config,
+            max_bad_rows=rows.max_bad_rows,
+            overwrite=overwrite,
+            executor=runner,
+            progress=progress,
+        )
+    manifest = open_manifest(directory) or {}
+    if as_json:
+        left_out = {"dropped": manifest["dropped"], "changed": manifest.get("changed", {})}
+        print_json({"dataset": str(directory), "form": manifest["form"], "splits": manifest["splits"], **left_out})
+        return
+    out().print(_counts(manifest))
+    look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
+    out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+
+
+def _counts(manifest: dict[str, Any]) -> Table:
+    """Groups, completions and tokens of each split, and how many rows were left out or changed."""
+    table = table_of("split", right=("groups", "completions", "tokens", "trained tokens"))
+    for split in SPLITS:
+        row = manifest["splits"][split]
+        table.add_row(split, *(f"{row[name]:,}" for name in ("groups", "episodes", "tokens", "trained_tokens")))
+    for reason, number in manifest.get("dropped", {}).items():
+        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in manifest.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    return table
+
+
+@app.command()
+def info(
+    dataset: Dataset,
+    length: Annotated[int, sequence_length("--block-size", "Rows of so many tokens, to see what fits.")] = 1024,
+    as_json: Json = False,
+) -> None:
+    """What a dataset of preferences holds: lengths of prompts and of both sides, and what does not fit into a row.
+
+    Example: niels-gpt preferences info preferences/pairs --sequence-length 2048
+    """
+    from niels_gpt.preferences.summary import summarise
+
+    summaries = summarise(dataset, length)
+    if as_json:
+        print_json({"dataset": str(dataset), "sequence_length": length, "splits": summaries})
+        return
+    names = list(dict.fromkeys(name for summary in summaries.values() for name in summary))
+    table = table_of("", right=list(summaries))
+    for name in names:
+        table.add_row(name.replace("_", " "), *(_shown(summary.get(name)) for summary in summaries.values()))
+    out().print(table)
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+
+
+# The same files as episodes, and the same command.
+app.command("verify")(verify)

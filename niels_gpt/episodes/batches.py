@@ -1,0 +1,186 @@
+"""`Batches`: which rows the batch at a place holds, on every rank, and how a place becomes a checkpoint state.
+
+What a row is (an episode, a packed row, the completions of a prompt) is decided by the subclasses, which read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.schedule import (
+    EMPTY,
+    Place,
+    Schedule,
+    batches_left,
+    place_in,
+    skip,
+    starting_place,
+    state_of,
+    take,
+)
+from niels_gpt.errors import UsageError
+from niels_gpt.seeds import MAX_LENGTH
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """The settings of a `BatchSource`; `GPTEpisodeDataLoader` documents them.
+
+    Raises:
+        UsageError: a batch has 2**31 tokens or more.
+    """
+
+    batch_size: int
+    block_size: int
+    pad_id: int
+    seed: int
+    drop_last: bool
+    too_long: str
+    vocab_size: int | None
+    rank: int
+    world_size: int
+    use_mask: bool = True
+    shuffle: bool = True
+    global_counts: bool = True
+
+    def __post_init__(self) -> None:
+        # Attention kernels take cu_seqlens as int32.
+        if self.batch_size * self.block_size >= 2**31:
+            raise UsageError(
+                f"a batch of {self.batch_size:,} rows of {self.block_size:,} tokens; expected fewer than 2**31 tokens "
+                "together: lower batch_size or block_size"
+            )
+
+
+class AnyBatch(Protocol):
+    """A batch of any kind, as far as iterating needs it."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `load_state_dict` takes to continue after this batch."""
+
+    def to(self, device: str | torch.device) -> Self:
+        """The batch on another device."""
+
+    def pin_memory(self, device: Any = None) -> Self:
+        """The batch in page-locked memory."""
+
+
+Batch = TypeVar("Batch", bound=AnyBatch)
+
+
+class Batches(ABC, Generic[Batch]):
+    """One rank's batches as a pure function of the place; everything here is arithmetic, and reads nothing.
+
+    Attributes:
+        split: the files.
+        options: sizes, ranks and the seed.
+        schedule: which row lies at which position.
+        fingerprint: a hash of what decides which row lies at a place; set by the subclass.
+    """
+
+    fingerprint: str
+    _earlier_fingerprint: str = ""  # as states of version 1 have it
+
+    def __init__(self, split: EpisodeSplit, options: BatchOptions, schedule: Schedule) -> None:
+        self.split, self.options, self.schedule = split, options, schedule
+
+    @abstractmethod
+    def batches(self, place: Place, n: int) -> list[tuple[Batch, Place]]:
+        """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows."""
+
+    @abstractmethod
+    def in_order(self) -> Batches[Batch]:
+        """The same rows, each once, in ascending order, none dropped."""
+
+    @abstractmethod
+    def log_epoch(self, epoch: int) -> None:
+        """Log the beginning of an epoch; rank 0 only."""
+
+    def batch(self, place: Place) -> tuple[Batch, Place]:
+        """The batch at a place, on the CPU, and the place after it; raises as `batches`."""
+        return self.batches(place, 1)[0]
+
+    @property
+    def global_rows(self) -> int:
+        """Rows in a batch over all ranks."""
+        return self.options.batch_size * self.options.world_size
+
+    @property
+    def own_rows(self) -> slice:
+        """This rank's part of the rows of a global batch: rank 1 of batches of 4 takes rows 4 to 7."""
+        return slice(self.options.rank * self.options.batch_size, (self.options.rank + 1) * self.options.batch_size)
+
+    def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
+        """The rows of at most `n` global batches, each with the place after it."""
+        drawn = []
+        for _ in range(n):
+            rows, place = take(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+            drawn.append((rows, place))
+            if rows[-1] == EMPTY:  # `SpanLocator` needs empty rows to come last
+                break
+        return drawn
+
+    def starting_place(self, place: Place) -> Place:
+        """Where the batch at `place` really begins: at the next epoch's start, if too few rows are left."""
+        return starting_place(self.schedule, place, self.global_rows, drop_last=self.options.drop_last)
+
+    def skip(self, place: Place, batches: int) -> Place:
+        """The place after `batches` batches, in constant time; reads nothing."""
+        return skip(self.schedule, place, self.global_rows, batches, drop_last=self.options.drop_last)
+
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch has on every rank; a weighted epoch may have one less, as batches run across ends.
+
+        Raises:
+            UsageError: there are no epochs.
+        """
+        if self.schedule.n is None:
+            raise UsageError("batch_sampling_mode is 'random', which has no epochs; choose your own number of steps")
+        # Where batches cross epochs nothing is left over to drop.
+        drop_last = self.options.drop_last and not self.schedule.crosses_epochs
+        return batches_left(self.schedule.n, 0, self.global_rows, drop_last=drop_last)
+
+    def rows_before(self, place: Place) -> int:
+        """How many rows come before a place, over all epochs and ranks."""
+        return place.epoch * (self.schedule.n or 0) + place.position
+
+    def place_of(self, row: int) -> Place:
+        """The place of a row, counted over all epochs and ranks: the inverse of `rows_before`.
+
+        Raises:
+            UsageError: the row is below 0 or above 2**62.
+        """
+        if isinstance(row, bool) or not isinstance(row, int) or not 0 <= row <= MAX_LENGTH:
+            raise UsageError(f"row is {row!r}; expected a whole number from 0 to 2**62")
+        # In epochs of 6 rows, row 10 is position 4 of epoch 1.
+        return Place(0, row) if self.schedule.n is None else Place(*divmod(row, self.schedule.n))
+
+    def state(self, place: Place) -> dict[str, Any]:
+        """A place as a checkpoint state."""
+        return state_of(place, fingerprint=self.fingerprint, seed=self.options.seed)
+
+    def place(self, state: dict[str, Any]) -> Place:
+        """The place in a checkpoint state; raises as `schedule.place_in`."""
+        o = self.options
+        return place_in(
+            state,
+            fingerprint=self.fingerprint,
+            earlier_fingerprint=self._earlier_fingerprint,
+            unrecorded=f"too_long {o.too_long!r} and block_size {o.block_size}",
+            seed=o.seed,
+            rows=self.schedule.n,
+        )
+
+
+def hash_of(parts: dict[str, Any]) -> str:
+    """A hash of JSON values, 32 hex digits."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,90 @@
+"""`SplitLoader`: what loaders of episodes and of preferences share: ways to iterate over a split, and states."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Generic
+
+from niels_gpt.episodes.batches import Batch
+from niels_gpt.episodes.iterate import EpisodeIterable, EpisodeWorkers, Prefetch, SplitIterator
+
+
+class SplitLoader(ABC, Generic[Batch]):
+    """Batches of the splits of a dataset; the place of each split's next batch is its own."""
+
+    @abstractmethod
+    def _iterator(self, split: str) -> SplitIterator[Batch]:
+        """The split's iterator.
+
+        Raises:
+            UsageError: no such split. CacheError: the dataset does not have it.
+        """
+
+    def next_batch(self, split: str = "train") -> Batch:
+        """The next batch, which then moves on; it carries its state."""
+        return self._iterator(split).next_batch()
+
+    def evaluation_batches(self, split: str = "val") -> Iterator[Batch]:
+        """Every row once, in ascending order, none dropped. Does not move `next_batch`."""
+        return self._iterator(split).in_order()
+
+    def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[Batch]:
+        """One training epoch from its start. Does not move `next_batch`.
+
+        Raises:
+            UsageError: batch_sampling_mode is "random", which has no epochs.
+        """
+        return self._iterator(split).epoch(epoch)
+
+    def prefetch(self, split: str = "train", *, depth: int = 2) -> Prefetch[Batch]:
+        """An endless iterator whose batches a background thread makes, from the place of `next_batch` on.
+
+        The states of both count the batches that were handed out, never those that wait. Close it, or use `with`.
+        """
+        return self._iterator(split).prefetch(depth)
+
+    def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers[Batch]:
+        """Batches from worker processes, from the place of `next_batch` on; each pass has `epochs` or the rest of them.
+
+        The states of both count the batches that were handed out. Batches are on the CPU.
+
+        Args:
+            options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
+        """
+        return self._iterator(split).workers(epochs, **options)
+
+    def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable[Batch]:
+        """A dataset for `torch.utils.data.DataLoader(..., batch_size=None)`, from the place of `next_batch` on."""
+        return self._iterator(split).iterable(epochs)
+
+    def steps_per_epoch(self, split: str = "train") -> int:
+        """How many batches an epoch has, on every rank; see `Batches.steps_per_epoch`."""
+        return self._iterator(split).batch_source.steps_per_epoch()
+
+    def state_dict(self, split: str = "train") -> dict[str, Any]:
+        """The place of the next batch: version, fingerprint, seed, epoch and position (in rows over all ranks)."""
+        return self._iterator(split).state()
+
+    def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
+        """Continue where a state was taken, perhaps with another number of ranks or batch size. O(1).
+
+        Raises:
+            Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
+            UsageError: it is not a state.
+        """
+        self._iterator(split).move(self._iterator(split).batch_source.place(state))
+
+    def rows_read(self, split: str = "train") -> int:
+        """How many rows come before the next batch, over all epochs and ranks; dropped rows are included."""
+        return self._iterator(split).rows_read
+
+    def seek(self, row: int, split: str = "train") -> None:
+        """Continue at any row, counted over all epochs and ranks: the inverse of `rows_read`. O(1).
+
+        A run that has read so many tokens elsewhere is continued at `row = tokens // block_size`.
+
+        Raises:
+            UsageError: the row is below 0 or above 2**62.
+        """
+        self._iterator(split).move(self._iterator(split).batch_source.place_of(row))

@@ -1,0 +1,176 @@
+"""`PreferenceSource`, a pure function from a place to the batch of preferences there.
+
+::
+
+    schedule    groups 7 2 | 9 4              rank 0 | rank 1, batch_size 2
+    rows        7.0 2.0 7.1 2.1               first completions, then second ones
+    row         P P P a a . . .               prompt, completion, padding
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
+from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.rows import EpisodeReader, RowSpans
+from niels_gpt.episodes.schedule import EMPTY, EveryRow, Place, Schedule
+from niels_gpt.episodes.settings import ensure_log_output
+from niels_gpt.preferences.batch import PreferenceBatch
+from niels_gpt.preferences.dataset import PreferenceSplit
+
+_log = logging.getLogger("niels_gpt.preferences")
+
+
+class PreferenceSource(Batches[PreferenceBatch]):
+    """Makes one rank's batches of groups. Making batches changes nothing here.
+
+    Args:
+        groups: the opened split.
+        options: `block_size` is the width of rows.
+        schedule: which position of `groups` comes when.
+        multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to `block_size`.
+    """
+
+    def __init__(
+        self, groups: PreferenceSplit, options: BatchOptions, schedule: Schedule, multiple: int | None = None
+    ) -> None:
+        super().__init__(groups.episodes, options, schedule)
+        self.groups, self._multiple = groups, multiple
+        self._reader = EpisodeReader(
+            groups.episodes, options.block_size, too_long="head", vocab_size=options.vocab_size, use_mask=True
+        )
+        fitting = groups.fitting
+        self.fingerprint = hash_of(
+            {
+                "preferences": groups.episodes.fingerprint,
+                "rows": schedule.describe(),
+                "groups": [len(groups), groups.kept.key.hex()],
+                "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
+            }
+        )
+
+    def batches(self, place: Place, n: int) -> list[tuple[PreferenceBatch, Place]]:
+        """See `Batches`.
+
+        Raises:
+            CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
+        """
+        return [(self._batch(rows, after), after) for rows, after in self.draw(place, n)]
+
+    def _batch(self, drawn: Int64s, after: Place) -> PreferenceBatch:
+        own = drawn[self.own_rows]
+        filled = own != EMPTY
+        groups = np.full(len(own), -1, dtype=np.int64)
+        groups[filled] = self.groups.kept[own[filled]]
+        begins = self.groups.begins
+        # Groups that are missing get rows of padding, so that all batches of pairs have one shape.
+        sizes = np.where(filled, begins[groups + 1] - begins[groups], self.groups.smallest)
+        group = np.arange(len(own)).repeat(sizes)
+        number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
+        cut, episodes, fields = self._records(groups, sizes, group, number)
+        order = np.lexsort((group, number))  # first completions first
+        group, number, episodes, cut = group[order], number[order], episodes[order], cut[order]
+        fields = fields[order]
+        lengths, arrays = self._values(episodes, cut)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        margin = np.full(len(own), np.nan, np.float32)
+        margin[group[number == 0]] = fields["margin"][number == 0]
+        return PreferenceBatch(
+            **tensors,
+            group=torch.from_numpy(group),
+            number=torch.from_numpy(number),
+            rank=torch.from_numpy(fields["rank"].astype(np.int64)),
+            label=torch.from_numpy(fields["label"].astype(np.int64)),
+            score=torch.from_numpy(fields["score"].astype(np.float32)),
+            margin=torch.from_numpy(margin),
+            prompt_length=torch.from_numpy(np.minimum(fields["prompt_length"].astype(np.int64) - cut, lengths)),
+            lengths=torch.from_numpy(lengths),
+            groups=groups,
+            num_groups=int(filled.sum()),
+            global_num_groups=int((drawn != EMPTY).sum()),
+            num_tokens=int(lengths.sum()),
+            num_trained_tokens=int(arrays["completion_mask"].sum()),
+            state=self.state(after),
+        )
+
+    def _records(
+        self, groups: Int64s, sizes: Int64s, group: Int64s, number: Int64s
+    ) -> tuple[Int64s, Int64s, np.ndarray[Any, Any]]:
+        """For each row: what its prompt loses, its episode (-1: none), and its record, group after group."""
+        present = groups[group] >= 0
+        episodes = np.where(present, self.groups.begins[groups[group]] + number, -1)
+        fields = np.zeros(len(group), dtype=self.groups.records(np.empty(0, np.int64)).dtype)
+        fields["rank"] = fields["label"] = -1
+        fields["score"] = fields["margin"] = np.nan
+        fields[present] = self.groups.records(episodes[present])
+        lengths = np.zeros(len(group), dtype=np.int64)
+        lengths[present] = self.split.locate(episodes[present])[2]
+        prompts = fields["prompt_length"].astype(np.int64)
+        cut = self.groups.fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes)
+        return np.where(present, cut, 0), episodes, fields
+
+    def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, Any]]:
+        """The lengths of the rows, and ids and masks of shape (R, T)."""
+        o = self.options
+        lengths = np.zeros(len(episodes), dtype=np.int64)
+        present = np.flatnonzero(episodes >= 0)
+        width = o.block_size
+        shape = (len(episodes), width)
+        ids = np.full(shape, o.pad_id, dtype=np.int64)
+        mask = np.zeros(shape, dtype=np.int64)
+        if len(present):
+            shard, start, length = self.split.locate(episodes[present])
+            length = length - cut[present]
+            spans = RowSpans(
+                len(present),
+                width,
+                row=np.arange(len(present)),
+                episode=episodes[present],
+                shard=shard,
+                start=start + cut[present],
+                length=np.minimum(length, width),
+                cut=length > width,
+            )
+            lengths[present] = spans.length
+            ids[present] = self._reader.ids(spans, o.pad_id)
+            mask[present] = self._reader.weights(spans, self._reader.texts(spans))
+        used = width if self._multiple is None else _rounded(int(lengths.max(initial=1)), self._multiple, width)
+        attention = (np.arange(used) < lengths[:, None]).astype(np.int64)
+        return lengths, {
+            "input_ids": np.ascontiguousarray(ids[:, :used]),
+            "completion_mask": np.ascontiguousarray(mask[:, :used]),
+            "attention_mask": attention,
+        }
+
+    def in_order(self) -> PreferenceSource:
+        """See `Batches`."""
+        schedule = EveryRow(len(self.groups), self.options.seed, shuffle=False)
+        return PreferenceSource(self.groups, replace(self.options, drop_last=False), schedule, self._multiple)
+
+    def log_epoch(self, epoch: int) -> None:
+        """See `Batches`."""
+        if self.schedule.n is None or self.options.rank:
+            return
+        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
+        _log.info(
+            "[PreferenceLoader] split=%s epoch=%d groups=%d batches=%d",
+            self.split.split,
+            epoch,
+            len(self.groups),
+            self.steps_per_epoch(),
+        )
+
+    def __reduce__(self) -> tuple[type[PreferenceSource], tuple[Any, ...]]:
+        """Pickled for a worker, the source opens its files again there."""
+        return type(self), (self.groups, self.options, self.schedule, self._multiple)
+
+
+def _rounded(length: int, multiple: int, most: int) -> int:
+    """The length rounded up, but at most the width of rows: 13 in multiples of 8 is 16."""
+    return min(most, -(-length // multiple) * multiple)

@@ -1,0 +1,188 @@
+"""`build_preferences`: preferences -> a dataset of episodes in which the completions of a prompt are neighbours.
+
+::
+
+    rows --executor, PreferenceTask--> completions --whole groups, split--> train / val EpisodeWriter --> files
+
+The files are those of an episodes dataset, and `completions.bin` beside them; see docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.build import BuildOptions, new_build, report_changes, unknown_fraction
+from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder
+from niels_gpt.builds.splits import ValidationSplit
+from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
+from niels_gpt.episodes.build import finish_build, recipe_of
+from niels_gpt.episodes.format import COMPLETION, MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.episodes.writer import EpisodeWriter
+from niels_gpt.preferences.encode import PreferenceTask
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.preference_files import PreferenceFiles
+from niels_gpt.sources.preference_rows import Preference
+
+
+def build_preferences(
+    preferences: PreferenceFiles | Iterable[Preference | Rejected],
+    out_dir: str | Path,
+    *,
+    encoder: Any,
+    form: str | None = None,
+    val_frac: float = 0.1,
+    seed: int = 42,
+    shard_bytes: int | None = None,
+    allow_partial: bool = False,
+    on_unsupported: OnUnsupported = "drop",
+    options: BuildOptions | None = None,
+    source_name: str | None = None,
+    source_config: dict[str, Any] | None = None,
+    max_bad_rows: int = 0,
+    overwrite: bool = False,
+    executor: Executor = SERIAL,
+    fraction_read: Callable[[], float | None] = unknown_fraction,
+    progress: Progress = SILENT,
+) -> None:
+    """Write a dataset of preferences. Same rows, encoder, options and seed: same bytes.
+
+    Args:
+        preferences: all of one form; consumed once, never held in memory.
+        encoder: a renderer, a tokenizer with the four sentinels, or a `ConversationEncoder`.
+        form: one of `sources.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
+        val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
+        shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
+        seed, allow_partial, on_unsupported, options: as in `build_episodes`.
+
+    Raises:
+        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        DataError: too many bad rows, or no usable one. TokenizerError: the encoder gave invalid ids.
+        StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
+    """
+    options = BuildOptions.merged(
+        options,
+        source_name=source_name,
+        source_config=source_config,
+        max_bad_rows=max_bad_rows,
+        overwrite=overwrite,
+        executor=executor,
+        fraction_read=fraction_read,
+        progress=progress,
+    )
+    EPISODES_SHARD_BYTES.check(shard_bytes)
+    options.check()
+    VAL_FRAC.check(val_frac)
+    if form is None:
+        form = preferences.detected_form() if isinstance(preferences, PreferenceFiles) else "preference"
+    rows: Any = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
+    conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
+    settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
+    recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")
+    split, out = ValidationSplit(val_frac, seed), Path(out_dir)
+    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
+        if build is None:
+            return
+        writers = {
+            name: build.add(EpisodeWriter(build.path, name, shard_bytes=shard_bytes, with_completions=True))
+            for name in SPLITS
+        }
+        options.progress.begin(out.name, unit="tokens")
+        chunks = options.executor.chunks(
+            PreferenceTask(conversation_encoder),
+            rows,
+            build.rejections,
+            out=out,
+            recipe=recipe,
+            progress=options.progress,
+        )
+        for chunk in whole_groups(chunks):
+            _write_chunk(chunk, split, writers)
+            options.progress.advance(len(chunk.ids))
+            options.expect_tokens(sum(writer.tokens for writer in writers.values()))
+        finish_build(build, writers, out)
+        report_changes(out, build.rejections.changed, options.progress)
+
+
+def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[Preference | Rejected]:
+    for number, row in enumerate(rows):
+        if isinstance(row, Preference) and not row.where:
+            row = replace(row, where=f"example {number}")
+        if isinstance(row, Preference) and row.form != form:
+            detail = f"{row.where}: a row of the form {row.form!r} in a dataset of {form!r}; build one dataset of each"
+            yield Rejected(row.where, "other_form", detail)
+        else:
+            yield row
+
+
+def whole_groups(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same completions in chunks that begin and end with a row's: executors cut chunks anywhere.
+
+    Numbers 0 1 0 | 1 0 1 become 0 1 | 0 1 0 1.
+    """
+    waiting: Chunk | None = None
+    for part in chunks:
+        chunk = part if waiting is None else _joined(waiting, part)
+        waiting = None
+        last = chunk.metadata[-1]
+        if last["number"] + 1 < last["size"]:
+            # The group that is cut waits for its other completions.
+            n = len(chunk.lengths) - (int(last["number"]) + 1)
+            chunk, waiting = _cut(chunk, n)
+        if len(chunk.lengths):
+            yield chunk
+
+
+def _joined(one: Chunk, other: Chunk) -> Chunk:
+    return Chunk(
+        np.concatenate([one.ids, other.ids]),
+        np.concatenate([one.lengths, other.lengths]),
+        np.concatenate([one.weights, other.weights]),
+        [*one.groups, *other.groups],
+        [*one.metadata, *other.metadata],
+    )
+
+
+def _cut(chunk: Chunk, n: int) -> tuple[Chunk, Chunk]:
+    """The first `n` episodes of a chunk, and the others."""
+    at = int(chunk.lengths[:n].sum())
+    parts = [
+        replace(
+            chunk,
+            ids=chunk.ids[ids],
+            lengths=chunk.lengths[rows],
+            weights=chunk.weights[ids],
+            groups=chunk.groups[rows],
+            metadata=chunk.metadata[rows],
+        )
+        for ids, rows in ((slice(0, at), slice(0, n)), (slice(at, None), slice(n, None)))
+    ]
+    return parts[0], parts[1]
+
+
+def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
+    records = _records(chunk)
+    begins = records["number"] == 0
+    # Drawn once for each group, and repeated for its completions: numbers 0 1 0 1 2 belong to groups 0 0 1 1 1.
+    drawn = [split.draw(chunk.groups[at]) for at in np.flatnonzero(begins).tolist()]
+    in_val = np.array(drawn, dtype=np.bool_)[np.cumsum(begins) - 1]
+    for name, chosen in (("train", ~in_val), ("val", in_val)):
+        ids = np.repeat(chosen, chunk.lengths)
+        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], completions=records[chosen])
+
+
+def _records(chunk: Chunk) -> npt.NDArray[np.void]:
+    """The metadata of a chunk as records of `completions.bin`."""
+    records = np.zeros(len(chunk.metadata), dtype=COMPLETION)
+    for name, missing in (("number", 0), ("prompt_length", 0), ("rank", -1), ("label", -1)):
+        records[name] = [missing if row[name] is None else int(row[name]) for row in chunk.metadata]
+    for name in ("score", "margin"):
+        records[name] = [np.nan if row[name] is None else row[name] for row in chunk.metadata]
+    return records

@@ -1,0 +1,205 @@
+"""`PreferenceSplit`: one split of datasets of preferences: its groups of completions, and which of them fit into rows.
+
+::
+
+    episode         0 1   2 3 4   5 6       completions, of all shards of all datasets
+    number          0 1   0 1 2   0 1       0 begins a group
+    group           0     1       2
+    position        0             1         groups after filtering; group 1 was too long. A loader draws positions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME
+from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
+from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
+
+TOO_LONG: Final = ("error", "skip", "head", "tail")
+NO_COMPLETION: Final = ("error", "skip")
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What becomes of completions that are too long, with their prompt, for a row.
+
+    The prompt stays the same on all sides of a group, whatever is cut.
+
+    Attributes:
+        width: tokens of a row.
+        too_long: "error": refuse the dataset. "skip": leave the group out. "head": keep the first tokens of each side.
+            "tail": take from the beginning of the prompt what the longest side has too much, on all sides alike; only
+            what is left beyond a prompt of one token is cut from the ends of completions.
+        no_completion: with "head", for a group of which one side would lose its whole completion, because its prompt
+            fills the row: "error", or "skip" to leave it out.
+
+    Raises:
+        UsageError: no such policy.
+    """
+
+    width: int
+    too_long: str = "error"
+    no_completion: str = "error"
+
+    def __post_init__(self) -> None:
+        for name, known in (("too_long", TOO_LONG), ("no_completion", NO_COMPLETION)):
+            value = getattr(self, name)
+            if value not in known:
+                near = did_you_mean(str(value), known)
+                raise UsageError(f"{name} is {value!r}; for preferences expected one of {', '.join(known)}{near}")
+
+    def prompt_cut(self, lengths: Int64s, prompts: Int64s, sizes: Int64s) -> Int64s:
+        """How many tokens the prompt of each group loses at its beginning, int64 of shape (groups,).
+
+        Args:
+            lengths, prompts: of each completion: tokens with its prompt, and of its prompt. sizes: of the groups.
+        """
+        if self.too_long != "tail" or not len(sizes):
+            return np.zeros(len(sizes), dtype=np.int64)
+        first = np.cumsum(sizes) - sizes
+        longest = np.maximum.reduceat(lengths, first)
+        return np.asarray(np.clip(longest - self.width, 0, prompts[first] - 1))
+
+
+_Bools = npt.NDArray[np.bool_]
+
+
+class PreferenceSplit:
+    """The groups of one split, of several datasets one after the other.
+
+    Opening reads the records of all completions, 48 bytes each; 8 bytes a group stay in memory.
+
+    Args:
+        datasets: the directories that hold `train` and `val`.
+        split: "train" or "val".
+        fitting: what becomes of groups that are too long.
+
+    Attributes:
+        episodes: the files; an episode is a completion with its prompt.
+        begins: the episode at which each group begins, and the number of episodes: int64, shape (groups + 1,).
+        kept: maps positions (after filtering) to groups.
+        too_long, without_completion: how many groups are left out, or would be cut.
+
+    Raises:
+        CacheError: files are missing or damaged, `completions.bin` contradicts the index, or a group is too long and
+            the policy is "error".
+    """
+
+    def __init__(self, datasets: Sequence[Path], split: str, fitting: Fitting) -> None:
+        self.episodes = EpisodeSplit(datasets, split)
+        self.fitting = fitting
+        self._records = [_open_records(shard) for shard in self.episodes.shards]
+        starts, dropped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        episode = group = self.too_long = self.without_completion = 0
+        for shard, records in zip(self.episodes.shards, self._records, strict=True):
+            begins = _checked_begins(shard, records)
+            long, lost = _unfit(shard, records, begins, fitting)
+            self._refuse(shard, records, begins, long, lost)
+            self.too_long += int(long.sum())
+            self.without_completion += int(lost.sum())
+            starts.append(episode + begins)
+            dropped.append(group + np.flatnonzero(long if fitting.too_long == "skip" else lost))
+            episode, group = episode + len(records), group + len(begins)
+        self.begins = np.append(np.concatenate(starts), episode)
+        self.kept = RowFilter(len(self.begins) - 1, np.concatenate(dropped))
+        self._first = np.cumsum([0, *map(len, self._records)])
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def smallest(self) -> int:
+        """The number of completions of the smallest group; 0 without groups."""
+        return int(np.diff(self.begins).min(initial=2**31)) if len(self.begins) > 1 else 0
+
+    def positions_of_datasets(self) -> list[Span]:
+        """The positions (after filtering) of each dataset's groups."""
+        first = self._first[self.episodes.shard_of_dataset]
+        at = [self.kept.before(int(np.searchsorted(self.begins, episode))) for episode in first]
+        return [Span(start, stop) for start, stop in zip(at, at[1:], strict=False)]
+
+    def records(self, episodes: Int64s) -> npt.NDArray[np.void]:
+        """The records of `completions.bin` of these episodes."""
+        found = np.empty(len(episodes), dtype=COMPLETION)
+        shard = np.searchsorted(self._first, episodes, side="right") - 1
+        for hit in np.unique(shard).tolist():
+            here = shard == hit
+            found[here] = self._records[hit][episodes[here] - self._first[hit]]
+        return found
+
+    def _refuse(self, shard: Shard, records: Any, begins: Int64s, long: Any, lost: Any) -> None:
+        """Raise `CacheError` for the first group that the policies do not allow."""
+        f = self.fitting
+        file = shard.folder / COMPLETIONS_NAME
+        if f.too_long == "error" and long.any():
+            group = int(np.argmax(long))
+            raise CacheError(
+                f"{file}: the completions of group {group:,} (record {int(begins[group]):,}) do not fit into rows "
+                f"of {f.width:,} tokens, nor do those of {int(long.sum()) - 1:,} other groups; raise sequence_length, "
+                "or choose what happens to them: too_long='skip', 'head' or 'tail'"
+            )
+        if f.no_completion == "error" and lost.any():
+            group = int(np.argmax(lost))
+            raise CacheError(
+                f"{file}: the prompt of group {group:,} has {int(records['prompt_length'][begins[group]]):,} tokens "
+                f"and fills rows of {f.width:,}, so nothing of a completion is left, as in "
+                f"{int(lost.sum()) - 1:,} other groups; raise sequence_length, use too_long='tail', or leave them out: "
+                "no_completion='skip'"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled for a worker, the files are opened again there."""
+        return type(self), (self.episodes.datasets, self.episodes.split, self.fitting)
+
+
+def _open_records(shard: Shard) -> npt.NDArray[np.void]:
+    """The records of a folder, mapped, one for each episode."""
+    path = shard.folder / COMPLETIONS_NAME
+    with storage_errors("reading", path):
+        if not path.is_file():
+            raise CacheError(
+                f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt "
+                "preferences build"
+            )
+        size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.records)
+        if size != wanted:
+            raise CacheError(f"{path}: {size:,} bytes; expected {wanted:,}, {COMPLETION.itemsize} for each episode")
+        return np.zeros(0, COMPLETION) if not size else np.memmap(path, dtype=COMPLETION, mode="r")
+
+
+def _checked_begins(shard: Shard, records: npt.NDArray[np.void]) -> Int64s:
+    """The records at which groups begin; raises `CacheError` for records that contradict each other or the index."""
+    numbers, prompts = records["number"].astype(np.int64), records["prompt_length"].astype(np.int64)
+    begins = np.flatnonzero(numbers == 0)
+    group = np.cumsum(numbers == 0) - 1
+    # In a group numbers ascend by 1: records 5 6 7 of a group that begins at 5 have the numbers 0 1 2. Records before
+    # the first group belong to none; the -1 makes all of them wrong.
+    expected = np.arange(len(numbers)) - np.append(begins, len(numbers))[group]
+    lengths = shard.records[:, 1].astype(np.int64)
+    wrong = (group < 0) | (numbers != expected) | (prompts < 1) | (prompts >= lengths)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise CacheError(
+            f"{shard.folder / COMPLETIONS_NAME}: record {at:,}: number {numbers[at]} with a prompt of {prompts[at]:,} "
+            f"of {lengths[at]:,} tokens; expected numbers 0, 1, ... in every group, and a prompt shorter than the "
+            "episode. Copy or build it again"
+        )
+    return begins
+
+
+def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tuple[_Bools, _Bools]:
+    """For each group: one side is too long; and one side would lose its whole completion."""
+    if not len(begins):
+        return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+    lengths = shard.records[:, 1].astype(np.int64)
+    long = np.maximum.reduceat(lengths, begins) > fitting.width
+    lost = long & (records["prompt_length"][begins] >= fitting.width) & (fitting.too_long == "head")
+    return long, lost

@@ -1,0 +1,240 @@
+"""Preferences to ids: every completion is rendered after its prompt, and the prompt is found among the ids.
+
+::
+
+    chosen    P P P P P a a a .      P: ids that all completions of the row share, up to the first trained id
+    rejected  P P P P P b b .
+    mask      0 0 0 0 0 1 1 1        the completion and the stop that ends it; nothing of the prompt
+
+`PreferenceTask` runs in any process, as the tasks of `builds.conversations` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.conversation_encoders import ConversationEncoder, RendererEncoder
+from niels_gpt.builds.rows import batches, characters
+from niels_gpt.builds.tasks import Chunk, RowMetadata
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Conversation, Message
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.preference_rows import Preference
+from niels_gpt.sources.rejections import Rejections
+
+OTHER_GENERATION_PROMPT: Final = "generation_prompt_differs"  # counted as rows
+
+Ids = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True)
+class EncodedCompletion:
+    """One completion after its prompt.
+
+    Attributes:
+        ids: of prompt and completion, integers of shape (n,).
+        weights: float32 of shape (n,); 0 on the prompt.
+    """
+
+    ids: Ids
+    weights: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PreferenceTask:
+    """Encodes preferences: an episode for each completion, those of a row one after the other (see `builds.tasks`)."""
+
+    encoder: ConversationEncoder
+    binary_mask: ClassVar[bool] = True
+    with_metadata: ClassVar[bool] = True
+
+    def chunks(self, rows: Iterable[Preference | Rejected], rejections: Rejections) -> Iterator[Chunk]:
+        """See `Task`. The metadata of an episode is its record of `completions.bin`, and `size`, that of its group."""
+        for batch in batches(rows, _size):
+            chunk = self._chunk(batch, rejections)
+            if len(chunk.lengths):
+                yield chunk
+
+    def _chunk(self, rows: Sequence[Preference | Rejected], rejections: Rejections) -> Chunk:
+        encoded = self._encoded([row for row in rows if isinstance(row, Preference)], rejections)
+        ids: list[Ids] = [np.zeros(0, np.int64)]
+        weights: list[npt.NDArray[np.float32]] = [np.zeros(0, np.float32)]
+        groups: list[str | None] = []
+        metadata: list[RowMetadata] = []
+        for row in rows:
+            found = row if isinstance(row, Rejected) else encoded.pop(0)
+            if isinstance(row, Rejected) or isinstance(found, Rejected):
+                rejections.record([found])  # type: ignore[list-item]
+                continue
+            completions, prompt_length = found
+            ids += [each.ids for each in completions]
+            weights += [each.weights for each in completions]
+            groups += [row.group] * len(completions)
+            metadata += _records(row, prompt_length)
+        lengths = np.array([len(each) for each in ids[1:]], dtype=np.int64)
+        return Chunk(np.concatenate(ids), lengths, np.concatenate(weights), groups, metadata)
+
+    def _encoded(
+        self, rows: Sequence[Preference], rejections: Rejections
+    ) -> list[tuple[list[EncodedCompletion], int] | Rejected]:
+        """The completions of each row and the length of their prompt; `Rejected` in place of an unusable row."""
+        collected = _Collected()
+        chats = [
+            Conversation(
+                [*map(_untrained, row.prompt), *completion.messages],
+                where=f"{row.where}, {completion.name}",
+                tools=row.tools,
+                metadata={"row": number, "completion": completion.rank},
+                changed=row.changed,
+            )
+            for number, row in enumerate(rows)
+            for completion in row.completions
+        ]
+        found: list[list[EncodedCompletion]] = [[] for _ in rows]
+        for batch in self.encoder.encode(chats, collected):
+            ends = np.cumsum(batch.lengths)
+            parts = zip(np.split(batch.ids, ends[:-1]), np.split(batch.weights, ends[:-1]), strict=True)
+            for chat, (ids, weights) in zip(batch.conversations, parts, strict=True):
+                found[chat.metadata["row"]].append(EncodedCompletion(ids, weights))
+        rejections.changed.update(collected.changed)
+        results: list[tuple[list[EncodedCompletion], int] | Rejected] = []
+        for row, completions in zip(rows, found, strict=True):
+            results.append(self._checked(row, completions, collected, rejections))
+        return results
+
+    def _checked(
+        self, row: Preference, completions: list[EncodedCompletion], collected: _Collected, rejections: Rejections
+    ) -> tuple[list[EncodedCompletion], int] | Rejected:
+        if len(completions) < len(row.completions):
+            first = next(
+                collected.of[at] for each in row.completions if (at := f"{row.where}, {each.name}") in collected.of
+            )
+            return Rejected(row.where, first.reason, first.detail)
+        try:
+            _check_weights(row, completions)
+            self._check_stops(row, completions)
+            prompt = self._generation_prompt(row)
+            length = shared_prompt([each.ids for each in completions], [each.weights for each in completions], prompt)
+        except MessageError as error:
+            return Rejected(row.where, error.reason, f"{row.where}: {error}")
+        if prompt is not None and completions[0].ids[:length].tolist() != prompt:
+            rejections.changed[OTHER_GENERATION_PROMPT] += 1
+        return completions, length
+
+    def _generation_prompt(self, row: Preference) -> list[int] | None:
+        """The ids that serving would put before a completion; `None` for an encoder that does not tell."""
+        renderer: Any = self.encoder.renderer if isinstance(self.encoder, RendererEncoder) else None
+        if not hasattr(renderer, "render_ids"):
+            return None
+        return list(renderer.render_ids(row.prompt, tools=row.tools, add_generation_prompt=True))
+
+    def _check_stops(self, row: Preference, completions: list[EncodedCompletion]) -> None:
+        stops = self._stop_ids()
+        if stops is None:
+            return
+        for completion, encoded in zip(row.completions, completions, strict=True):
+            last = int(encoded.ids[np.flatnonzero(encoded.weights)[-1]])
+            if last not in stops:
+                raise MessageError(
+                    "no_trained_stop",
+                    f"{completion.name}: the last trained token is {last}, which does not end an answer; expected "
+                    f"one of {sorted(stops)}. The model would not learn to stop: check the "
+                    "template and the messages' `train`",
+                )
+
+    def _stop_ids(self) -> set[int] | None:
+        """The ids that end an answer; `None` where the format has none of its own, or the encoder does not tell."""
+        if not isinstance(self.encoder, RendererEncoder):
+            special = self.encoder.describe().get("special_token_ids") or {}
+            return {special["eot"]} if "eot" in special else None
+        renderer: Any = self.encoder.renderer
+        # Where the next turn's opener is the stop (GLM), the last answer of a conversation has none.
+        if not hasattr(renderer, "get_stop_token_ids") or not getattr(renderer, "has_end_of_turn", True):
+            return None
+        return set(renderer.get_stop_token_ids())
+
+
+def _check_weights(row: Preference, completions: Sequence[EncodedCompletion]) -> None:
+    for completion, encoded in zip(row.completions, completions, strict=True):
+        other = encoded.weights[(encoded.weights != 0) & (encoded.weights != 1)]
+        if len(other):
+            raise MessageError(
+                "unsupported_field",
+                f"{completion.name}: a weight of {other[0]:g}; the mask of preferences holds 0 and 1. Remove `weight`",
+            )
+
+
+def shared_prompt(
+    completions: Sequence[Ids], weights: Sequence[npt.NDArray[np.float32]], generation_prompt: Sequence[int] | None
+) -> int:
+    """How many ids at the beginning of all completions are their prompt.
+
+    That is their longest common beginning, as far as nothing in it is trained. It may be one id shorter than the
+    generation prompt, where the tokenizer joins the end of the prompt with the beginning of a completion.
+
+    Args:
+        completions: the ids of prompt and completion, each of shape (n,).
+        weights: of the same shapes, 0 on the prompt.
+        generation_prompt: what serving puts before a completion, if it is known.
+
+    Raises:
+        MessageError: the ids differ before the completions begin.
+    """
+    begin = min(int(np.flatnonzero(each)[0]) for each in weights)
+    first = completions[0]
+    length = begin
+    for other in completions[1:]:
+        n = min(length, len(other))
+        differing = np.flatnonzero(first[:n] != other[:n])
+        length = int(differing[0]) if len(differing) else n
+    needed = begin if generation_prompt is None else min(begin, len(generation_prompt) - 1)
+    if length < max(1, needed):
+        raise MessageError(
+            "prompt_differs",
+            f"the ids of the completions differ from token {length} on, but the prompt has {begin}; the format renders "
+            "it differently after different completions. Expected the same prompt on all sides",
+        )
+    return length
+
+
+def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
+    """What `completions.bin` says of each completion; `None` where the row does not say it."""
+    return [
+        {
+            "number": number,
+            "size": len(row.completions),
+            "prompt_length": prompt_length,
+            "rank": completion.rank,
+            "label": completion.label,
+            "score": completion.score,
+            "margin": row.margin if number == 0 else None,
+        }
+        for number, completion in enumerate(row.completions)
+    ]
+
+
+def _untrained(message: Message) -> Message:
+    return {**message, "train": False} if message["role"] == "assistant" else message
+
+
+def _size(row: Preference | Rejected) -> int:
+    if isinstance(row, Rejected):
+        return 0
+    return sum(characters([*row.prompt, *each.messages]) for each in row.completions)
+
+
+class _Collected(Rejections):
+    """Keeps what an encoder rejects: one bad side makes a whole row unusable, which is then rejected once."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), 0)
+        self.of: dict[str, Rejected] = {}
+
+    def _add(self, row: Rejected) -> None:
+        self.of[row.where] = row

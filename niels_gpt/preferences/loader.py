@@ -1,0 +1,163 @@
+"""`PreferenceLoader`: batches of whole groups of completions, deterministic and resumable as those of episodes are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.episodes.batches import BatchOptions
+from niels_gpt.episodes.format import SPLITS, require_episodes
+from niels_gpt.episodes.iterate import SplitIterator
+from niels_gpt.episodes.remote import is_url
+from niels_gpt.episodes.sampling import Sampling, grouped_schedule
+from niels_gpt.episodes.schedule import EveryRow, Schedule
+from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks
+from niels_gpt.episodes.split_loader import SplitLoader
+from niels_gpt.errors import CacheError, UsageError
+from niels_gpt.format.collate import checked_device
+from niels_gpt.preferences.batch import PreferenceBatch
+from niels_gpt.preferences.batch_source import PreferenceSource
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
+
+_log = logging.getLogger("niels_gpt.preferences")
+
+
+class PreferenceLoader(SplitLoader[PreferenceBatch]):
+    """Batches of `batch_size` groups: pairs, labelled or scored completions, or ranked lists.
+
+    The order is a pure function of dataset, seed, epoch and position, and states are those of `GPTEpisodeDataLoader`: a
+    run continues on another number of ranks, or with another batch size, without a group that is lost or comes twice.
+
+    Args:
+        dataset_dir: what `niels-gpt preferences build` wrote; several; or a mapping from directories to their shares.
+        batch_size: groups per batch and rank. sequence_length: the most tokens of prompt and completion.
+        too_long: "error", "skip", "head" or "tail", see `Fitting`; `no_completion` likewise.
+        pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do.
+        pad_to_multiple_of: pad each batch to its longest row, rounded up to such a multiple; `None`: always to
+            `sequence_length`, so that all batches have one shape.
+        seed, shuffle: of the order. drop_last: leave out an epoch's last batch if it is not full; else fill it
+            with rows of padding.
+        rank, world_size: default those of `torch.distributed`, if it is initialised.
+        device: where batches are moved.
+
+    Raises:
+        UsageError: an argument out of range, a batch larger than an epoch with drop_last, or a URL.
+        CacheError: no such dataset, a damaged one, or a group that is too long.
+    """
+
+    def __init__(
+        self,
+        dataset_dir: Dirs,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        too_long: str = "error",
+        no_completion: str = "error",
+        pad_token_id: int = 0,
+        pad_to_multiple_of: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
+        self._multiple = None if pad_to_multiple_of is None else BLOCK_SIZE.whole(pad_to_multiple_of)
+        self._names, self._mixture = parse_dataset_dirs(dataset_dir)
+        for name in self._names:
+            if is_url(name):
+                raise UsageError(f"{name}: preferences are read from a local directory; download them: niels-gpt fetch")
+            require_episodes(Path(name))
+        self._fitting = Fitting(self.sequence_length, too_long, no_completion)
+        self._order: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "drop_last": drop_last}
+        Sampling(**self._order)
+        self.rank, self.world_size = ranks(rank, world_size)
+        self.device, self.pad_token_id = str(checked_device(device)), pad_token_id
+        self._splits = {
+            name: PreferenceSplit([Path(folder) for folder in self._names], name, self._fitting) for name in SPLITS
+        }
+        self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
+        self._log_splits()
+        if self._splits["train"].episodes.shards:
+            self._iterator("train")  # raises what is wrong now, not at the first step
+
+    def __repr__(self) -> str:
+        """One line: the size of batches, and the groups of each split."""
+        groups = ", ".join(f"{name} {len(split):,} groups" for name, split in self._splits.items() if len(split))
+        return (
+            f"<PreferenceLoader: batches of {self.batch_size} groups x {self.sequence_length}; {groups or 'no groups'}>"
+        )
+
+    def split(self, name: str) -> PreferenceSplit:
+        """An opened split, with the counts of groups that are left out.
+
+        Raises:
+            UsageError: no such name.
+        """
+        if name not in self._splits:
+            raise UsageError(f"split is {name!r}; expected 'train' or 'val'")
+        return self._splits[name]
+
+    def _log_splits(self) -> None:
+        ensure_log_output()
+        for name, split in self._splits.items():
+            if split.episodes.shards and not self.rank:
+                _log.info(
+                    "[PreferenceLoader] split=%s groups=%d too_long=%d (%s) without_completion=%d",
+                    name,
+                    len(split),
+                    split.too_long,
+                    self._fitting.too_long,
+                    split.without_completion,
+                )
+
+    def _iterator(self, split: str) -> SplitIterator[PreferenceBatch]:
+        opened = self.split(split)
+        if split not in self._iterators:
+            place = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
+            if not len(opened):
+                raise CacheError(
+                    f"{place}: no preferences to read: {opened.too_long:,} groups are too long; raise sequence_length, "
+                    "or build with more"
+                )
+            self._iterators[split] = SplitIterator(self._source(split, opened, place), self.device)
+        return self._iterators[split]
+
+    def _source(self, name: str, opened: PreferenceSplit, place: str) -> PreferenceSource:
+        rows = self.batch_size * self.world_size
+        sampling = Sampling(**self._order)
+        schedule: Schedule = EveryRow(len(opened), sampling.seed, sampling.shuffle)
+        if name == "train" and self._mixture is not None:
+            schedule = self._mixed(opened, self._mixture)
+        # A val split smaller than a batch is not dropped as a whole.
+        drop_last = sampling.drop_last and not (name == "val" and len(opened) < rows)
+        if drop_last and not schedule.crosses_epochs and len(opened) < rows:
+            raise UsageError(
+                f"{place}: {len(opened):,} groups an epoch, but a global batch has {rows:,} ({self.batch_size:,} on "
+                f"each of {self.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, or "
+                "drop_last=False"
+            )
+        options = BatchOptions(
+            batch_size=self.batch_size,
+            block_size=self.sequence_length,
+            pad_id=self.pad_token_id,
+            seed=sampling.seed,
+            drop_last=drop_last,
+            too_long=self._fitting.too_long,
+            vocab_size=opened.episodes.vocab_size,
+            rank=self.rank,
+            world_size=self.world_size,
+        )
+        return PreferenceSource(opened, options, schedule, self._multiple)
+
+    def _mixed(self, opened: PreferenceSplit, mixture: dict[str, float]) -> Schedule:
+        """The groups of several datasets in proportion."""
+        sampling = Sampling(weight_by="dataset", weights=mixture, **self._order)
+        # Numbered, so that a moved mixture can still be resumed.
+        spans = zip(opened.positions_of_datasets(), mixture.values(), strict=True)
+        used = {f"dataset {number}": both for number, both in enumerate(spans) if both[1] > 0}
+        members = {name: span for name, (span, _) in used.items()}
+        return grouped_schedule(members, {name: share for name, (_, share) in used.items()}, sampling)

@@ -1,0 +1,134 @@
+"""Preferences from files: the rows of one or several files in order, each as a `Preference` or `Rejected`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from niels_gpt.errors import MessageError, UsageError, did_you_mean
+from niels_gpt.sources.arrow_nulls import without_arrow_nulls
+from niels_gpt.sources.chat_files import ARROW_NULLS, chat_files
+from niels_gpt.sources.inputs import Record, Rejected, existing_file, fingerprint
+from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
+from niels_gpt.sources.records import read_records
+from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.storage.remote import AnyFile, address
+
+LOOKED_AT = 100  # rows of a file that are read to find its form
+
+
+@dataclass(frozen=True)
+class PreferenceFiles:
+    """Files of preferences: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
+
+    Args:
+        files: the files, or their URLs.
+        form: one of `preference_rows.FORMS`; `None`: that of the first row that has the columns of one.
+
+    Raises:
+        UsageError: an unknown form.
+    """
+
+    files: tuple[AnyFile, ...]
+    form: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.form is not None and self.form not in FORMS:
+            raise UsageError(f"no form {self.form!r}; known: {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")
+
+    @property
+    def name(self) -> str:
+        """The name of the first file, and the number of the others: `a + 2 more`."""
+        more = len(self.files) - 1
+        return self.files[0].name.partition(".")[0] + (f" + {more} more" if more else "")
+
+    def config(self) -> dict[str, Any]:
+        """Name, bytes and sha256 of each file, and the form of their rows. Reads every file once."""
+        return {"inputs": fingerprint([existing_file(path) for path in self.files]), "form": self.detected_form()}
+
+    def detected_form(self) -> str:
+        """The form of the rows.
+
+        Raises:
+            UsageError: no row has the columns of any form, or two files have different ones.
+        """
+        if self.form is not None:
+            return self.form
+        found = {str(path): _form_of(path) for path in self.files}
+        forms = [form for form in dict.fromkeys(found.values()) if form is not None]
+        if len(forms) > 1:
+            listed = ", ".join(f"{path}: {form}" for path, form in found.items())
+            raise UsageError(f"the files hold rows of different forms ({listed}); build one dataset of each")
+        if not forms:
+            raise UsageError(
+                f"{self.files[0]}: no row has the columns of preferences; expected {_expected()}. Name the form with "
+                "--format, or build conversations with: niels-gpt episodes build"
+            )
+        return forms[0]
+
+    def iterate(self, *, start: int = 0) -> Iterator[Preference | Rejected]:
+        """The preferences in order, from row `start` on; `Rejected` in place of unusable rows."""
+        form = self.detected_form()
+        records = chain.from_iterable(map(read_records, self.files))
+        return _preferences(islice(records, start, None), form)
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`: small files share a slice."""
+        below = slice_bytes if len(self.files) > 1 else 0
+        return slice_files(self.files, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=below)
+
+    def read(self, part: Slice) -> Iterator[Preference | Rejected]:
+        """See `Sliceable`."""
+        form = self.detected_form()
+        if part.kind == "files":
+            return _preferences(chain.from_iterable(map(read_records, self.files[part.start : part.stop])), form)
+        path = next(path for path in self.files if address(path) == part.path)
+        return _preferences(read_slice(path, part), form)
+
+    def resolved(self) -> PreferenceFiles:
+        """See `Sliceable`: the form is detected once, not for every slice."""
+        return replace(self, form=self.detected_form())
+
+
+def preference_files(inputs: list[str] | list[AnyFile], form: str | None = None) -> PreferenceFiles:
+    """The source of files, URLs and glob patterns, in this order without repeats.
+
+    Raises:
+        UsageError: an unknown form. InputError: a pattern matches nothing.
+    """
+    found = chat_files(inputs)
+    files = found.files if hasattr(found, "files") else (found,)
+    return PreferenceFiles(tuple(file.path for file in files), form)
+
+
+def record_to_preference(record: Record, form: str) -> Preference | Rejected:
+    """A record as a preference, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
+    row, where = record.value, record.where
+    if not isinstance(row, Mapping):
+        return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected an object")
+    changed: tuple[str, ...] = ()
+    if record.arrow:
+        row, nulls = without_arrow_nulls(row)
+        changed = (ARROW_NULLS,) if nulls else ()
+    try:
+        return to_preference(row, form, where, changed)
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")
+
+
+def _preferences(records: Iterable[Record | Rejected], form: str) -> Iterator[Preference | Rejected]:
+    for record in records:
+        yield record if isinstance(record, Rejected) else record_to_preference(record, form)
+
+
+def _form_of(path: AnyFile) -> str | None:
+    for record in islice(read_records(path), LOOKED_AT):
+        if isinstance(record, Record) and isinstance(record.value, dict) and (form := detect_form(record.value)):
+            return form
+    return None
+
+
+def _expected() -> str:
+    return "; or ".join(" and ".join("/".join(key) for key in keys) for keys, _ in FORMS.values())

@@ -1,0 +1,358 @@
+"""Rows that compare or judge completions of a prompt, each read as one frozen `Preference`.
+
+===============  ==================================================================================================
+preference       `chosen` and `rejected`, with `prompt` or with the prompt as their common beginning (TRL,
+                 UltraFeedback, Anthropic HH); `chosen_score`, `rejected_score`, `margin` beside them
+unpaired         `prompt`, `completion` and `label`: true or false (KTO)
+ranked           `prompt` and a list of `completions` (or `answers`, `responses`), each with a rank or a score (Nectar,
+                 UltraFeedback)
+scored           `prompt`, `completion` and `score`
+===============  ==================================================================================================
+
+A prompt or a side may be a text, a list of messages, or a transcript: "\\n\\nHuman: ... \\n\\nAssistant: ...".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Message, ToolSpec, normalise
+from niels_gpt.sources.chat_shapes import tools_of
+
+Row = Mapping[str, Any]
+Messages = list[Any]
+
+_TURN: Final = re.compile(r"\n\n(Human|Assistant):")
+_ROLES: Final = {"Human": "user", "Assistant": "assistant"}
+_LISTS: Final = ("completions", "answers", "responses")
+_TEXTS: Final = ("answer", "response", "completion", "text", "content")
+_ITEM_SCORES: Final = ("score", "overall_score", "rating")
+_PROMPTS: Final = ("prompt", "instruction", "question")
+_SCORES: Final = {
+    "chosen": ("chosen_score", "score_chosen", "chosen_rating"),
+    "rejected": ("rejected_score", "score_rejected", "rejected_rating"),
+}
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One completion of a prompt.
+
+    Attributes:
+        messages: after `normalise`; the first is of the assistant.
+        name: what messages about it call it: "chosen", "rejected", "completion", "completions 2".
+        rank: 0 is the best of the group; completions of equal rank are not compared. `None`: not ranked.
+        label: whether it is desirable; `None`: not labelled.
+        score: a reward; `None`: not scored.
+    """
+
+    messages: list[Message]
+    name: str
+    rank: int | None = None
+    label: bool | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What a row says: completions of one prompt, and what is known of each.
+
+    Attributes:
+        form: one of `FORMS`.
+        prompt: the messages that all completions follow, after `normalise`; at least one.
+        completions: the best first; two for "preference", one for "unpaired" and "scored", two or more for "ranked".
+        margin: by how much the chosen completion is better, where the row says so.
+        where, group, tools, metadata, changed: as in `Conversation`.
+    """
+
+    form: str
+    prompt: list[Message]
+    completions: tuple[Completion, ...]
+    margin: float | None = None
+    where: str = ""
+    group: str | None = None
+    tools: list[ToolSpec] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
+
+
+def to_preference(row: Row, form: str, where: str = "", changed: tuple[str, ...] = ()) -> Preference:
+    """A row as a `Preference`.
+
+    Raises:
+        MessageError: a column is missing or of a wrong type, a completion is empty, or the prompts of two sides differ.
+    """
+    keys, convert = FORMS[form]
+    for key in keys:
+        if not any(row.get(name) is not None for name in key):
+            found = ", ".join(map(repr, row)) or "none"
+            names = " or ".join(map(repr, key))
+            raise MessageError("missing_column", f"no {names} in the row, or it is null; columns found: {found}")
+    prompt, completions, margin = convert(row)
+    if not prompt:
+        raise MessageError("no_prompt", "the prompt is empty; expected at least one message before the completions")
+    for completion in completions:
+        _check_completion(completion)
+    used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin")) for name in key}
+    metadata = {key: value for key, value in row.items() if key not in used}
+    tools: Any = tools_of(row)
+    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, changed)
+
+
+def detect_form(row: Row) -> str | None:
+    """The form whose columns a row has, or `None`."""
+    for form, (keys, _) in FORMS.items():
+        if all(any(row.get(name) is not None for name in key) for key in keys):
+            return form
+    return None
+
+
+def _preference(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+    sides = {name: _conversation(row[name], name) for name in ("chosen", "rejected")}
+    prompt = _prompt_of(row)
+    if prompt is None:
+        plain = [name for name, side in sides.items() if isinstance(side, str)]
+        if plain:
+            raise MessageError(
+                "no_prompt",
+                f"{plain[0]} is a text and there is no prompt; expected a 'prompt' column, messages, or a transcript "
+                'that begins with "\\n\\nHuman:"',
+            )
+        prompt, completions = _common_prompt(sides)
+    else:
+        prompt, completions = _after_prompt(prompt, sides)
+    scores = {name: _number(row, names) for name, names in _SCORES.items()}
+    made = [
+        Completion(messages, name, rank=rank, score=scores[name])
+        for rank, (name, messages) in enumerate(completions.items())
+    ]
+    return prompt, made, _number(row, ("margin",))
+
+
+def _after_prompt(
+    prompt: list[Message], sides: Mapping[str, str | Messages]
+) -> tuple[list[Message], dict[str, list[Message]]]:
+    """The prompt and the messages after it, where the row has a prompt; the sides may repeat it (UltraFeedback)."""
+    completions: dict[str, list[Message]] = {}
+    whole: dict[str, str | Messages] = {}
+    for name, side in sides.items():
+        messages = normalise(_as_messages(side))
+        # What begins with an answer follows the prompt; what begins with anything else contains it.
+        if messages and messages[0]["role"] == "assistant":
+            completions[name] = messages
+        else:
+            whole[name] = list(messages)
+    if not whole:
+        return prompt, completions
+    if completions:
+        with_prompt, without = next(iter(whole)), next(iter(completions))
+        raise MessageError(
+            "prompt_differs",
+            f"{with_prompt} begins with a prompt of its own and {without} does not; expected both or neither",
+        )
+    common, completions = _common_prompt(whole)
+    # A system message may be in front of the sides only.
+    if common[-len(prompt) :] != prompt:
+        raise MessageError(
+            "prompt_differs",
+            f"chosen and rejected begin with {_shown(common[-1])}, but prompt is {_shown(prompt[-1])}; expected the "
+            "same prompt in all columns",
+        )
+    return common, completions
+
+
+def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], dict[str, list[Message]]]:
+    """The longest common beginning of conversations, and what follows it in each.
+
+    ::
+
+        chosen    user, assistant, user, assistant A        the prompt: user, assistant, user
+        rejected  user, assistant, user, assistant B        completions: A and B
+
+    Raises:
+        MessageError: they differ before the first answer.
+    """
+    whole = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
+    # Something must be left of each: identical conversations differ in nothing, and end in their completions.
+    most = min(map(len, whole.values())) - 1
+    first = next(iter(whole.values()))
+    n = next((at for at in range(max(0, most)) if any(each[at] != first[at] for each in whole.values())), max(0, most))
+    for name, messages in whole.items():
+        if len(messages) <= n or messages[n]["role"] != "assistant":
+            other = next(each for each in whole if each != name or len(whole) == 1)
+            role = f"a message of {messages[n]['role']}" if len(messages) > n else "the end of the conversation"
+            raise MessageError(
+                "prompt_differs",
+                f"{name} and {other} differ from message {n} on, where {name} has {role}; expected the same prompt on "
+                "both sides, and then an answer of the assistant",
+            )
+    return first[:n], {name: messages[n:] for name, messages in whole.items()}
+
+
+def _unpaired(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+    label = row["label"]
+    if not isinstance(label, bool):
+        raise MessageError("wrong_label", f"label is {label!r}; expected true or false")
+    prompt, messages = _single(row)
+    return prompt, [Completion(messages, "completion", label=label, score=_number(row, ("score",)))], None
+
+
+def _scored(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+    prompt, messages = _single(row)
+    return prompt, [Completion(messages, "completion", score=_number(row, ("score",)))], None
+
+
+def _single(row: Row) -> tuple[list[Message], list[Message]]:
+    prompt = _required_prompt(row)
+    found, completions = _after_prompt(prompt, {"completion": _conversation(row["completion"], "completion")})
+    return found, completions["completion"]
+
+
+def _ranked(row: Row) -> tuple[list[Message], list[Completion], float | None]:
+    name = next(name for name in _LISTS if row.get(name) is not None)
+    items = row[name]
+    if not isinstance(items, list):
+        raise MessageError("wrong_type", f"{name} is a {type(items).__name__}; expected a list of completions")
+    if len(items) < 2:
+        raise MessageError("one_completion", f"{name} has {len(items)} completion(s); expected at least two to compare")
+    sides = {f"{name} {number}": _item(item, f"{name} {number}") for number, item in enumerate(items)}
+    prompt, messages = _after_prompt(_required_prompt(row), sides)
+    scores = _each(row, items, name, "scores", _ITEM_SCORES)
+    ranks = _dense(_each(row, items, name, "ranks", ("rank",)), scores, name)
+    made = [
+        Completion(messages[side], side, rank=ranks[number], score=scores[number]) for number, side in enumerate(sides)
+    ]
+    return prompt, sorted(made, key=lambda one: one.rank or 0), None
+
+
+def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> list[int]:
+    """Ranks from 0 without gaps: by the ranks if the row has them, else by the scores, the highest first."""
+    values = ranks if any(rank is not None for rank in ranks) else [None if s is None else -s for s in scores]
+    missing = next((number for number, value in enumerate(values) if value is None), None)
+    if missing is not None:
+        raise MessageError(
+            "no_rank", f"{name} {missing} has neither a rank nor a score; expected one for every completion"
+        )
+    order = sorted({value for value in values if value is not None})
+    return [order.index(value) for value in values if value is not None]
+
+
+def _each(row: Row, items: Sequence[Any], name: str, column: str, keys: tuple[str, ...]) -> list[float | None]:
+    """A number of each completion: from a list beside the completions, or from the completions themselves."""
+    beside = row.get(column)
+    if beside is None:
+        return [
+            _number(item, keys, f"{name} {number}: ") if isinstance(item, Mapping) else None
+            for number, item in enumerate(items)
+        ]
+    if not isinstance(beside, list) or len(beside) != len(items):
+        found = f"{len(beside)} values" if isinstance(beside, list) else f"a {type(beside).__name__}"
+        raise MessageError("wrong_type", f"{column} has {found}; expected one for each of the {len(items)} {name}")
+    return [_number({column: value}, (column,), f"{name} {number}: ") for number, value in enumerate(beside)]
+
+
+def _item(item: Any, name: str) -> str | Messages:
+    """The text or messages of one completion of a list."""
+    if isinstance(item, Mapping) and "role" not in item:
+        if isinstance(item.get("messages"), list):
+            return list(item["messages"])
+        key = next((key for key in _TEXTS if item.get(key) is not None), None)
+        if key is None:
+            raise MessageError(
+                "missing_column", f"{name} has none of {', '.join(_TEXTS)}; keys found: {', '.join(item)}"
+            )
+        item = item[key]
+    return _conversation([item] if isinstance(item, Mapping) else item, name)
+
+
+def _conversation(value: Any, name: str) -> str | Messages:
+    """A side: a plain text, or messages; a transcript becomes messages."""
+    if isinstance(value, str):
+        return _transcript(value) if value.startswith("\n\nHuman:") else value
+    if isinstance(value, list):
+        return list(value)
+    raise MessageError("wrong_type", f"{name} is a {type(value).__name__}; expected a text or a list of messages")
+
+
+def _transcript(text: str) -> Messages:
+    """The messages of "\\n\\nHuman: Hi \\n\\nAssistant: Hello"; an answer that is still open at the end is left out."""
+    # ["", "Human", " Hi ", "Assistant", " Hello"]
+    parts = _TURN.split(text)
+    turns = [{"role": _ROLES[who], "content": said.strip()} for who, said in zip(parts[1::2], parts[2::2], strict=True)]
+    if turns and turns[-1]["role"] == "assistant" and not turns[-1]["content"]:
+        turns.pop()
+    return turns
+
+
+def _prompt_of(row: Row) -> list[Message] | None:
+    name = next((name for name in _PROMPTS if row.get(name) is not None), None)
+    if name is None:
+        return None
+    value = _conversation(row[name], name)
+    messages: Messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    system = row.get("system")
+    if system and not (messages and isinstance(messages[0], Mapping) and messages[0].get("role") == "system"):
+        messages = [{"role": "system", "content": system}, *messages]
+    return _checked(messages, name)
+
+
+def _required_prompt(row: Row) -> list[Message]:
+    prompt = _prompt_of(row)
+    assert prompt is not None, "to_preference has found the column"
+    return prompt
+
+
+def _as_messages(side: str | Messages) -> Messages:
+    return [{"role": "assistant", "content": side}] if isinstance(side, str) else side
+
+
+def _checked(messages: Messages, name: str) -> list[Message]:
+    try:
+        return normalise(messages)
+    except MessageError as error:
+        raise MessageError(error.reason, f"{name}: {error}") from error
+
+
+def _check_completion(completion: Completion) -> None:
+    last = completion.messages[-1]
+    if last["role"] != "assistant":
+        raise MessageError(
+            "no_answer", f"{completion.name} ends with a message of {last['role']}; expected one of the assistant"
+        )
+    content = last["content"]
+    empty = not content.strip() if isinstance(content, str) else not content
+    if empty and not last.get("tool_calls"):
+        raise MessageError("empty_completion", f"{completion.name} is empty; expected a text or a tool call")
+
+
+def _number(row: Mapping[str, Any], names: tuple[str, ...], where: str = "") -> float | None:
+    """The first of some columns that is there, as a number."""
+    name = next((name for name in names if row.get(name) is not None), None)
+    if name is None:
+        return None
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise MessageError("wrong_score", f"{where}{name} is {value!r}; expected a finite number")
+    return float(value)
+
+
+def _shown(message: Message) -> str:
+    text = repr(message["content"])
+    return f"{message['role']} {text[:60]}{'...' if len(text) > 60 else ''}"
+
+
+_Converted = tuple[list[Message], list[Completion], float | None]
+
+# Name -> the columns by which a row is recognised (alternatives in a tuple), and the conversion. `detect_form` takes
+# the first whose columns a row has.
+FORMS: Final[dict[str, tuple[tuple[tuple[str, ...], ...], Callable[[Row], _Converted]]]] = {
+    "preference": ((("chosen",), ("rejected",)), _preference),
+    "ranked": ((_PROMPTS, _LISTS), _ranked),
+    "unpaired": ((_PROMPTS, ("completion",), ("label",)), _unpaired),
+    "scored": ((_PROMPTS, ("completion",), ("score",)), _scored),
+}
