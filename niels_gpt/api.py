@@ -18,7 +18,6 @@ from niels_gpt.progress import SILENT, Progress
 if TYPE_CHECKING:
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
-    from niels_gpt.episodes.batch import EpisodeBatch
     from niels_gpt.episodes.iterate import EpisodeWorkers
     from niels_gpt.episodes.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
@@ -130,8 +129,8 @@ def loader(
     cache_dir: str | Path | None = None,
     cache_bytes: int | None = None,
     **options: Any,
-) -> EpisodeWorkers[EpisodeBatch]:
-    """Batches of fixed shape from episodes; iterate over it once per pass.
+) -> EpisodeWorkers[Any]:
+    """Batches of fixed shape from episodes, or from preferences; iterate over it once per pass.
 
     Args:
         path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
@@ -145,17 +144,28 @@ def loader(
         num_workers: processes that make batches; 0 makes them in this one.
         cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
         cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
-        options: of `GPTEpisodeDataLoader`.
+        options: of `GPTEpisodeDataLoader`; for preferences of `PreferenceLoader`, where `batch_size` counts groups.
 
     Returns:
-        An iterable of `EpisodeBatch` with `state_dict` and `load_state_dict`.
+        An iterable of `EpisodeBatch`, or of `PreferenceBatch`, with `state_dict` and `load_state_dict`.
 
     Raises:
         CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, `sampling`
             beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or a disk refused.
 
-    More: `niels_gpt.episodes.GPTEpisodeDataLoader`.
+    More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`.
     """
+    from niels_gpt.episodes.format import hold_preferences
+
+    if hold_preferences(path):
+        order: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
+        unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
+        if given := [name for name, value in unusable.items() if value not in (None, False)]:
+            raise UsageError(f"{path}: a dataset of preferences, which have no {' or '.join(given)}; leave it out")
+        from niels_gpt.preferences.loader import PreferenceLoader
+
+        preferences = PreferenceLoader(path, batch_size=batch_size, sequence_length=sequence_length, **order, **options)
+        return preferences.as_dataloader(split, epochs=epochs, num_workers=num_workers)
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
 
@@ -166,7 +176,7 @@ def loader(
     # The contract's name of the sequence length is block_size.
     config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
     if sampling is None:
-        order: dict[str, Any] = {"epoch_shuffle": shuffle, "epoch_seed": seed}
+        order = {"epoch_shuffle": shuffle, "epoch_seed": seed}
     elif (seed, shuffle) != (0, True):
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
     else:
@@ -191,6 +201,8 @@ def build(
 ) -> Dataset:
     """Conversations in files -> an episodes dataset. A killed build continues; a finished one is not built twice.
 
+    Rows with `chosen` and `rejected`, or of a `format` that `build_preferences` knows, become a dataset of preferences.
+
     Args:
         inputs: JSON lines, JSON, parquet, arrow; files, URLs or patterns.
         out: the directory to create.
@@ -198,7 +210,8 @@ def build(
         loss_on: which tokens are trained; default everything that the model itself emits.
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         workers: processes; the bytes do not depend on it.
-        options: of `build_episodes`: val_frac, seed, max_bad_rows, overwrite, ..., or `options=BuildOptions(...)`.
+        options: of `build_episodes` (or `build_preferences`): val_frac, seed, max_bad_rows, overwrite, ..., or
+            `options=BuildOptions(...)`.
 
     Raises:
         DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. UsageError: a
@@ -208,18 +221,25 @@ def build(
     """
     from niels_gpt.builds.conversation_encoders import as_encoder
     from niels_gpt.episodes import build_episodes
+    from niels_gpt.preferences.build import build_preferences
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor
     from niels_gpt.sources.chat_files import chat_files
+    from niels_gpt.sources.preference_files import preference_source
 
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
-    source = chat_files([inputs] if isinstance(inputs, str | Path) else list(inputs), format)
+    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    source: Any = preference_source(paths, format)
+    write: Any = build_episodes if source is None else build_preferences
+    if source is None:
+        source = chat_files(paths, format)
+    elif loss_on is not None:
+        raise UsageError("loss_on is for conversations; of preferences, the completions are trained. Leave it out")
     config = source.config()
     chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {})
-    encoder = as_encoder(chosen, on=loss_on)
-    build_episodes(
+    write(
         source,
         out,
-        encoder=encoder,
+        encoder=as_encoder(chosen, on=loss_on),
         source_name=source.name,
         source_config=config,
         executor=UnitExecutor(LocalRunner(workers)),

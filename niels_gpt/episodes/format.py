@@ -18,7 +18,7 @@ episodes may overlap, come in any order and leave tokens out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -205,6 +205,14 @@ def checked_manifest(path: Path) -> Manifest:
     check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
     return manifest
+
+
+def hold_preferences(names: object) -> bool:
+    """Whether a local directory, or the first of several, holds preferences; False for anything else."""
+    if isinstance(names, Iterable) and not isinstance(names, str):
+        names = next(iter(names), None)
+    path = Path(names) / MANIFEST_NAME if isinstance(names, str | Path) else None
+    return path is not None and path.is_file() and checked_manifest(path)["kind"] == "preferences"
 
 
 def refuse_preferences(dataset: Path, manifest: Manifest | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -87,6 +87,9 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         Mismatch: the dataset was built with another tokenizer.
     """
 
+    # A rejected completion is an episode, too, but not one to train on; what only shows rows overrides this.
+    reads_preferences: ClassVar[bool] = False
+
     def __init__(
         self,
         config: Any,
@@ -163,7 +166,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             streamed=self._streamed,
         )
         for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
-            refuse_preferences(folder, manifest)
+            if not self.reads_preferences:
+                refuse_preferences(folder, manifest)
         return opened
 
     def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:

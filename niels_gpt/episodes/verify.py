@@ -9,14 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from niels_gpt.episodes.completions import checked_begins, open_completions
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
-from niels_gpt.episodes.format import MASK_NAME, METADATA_NAME, SPLITS, TOKENS_NAME, open_manifest, require_episodes
+from niels_gpt.episodes.format import (
+    COMPLETIONS_NAME,
+    MASK_NAME,
+    METADATA_NAME,
+    SPLITS,
+    TOKENS_NAME,
+    open_manifest,
+    require_episodes,
+)
 from niels_gpt.episodes.sampling import check_metadata, metadata_columns
 from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import VOCAB_SIZE
-from niels_gpt.storage.manifests import verify_files
+from niels_gpt.storage.manifests import Manifest, verify_files
 
 CHUNK = 1 << 22  # tokens that are checked at a time
 
@@ -114,6 +123,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
         for shard in opened.shards:
             progress.begin(str(shard.folder), total=len(shard.tokens), unit="tokens")
             yield from _shard_findings(shard, limit, progress)
+            yield from _completion_findings(shard, manifest)
         yield from _metadata_findings(opened)
 
 
@@ -141,6 +151,17 @@ def _shard_findings(shard: Shard, vocab_size: int | None, progress: Progress) ->
                 first = at + int(np.argmin(valid))
                 yield f"{shard.folder / MASK_NAME}: value {first:,} is {shard.mask[first]}; expected 0, 1 or a weight"
         progress.advance(len(tokens))
+
+
+def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[str]:
+    """One line if the records of completions are missing, or contradict each other or the index."""
+    wanted = manifest is not None and manifest["kind"] == "preferences"
+    if not wanted and not (shard.folder / COMPLETIONS_NAME).exists():
+        return
+    try:
+        checked_begins(shard, open_completions(shard))
+    except CacheError as error:
+        yield str(error)
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:

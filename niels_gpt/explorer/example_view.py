@@ -19,6 +19,7 @@ from niels_gpt.episodes.schedule import Place
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
 from niels_gpt.token_styles import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
@@ -75,6 +76,9 @@ def view_episode(
     """
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 
+    class AnyEpisodes(GPTEpisodeDataLoader):
+        reads_preferences = True  # to look at, not to train on
+
     BLOCK_SIZE.check(T)
     require_episodes(dataset)
     opened = open_dataset(dataset)
@@ -85,7 +89,7 @@ def view_episode(
         longest = int(rows.lengths_of(np.array([number]))[0]) if 0 <= number < len(rows) else 2
         T = 1024 if packed else max(1, longest - 1)
     special = opened.special_token_ids
-    loader = GPTEpisodeDataLoader(
+    loader = AnyEpisodes(
         TrainingConfig(batch_size=1, block_size=T),
         dataset_dir=dataset,
         # Any id serves: padding is known by its position.
@@ -111,6 +115,8 @@ def view_episode(
     tokens = _columns(x, y, kinds, in_loss, text, segments)
     episodes = ", ".join(map(str, batch.episodes.tolist()))
     what = f"row {number:,} of {n:,}: episodes {episodes}," if packed else f"episode {number:,} of {n:,}:"
+    if opened.manifest.get("kind") == "preferences" and not packed:
+        what = f"{what} {describe_completion(dataset, split, number)},"
     title = f"{dataset} {split} {what} {batch.num_tokens:,} tokens, {batch.num_trained_tokens:,} trained"
     return ExampleView(title, tokens, text is not None, tuple(batch.episodes.tolist()), batch.num_tokens)
 

@@ -82,7 +82,7 @@ def build_preferences(
     VAL_FRAC.check(val_frac)
     if form is None:
         form = preferences.detected_form() if isinstance(preferences, PreferenceFiles) else "preference"
-    rows: Any = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
+    rows = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.episodes.completions import checked_begins, open_completions
 from niels_gpt.episodes.dataset import EpisodeSplit, Shard
 from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME
 from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
-from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
+from niels_gpt.errors import CacheError, UsageError, did_you_mean
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
 NO_COMPLETION: Final = ("error", "skip")
@@ -96,11 +98,11 @@ class PreferenceSplit:
     def __init__(self, datasets: Sequence[Path], split: str, fitting: Fitting) -> None:
         self.episodes = EpisodeSplit(datasets, split)
         self.fitting = fitting
-        self._records = [_open_records(shard) for shard in self.episodes.shards]
+        self._records = [open_completions(shard) for shard in self.episodes.shards]
         starts, dropped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         episode = group = self.too_long = self.without_completion = 0
         for shard, records in zip(self.episodes.shards, self._records, strict=True):
-            begins = _checked_begins(shard, records)
+            begins = checked_begins(shard, records)
             long, lost = _unfit(shard, records, begins, fitting)
             self._refuse(shard, records, begins, long, lost)
             self.too_long += int(long.sum())
@@ -124,7 +126,7 @@ class PreferenceSplit:
         """The positions (after filtering) of each dataset's groups."""
         first = self._first[self.episodes.shard_of_dataset]
         at = [self.kept.before(int(np.searchsorted(self.begins, episode))) for episode in first]
-        return [Span(start, stop) for start, stop in zip(at, at[1:], strict=False)]
+        return [Span(start, stop) for start, stop in pairwise(at)]
 
     def records(self, episodes: Int64s) -> npt.NDArray[np.void]:
         """The records of `completions.bin` of these episodes."""
@@ -160,41 +162,6 @@ class PreferenceSplit:
         return type(self), (self.episodes.datasets, self.episodes.split, self.fitting)
 
 
-def _open_records(shard: Shard) -> npt.NDArray[np.void]:
-    """The records of a folder, mapped, one for each episode."""
-    path = shard.folder / COMPLETIONS_NAME
-    with storage_errors("reading", path):
-        if not path.is_file():
-            raise CacheError(
-                f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt "
-                "preferences build"
-            )
-        size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.records)
-        if size != wanted:
-            raise CacheError(f"{path}: {size:,} bytes; expected {wanted:,}, {COMPLETION.itemsize} for each episode")
-        return np.zeros(0, COMPLETION) if not size else np.memmap(path, dtype=COMPLETION, mode="r")
-
-
-def _checked_begins(shard: Shard, records: npt.NDArray[np.void]) -> Int64s:
-    """The records at which groups begin; raises `CacheError` for records that contradict each other or the index."""
-    numbers, prompts = records["number"].astype(np.int64), records["prompt_length"].astype(np.int64)
-    begins = np.flatnonzero(numbers == 0)
-    group = np.cumsum(numbers == 0) - 1
-    # In a group numbers ascend by 1: records 5 6 7 of a group that begins at 5 have the numbers 0 1 2. Records before
-    # the first group belong to none; the -1 makes all of them wrong.
-    expected = np.arange(len(numbers)) - np.append(begins, len(numbers))[group]
-    lengths = shard.records[:, 1].astype(np.int64)
-    wrong = (group < 0) | (numbers != expected) | (prompts < 1) | (prompts >= lengths)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise CacheError(
-            f"{shard.folder / COMPLETIONS_NAME}: record {at:,}: number {numbers[at]} with a prompt of {prompts[at]:,} "
-            f"of {lengths[at]:,} tokens; expected numbers 0, 1, ... in every group, and a prompt shorter than the "
-            "episode. Copy or build it again"
-        )
-    return begins
-
-
 def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tuple[_Bools, _Bools]:
     """For each group: one side is too long; and one side would lose its whole completion."""
     if not len(begins):
@@ -203,3 +170,14 @@ def _unfit(shard: Shard, records: Any, begins: Int64s, fitting: Fitting) -> tupl
     long = np.maximum.reduceat(lengths, begins) > fitting.width
     lost = long & (records["prompt_length"][begins] >= fitting.width) & (fitting.too_long == "head")
     return long, lost
+
+
+def describe_completion(dataset: Path, split: str, number: int) -> str:
+    """What the records say of an episode, for people: `completion 1 of group 0, rank 1, score 2.5`."""
+    opened = PreferenceSplit([dataset], split, Fitting(1, "skip"))
+    record = opened.records(np.array([number]))[0]
+    group = int(np.searchsorted(opened.begins, number, side="right")) - 1
+    known = {"rank": record["rank"] >= 0, "label": record["label"] >= 0}
+    known |= {name: not np.isnan(record[name]) for name in ("score", "margin")}
+    facts = "".join(f", {name} {record[name]:g}" for name, is_known in known.items() if is_known)
+    return f"completion {record['number']} of group {group:,}{facts}"

@@ -14,11 +14,11 @@ from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
 def summarise(dataset: Path, sequence_length: int) -> dict[str, dict[str, Any]]:
     """A summary of each split that holds groups, by name. Reads records, not tokens.
 
-    Each has `groups`, `completions`, `median_prompt`, `median_chosen`, `median_rejected` (tokens of completions; the last
-    two are of the best and the worst), `longest` (prompt and completion), `too_long` (groups that do not fit into
+    Each has `groups`, `completions`, `median_prompt`, `median_chosen`, `median_rejected` (tokens of completions; the
+    last two are of the best and the worst), `longest` (prompt and completion), `too_long` (groups that do not fit into
     `sequence_length` tokens), `chosen_longer` (the share of groups whose best completion is longer than its worst) and
-    `length_ratio` (tokens of all best completions divided by those of all worst ones); the last two, and the medians of
-    two sides, are `None` where groups have one completion.
+    `length_ratio` (tokens of all best completions divided by those of all worst ones). What compares two sides is
+    `None` where groups have one completion.
 
     Raises:
         CacheError: no dataset of preferences, or a damaged one.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import ARROW_NULLS, chat_files
+from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, chat_files
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, fingerprint
 from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
 from niels_gpt.sources.records import read_records
@@ -74,6 +74,9 @@ class PreferenceFiles:
         records = chain.from_iterable(map(read_records, self.files))
         return _preferences(islice(records, start, None), form)
 
+    def __iter__(self) -> Iterator[Preference | Rejected]:
+        return self.iterate()
+
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small files share a slice."""
         below = slice_bytes if len(self.files) > 1 else 0
@@ -92,7 +95,21 @@ class PreferenceFiles:
         return replace(self, form=self.detected_form())
 
 
-def preference_files(inputs: list[str] | list[AnyFile], form: str | None = None) -> PreferenceFiles:
+def preference_source(inputs: Sequence[str | AnyFile], form: str | None) -> PreferenceFiles | None:
+    """The preferences of files, if a form of preferences is named, or rows of the first file have two sides.
+
+    Other forms have to be named: a prompt, a completion and a label may also be a conversation with metadata.
+    """
+    if form is not None:
+        return preference_files(inputs, form) if form in FORMS else None
+    found = preference_files(inputs)
+    # Rows may hold a conversation beside the two sides (UltraFeedback's `messages`): then the form has to be named.
+    if ChatFile(found.files[0]).detected_dialect() is not None:
+        return None
+    return found if _form_of(found.files[0]) == "preference" else None
+
+
+def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -> PreferenceFiles:
     """The source of files, URLs and glob patterns, in this order without repeats.
 
     Raises:

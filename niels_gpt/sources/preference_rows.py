@@ -141,7 +141,7 @@ def _after_prompt(
     completions: dict[str, list[Message]] = {}
     whole: dict[str, str | Messages] = {}
     for name, side in sides.items():
-        messages = normalise(_as_messages(side))
+        messages = _checked(_as_messages(side), name)
         # What begins with an answer follows the prompt; what begins with anything else contains it.
         if messages and messages[0]["role"] == "assistant":
             completions[name] = messages
