@@ -16,8 +16,10 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader, build_episodes
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
+from niels_gpt.preferences import build_preferences
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
@@ -52,11 +54,15 @@ def names(tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest
     build_episodes(
         chats.iterate(), "episodes/sharded", encoder=tokenizer, seed=1, shard_bytes=20_000, mask_dtype="float32"
     )
+    preferences = [{"prompt": f"Question {n}?", "chosen": "Yes.", "rejected": "No, never."} for n in range(8)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in preferences), encoding="utf-8")
+    build_preferences(preference_files(["pairs.jsonl"]), "preferences/pairs", encoder=renderer, val_frac=0)
+    Path("pairs.jsonl").unlink()
     config = TrainingConfig(batch_size=2, block_size=2048, device="cpu")
     GPTEpisodeDataLoader(config, tokenizer, "episodes/chats", packing=True)  # leaves its packing plan
 
     found = blocks(PAGE)
-    assert len(found) == 5
+    assert len(found) == 6
     assert "niels_gpt" not in "".join(found), "the page reads the files by their own rules"
     names: dict[str, Any] = {}
     for number, block in enumerate(found):

@@ -193,7 +193,7 @@ def lengths(split: PreferenceSplit) -> tuple[np.ndarray[Any, Any], np.ndarray[An
     return split.episodes.locate(episodes)[2], split.records(episodes)["prompt_length"].astype(np.int64)
 
 
-@pytest.mark.parametrize("width", [26, 30, 36, 44])
+@pytest.mark.parametrize("width", [30, 34, 38, 46])
 @pytest.mark.parametrize("policy", ["head", "tail", "skip"])
 def test_truncation_keeps_pairs_comparable(folder: Path, policy: str, width: int) -> None:
     whole = PreferenceSplit([folder / "pairs" / "out"], "train", Fitting(10_000))
