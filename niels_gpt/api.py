@@ -116,11 +116,11 @@ def loader(
     path: str | Path | Sequence[str | Path] | Mapping[str | Path, float],
     *,
     batch_size: int,
-    sequence_length: int,
-    packing: bool = False,
+    sequence_length: int | None = None,
+    packing: bool | None = None,
     split: str = "train",
     epochs: int | None = 1,
-    seed: int = 0,
+    seed: int | None = None,
     shuffle: bool = True,
     sampling: Sampling | None = None,
     pad_token_id: int = 0,
@@ -134,11 +134,14 @@ def loader(
 
     Args:
         path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
-            (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store.
-        batch_size: rows per batch and rank. sequence_length: inputs per row.
-        packing: several whole conversations per row.
+            (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store. What
+            `niels-gpt build` made of a recipe is one directory, too: its mixture decides the proportions.
+        batch_size: rows per batch and rank.
+        sequence_length: inputs per row; default the recipe's. Without a recipe it must be passed.
+        packing: several whole conversations per row; default the recipe's, else no.
         epochs: per pass; `None` goes on for ever.
-        seed, shuffle: of the order, the same on every rank and for any number of workers.
+        seed, shuffle: of the order, the same on every rank and for any number of workers; default the recipe's seed,
+            else 0.
         sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.
         pad_token_id: fills rows. Any id will do: padding is masked by its position, never by its value.
         num_workers: processes that make batches; 0 makes them in this one.
@@ -156,34 +159,52 @@ def loader(
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`.
     """
     from niels_gpt.episodes.format import hold_preferences
+    from niels_gpt.episodes.mixture import mixture_for
 
+    mixture = mixture_for(path, sequence_length=sequence_length, packing=packing)
+    if mixture is None and sequence_length is None:
+        raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     if hold_preferences(path):
-        order: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
         unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
         if given := [name for name, value in unusable.items() if value not in (None, False)]:
             raise UsageError(f"{path}: a dataset of preferences, which have no {' or '.join(given)}; leave it out")
         from niels_gpt.preferences.loader import PreferenceLoader
 
+        order: dict[str, Any] = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
         preferences = PreferenceLoader(path, batch_size=batch_size, sequence_length=sequence_length, **order, **options)
         return preferences.as_dataloader(split, epochs=epochs, num_workers=num_workers)
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.sampling import Sampling
+
+    if sampling is not None and (seed is not None or not shuffle):
+        raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
+    order = {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
+    if mixture is not None:
+        path, sequence_length, packing = mixture.folders, mixture.sequence_length, mixture.packing
+        seed = mixture.seed if seed is None else seed
+        options = {"too_long": mixture.too_long} | options
+        order = {"sampling": sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)}
+    options |= _shard_cache(cache_dir, cache_bytes)
+    # The contract's name of the sequence length is block_size.
+    config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
+    return GPTEpisodeDataLoader(
+        config, dataset_dir=path, packing=bool(packing), pad_token_id=pad_token_id, **order, **options
+    ).as_dataloader(split, epochs=epochs, num_workers=num_workers)
+
+
+def _shard_cache(cache_dir: str | Path | None, cache_bytes: int | None) -> dict[str, Any]:
+    """The cache of shards as an option of the loader; nothing where there is none.
+
+    Raises:
+        UsageError: the size of a cache without its directory.
+    """
     from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
 
     if cache_dir is not None:
-        options["shard_cache"] = ShardCache(Path(cache_dir), MAX_BYTES if cache_bytes is None else cache_bytes)
-    elif cache_bytes is not None:
+        return {"shard_cache": ShardCache(Path(cache_dir), MAX_BYTES if cache_bytes is None else cache_bytes)}
+    if cache_bytes is not None:
         raise UsageError(f"cache_bytes is {cache_bytes!r} without a cache_dir; pass the directory of the cache")
-    # The contract's name of the sequence length is block_size.
-    config = {"batch_size": batch_size, "block_size": sequence_length, "device": device}
-    if sampling is None:
-        order = {"epoch_shuffle": shuffle, "epoch_seed": seed}
-    elif (seed, shuffle) != (0, True):
-        raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
-    else:
-        order = {"sampling": sampling}
-    return GPTEpisodeDataLoader(
-        config, dataset_dir=path, packing=packing, pad_token_id=pad_token_id, **order, **options
-    ).as_dataloader(split, epochs=epochs, num_workers=num_workers)
+    return {}
 
 
 def build(

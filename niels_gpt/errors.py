@@ -195,6 +195,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "ray": "ray",
     "fsspec": "remote",
     "s3fs": "s3",
+    "yaml": "yaml",
 }
 
 STORAGE_REMEDIES = {

@@ -63,6 +63,20 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "Build, inspect and verify preferences: completions that are compared, labelled or scored.",
             BUILD,
         ),
+        "build": Command(
+            "niels_gpt.cli.recipes",
+            "build",
+            "All that a recipe says: episodes of each source, the mixture, exports, and a lock that rebuilds the same "
+            "bytes.",
+            BUILD,
+        ),
+        "init": Command(
+            "niels_gpt.cli.recipes",
+            "init",
+            "A commented recipe from data: formats, roles and tools that were found, the renderer, and how long rows "
+            "are.",
+            BUILD,
+        ),
         "show": Command(
             "niels_gpt.cli.show",
             "show",

@@ -125,7 +125,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         order |= {"epoch_drop_last": epoch_drop_last, "epoch_seed": epoch_seed}
         proportions: dict[str, Any] = {"weight_by": weight_by, "weights": weights, "epoch_rows": epoch_rows}
         proportions |= {"temperature": temperature, "repeats": repeats, "epoch_ends": epoch_ends}
-        proportions |= {"shuffle_shards": shuffle_shards}
+        # Phases have no keyword of their own: they are set in a `Sampling`.
+        proportions |= {"shuffle_shards": shuffle_shards, "phases": None}
         if sampling is not None:
             keywords = sampling.as_keywords(order | proportions)
             order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))

@@ -12,12 +12,13 @@ The groups' proportions come from `weights`, from their sizes and `temperature`,
     weights {"a": 0.5, "b": 0.5}                 8     8       a shows 2 of its rows twice, b leaves out 2
     temperature 2: sqrt(6) to sqrt(10)           7     9
     repeats {"a": 2, "b": 0.5}                  12     5       17 rows an epoch
+    phases  {"a": 2, "b": 8}, {"a": 5}           7     8       first 10 rows of both, then 5 of a (a curriculum)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,7 @@ from niels_gpt.episodes.schedule import (
     EveryRow,
     Group,
     GroupedRows,
+    PhasedRows,
     RandomGroups,
     RandomRows,
     Schedule,
@@ -82,6 +84,8 @@ class Sampling:
         epoch_rows: rows of a weighted epoch; default as many as there are.
         epoch_ends: in place of `epoch_rows`: "first" ends an epoch before the first group repeats a row, "all" once
             every group has shown all its rows.
+        phases: in place of `weights`: the exact number of rows of each group in each phase of an epoch; phases follow
+            one another. One phase is a mixture, several are a curriculum. See `episodes.mixture`.
         shuffle_shards: shuffle within windows of so many shards, in an order of shards that is new in every epoch;
             `None`: all rows together, or for a dataset in a store, windows of `SHUFFLE_SHARDS`.
 
@@ -100,23 +104,24 @@ class Sampling:
     repeats: Mapping[str, float] | None = None
     epoch_ends: str | None = None
     shuffle_shards: int | None = None
+    phases: Sequence[Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        if self.weight_by is None and (self.temperature is not None or self.repeats is not None):
+        if self.weight_by is None and self._set_among("temperature", "repeats", "phases"):
             object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
         if self.mode not in MODES:
             raise UsageError(f"mode is {self.mode!r}; expected {' or '.join(MODES)}")
         if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
             raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
-        proportions = self._set_among("weights", "temperature", "repeats")
+        proportions = self._set_among("weights", "temperature", "repeats", "phases")
         if len(proportions) > 1:
             names = " and ".join(proportions)
             raise UsageError(f"{names} are given; each decides the proportions, so pass one of them")
         if bool(proportions) != self.by_group:
             raise UsageError(
                 f"weight_by is {self.weight_by!r} and weights are {self.weights!r}; expected weights by name (or "
-                "temperature, or repeats) with weight_by 'type', 'source' or 'dataset', and none with 'weight', where "
-                "each episode has its own"
+                "temperature, repeats or phases) with weight_by 'type', 'source' or 'dataset', and none with 'weight', "
+                "where each episode has its own"
             )
         self._check_epoch()
         self._check_shards()
@@ -139,7 +144,7 @@ class Sampling:
             raise UsageError(f"epoch_rows is {rows!r}; expected a whole number of at least 1")
         if self.epoch_ends is not None and self.epoch_ends not in EPOCH_ENDS:
             raise UsageError(f"epoch_ends is {self.epoch_ends!r}; expected {' or '.join(EPOCH_ENDS)}")
-        lengths = self._set_among("epoch_rows", "epoch_ends", "repeats")
+        lengths = self._set_among("epoch_rows", "epoch_ends", "repeats", "phases")
         if len(lengths) > 1:
             names = " and ".join(lengths)
             raise UsageError(f"{names} are given; each decides how long an epoch is, so pass one of them")
@@ -218,10 +223,12 @@ class EpisodeGroups:
     Attributes:
         members: the episodes of each group, by position after filtering.
         proportions: the weight or the repeats of each group; `None` if temperature decides.
+        phases: the rows of each group in each phase, where the sampling has phases.
     """
 
     members: dict[str, IndexSet]
     proportions: dict[str, float] | None
+    phases: list[dict[str, int]] = field(default_factory=list)
 
 
 def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> EpisodeGroups | None:
@@ -246,15 +253,39 @@ def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) ->
     known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
     # At most one of the two is set; `Sampling` has checked that.
     proportions = sampling.weights if sampling.weights is not None else sampling.repeats
+    option = "repeats" if sampling.weights is None else "weights"
+    if sampling.phases is not None:
+        # The rows of all phases together, by which a group without any is left out.
+        option, proportions = "phases", _rows_of_phases(sampling.phases)
     if proportions is None:
         return EpisodeGroups({known_as[name]: members for name, members in found.items() if len(members)}, None)
-    option = "repeats" if sampling.weights is None else "weights"
     _check_names(found, proportions, option, sampling.weight_by)
     # A group of weight 0 is left out, so that an epoch need not hold a row of it.
     used = [name for name in found if proportions[name] > 0]
     return EpisodeGroups(
-        {known_as[name]: found[name] for name in used}, {known_as[name]: proportions[name] for name in used}
+        {known_as[name]: found[name] for name in used},
+        {known_as[name]: proportions[name] for name in used},
+        [{known_as[name]: phase.get(name, 0) for name in used} for phase in sampling.phases or ()],
     )
+
+
+def _rows_of_phases(phases: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Rows of each group in all phases together.
+
+    Raises:
+        UsageError: there is no phase, a phase without rows, or a number of rows that is none.
+    """
+    if not phases:
+        raise UsageError("phases is empty; expected the rows of each group for at least one phase")
+    rows: dict[str, int] = {}
+    for number, phase in enumerate(phases):
+        for name, value in phase.items():
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_LENGTH:
+                raise UsageError(f"phase {number} has {value!r} rows of {name!r}; expected a whole number of 0 or more")
+            rows[name] = rows.get(name, 0) + value
+        if not any(phase.values()):
+            raise UsageError(f"phase {number} has no rows; leave it out, or give it rows of some group")
+    return rows
 
 
 def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float], option: str, column: str) -> None:
@@ -291,6 +322,8 @@ def schedule_of(
     if groups is not None:
         # Groups were packed separately, so each packed row belongs to one group.
         members = groups.members if plan is None else {**group_rows(plan, groups.members)}
+        if groups.phases:
+            return _phased_schedule(members, groups.phases, sampling)
         return grouped_schedule(members, groups.proportions, sampling)
     if sampling.weight_by == "weight":
         ends = running_shares(weights(split))
@@ -396,6 +429,20 @@ def rows_until(ends: str, sizes: Mapping[str, int], weight_of: Mapping[str, floa
     needed = [size * total / Fraction(weight_of[name]) for name, size in sizes.items()]
     # `needed` is the epoch in which a group comes out exactly once. "first" rounds down, "all" rounds up.
     return int(min(needed)) if ends == "first" else -int(-max(needed) // 1)
+
+
+def _phased_schedule(
+    members: Mapping[str, IndexSet], phases: Sequence[Mapping[str, int]], sampling: Sampling
+) -> Schedule:
+    shown = _rows_of_phases(phases)
+    groups = [Group(name, rows, shown[name]) for name, rows in members.items()]
+    empty = [group.name for group in groups if not len(group.members)]
+    if empty:
+        raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
+    whole = GroupedRows(groups, sampling.seed, sampling.shuffle)
+    if len(phases) == 1:
+        return whole
+    return PhasedRows(whole, tuple(tuple(phase[group.name] for group in groups) for phase in phases))
 
 
 # ---- episodes.parquet: the type, source and weight of each episode

@@ -221,13 +221,23 @@ class GroupedRows:
     def rows(self, epoch: int, start: int, stop: int) -> Int64s:
         """See `Schedule`; without shuffling, one group after the other."""
         slots = ordered(self.seed, epoch, self.n, start, stop) if self.shuffle else np.arange(start, stop)
+        return self.draw(slots, [(group.share, epoch * group.share) for group in self.groups])
+
+    def draw(self, slots: Int64s, parts: Sequence[tuple[int, int]]) -> Int64s:
+        """The rows in some slots; the slots of a group follow those of the group before it.
+
+        Args:
+            slots: int64, shape (n,), each below the sum of all groups' slots.
+            parts: of each group: how many slots it has, and which of its draws the first one is, counted through all
+                epochs.
+        """
         # Shares 2 3 1 have bounds 0 2 5 6: slot 4 belongs to group 1 and is its draw 4 - 2 = 2 of this epoch.
-        bounds = np.cumsum([0, *(group.share for group in self.groups)])
+        bounds = np.cumsum([0, *(share for share, _ in parts)])
         owner = np.searchsorted(bounds, slots, side="right") - 1
         rows = np.empty(len(slots), dtype=np.int64)
         for number in np.unique(owner).tolist():
             group, here = self.groups[number], owner == number
-            rows[here] = self._members(group, epoch * group.share + slots[here] - bounds[number])
+            rows[here] = self._members(group, parts[number][1] + slots[here] - bounds[number])
         return rows
 
     def _members(self, group: Group, draws: Int64s) -> Int64s:
@@ -248,6 +258,56 @@ class GroupedRows:
         """See `Schedule`."""
         groups = [[group.name, digest(group.members), group.share] for group in self.groups]
         return {"kind": "groups", "groups": groups, "shuffle": self.shuffle}
+
+
+@dataclass(frozen=True)
+class PhasedRows:
+    """A curriculum: an epoch is several phases, each with its own number of rows of each group.
+
+    A group continues in the next phase where it stopped, and in the next epoch where the last phase did. Group a of 3
+    rows and group b of 2, phases of 2 a and 1 b, then of 1 a and 2 b::
+
+        epoch 0     a1 b0 a0 | b1 a2 b0         within a phase the order is random
+
+    Attributes:
+        whole: the groups, each with its rows of all phases together as its share.
+        phases: rows of each group in each phase.
+    """
+
+    crosses_epochs: ClassVar[bool] = True
+
+    whole: GroupedRows
+    phases: tuple[tuple[int, ...], ...]
+
+    @property
+    def n(self) -> int:
+        """Rows in an epoch: those of all phases."""
+        return self.whole.n
+
+    def rows(self, epoch: int, start: int, stop: int) -> Int64s:
+        """See `Schedule`."""
+        ends = np.cumsum([sum(phase) for phase in self.phases]).tolist()
+        parts, at = [np.empty(0, dtype=np.int64)], start
+        while at < stop:
+            number = int(np.searchsorted(ends, at, side="right"))
+            begin, until = ends[number] - sum(self.phases[number]), min(stop, ends[number])
+            parts.append(self._rows_of(epoch, number, at - begin, until - begin))
+            at = until
+        return np.concatenate(parts)
+
+    def _rows_of(self, epoch: int, number: int, start: int, stop: int) -> Int64s:
+        """The rows at some positions of one phase."""
+        phase = self.phases[number]
+        # A seed of its own for each phase, or phases of the same length would have the same order.
+        seed = derived(self.whole.seed, f"phase {number}")
+        slots = ordered(seed, epoch, sum(phase), start, stop) if self.whole.shuffle else np.arange(start, stop)
+        before = [sum(earlier) for earlier in zip(*self.phases[:number], strict=True)] or [0] * len(phase)
+        firsts = [epoch * group.share + past for group, past in zip(self.whole.groups, before, strict=True)]
+        return self.whole.draw(slots, list(zip(phase, firsts, strict=True)))
+
+    def describe(self) -> dict[str, Any]:
+        """See `Schedule`."""
+        return {**self.whole.describe(), "kind": "phases", "phases": [list(phase) for phase in self.phases]}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,205 @@
+"""`niels-gpt build` and `niels-gpt init`: data from a recipe, and a recipe from data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt.cli.build_options import ExecutorFlags
+from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
+from niels_gpt.cli.terminal import ShownProgress, note, out, print_json, table_of
+from niels_gpt.errors import OutputExists
+
+if TYPE_CHECKING:
+    from niels_gpt.recipes.plan import Plan
+    from niels_gpt.recipes.run import BuiltRecipe
+
+RecipeFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RECIPE", help="A recipe (.toml, .yaml), or the lock of one (.lock.json).", show_default=False
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca; repeat "
+        "for more.",
+    ),
+]
+
+
+@grouped
+def build(
+    recipe: RecipeFile,
+    executor: ExecutorFlags,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, estimate rows, tokens, disk and time, build nothing.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
+    as_json: Json = False,
+) -> None:
+    """All that a recipe says: episodes of each source, the mixture, exports, and a lock that rebuilds the same bytes.
+
+    Example: niels-gpt build recipe.toml --dry-run && niels-gpt build recipe.toml --workers 8
+
+    The same bytes elsewhere: niels-gpt build recipe.lock.json
+    """
+    runner = executor.open()
+    from niels_gpt.recipes.lock import is_lock, read_lock
+    from niels_gpt.recipes.reading import read_recipe
+
+    loaded, locked = (
+        read_lock(recipe, settings or ()) if is_lock(recipe) else (read_recipe(recipe, settings or ()), None)
+    )
+    with ShownProgress() as progress:
+        if dry_run:
+            from niels_gpt.recipes.inputs import open_recipe
+            from niels_gpt.recipes.plan import plan_recipe
+
+            opened = open_recipe(loaded, threads=executor.threads)
+            if locked is not None:
+                locked.check_inputs(opened.configs, opened.encoder.describe())
+            plan = plan_recipe(opened, progress)
+        else:
+            from niels_gpt.recipes.run import build_recipe
+
+            built = build_recipe(
+                loaded,
+                locked=locked,
+                executor=runner,
+                overwrite=overwrite,
+                threads=executor.threads,
+                progress=progress,
+            )
+    if dry_run:
+        _show_plan(plan, recipe, executor.workers or 1, as_json)
+    else:
+        _show_built(built, as_json)
+
+
+def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
+    if as_json:
+        print_json(plan.to_json())
+        return
+    out().print(_amounts(plan))
+    out().print(_rows(plan, workers))
+    for each in plan.sources:
+        for reason, count in each.left_out.items():
+            line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} rows looked at"
+            out().print(Text(line, style="yellow"), soft_wrap=True)
+    if plan.phases:
+        rows = {each.name: (each.training_rows, each.tokens) for each in plan.sources}
+        out().print(_phases(plan.phases, rows, "estimated"))
+    line = f"Nothing was built. To build into {plan.out}: niels-gpt build {recipe}"
+    out().print(Text(line, style="green"), soft_wrap=True)
+
+
+def _amounts(plan: Plan) -> Table:
+    """What each source holds; ~ marks an estimate."""
+    table = table_of("source", right=("rows", "used", "tokens", "trained tokens", "disk"))
+    for each in plan.sources:
+        about = "" if each.exact else "~"
+        numbers = (each.rows, each.used, each.tokens, each.trained_tokens)
+        table.add_row(each.name, *(f"{about}{number:,}" for number in numbers), about + _bytes(each.disk_bytes))
+    return table
+
+
+def _rows(plan: Plan, workers: int) -> Table:
+    """How long conversations are, and what rows of training they give."""
+    table = table_of("lengths", right=("median", "95 %", "longest", "too long", "training rows", "time"))
+    for each in plan.sources:
+        about = "" if each.exact else "~"
+        lengths = (each.median, each.percentile_95, each.longest)
+        numbers = (f"{about}{number:,}" for number in (each.too_long, each.training_rows))
+        time = "~" + _seconds(each.seconds / workers)
+        table.add_row(each.name, *(f"{number:,}" for number in lengths), *numbers, time)
+    return table
+
+
+def _show_built(built: BuiltRecipe, as_json: bool) -> None:
+    splits = {name: manifest["splits"] for name, manifest in built.manifests.items()}
+    dropped = {name: manifest["dropped"] for name, manifest in built.manifests.items()}
+    if as_json:
+        result = {"out": str(built.out), "sources": splits, "dropped": dropped}
+        print_json({**result, "mixture": built.mixture.to_json()})
+        return
+    table = table_of("source", right=("train", "val", "tokens", "trained tokens", "left out"))
+    for name, split in splits.items():
+        totals = [sum(split[one][key] for one in split) for key in ("tokens", "trained_tokens")]
+        left_out = sum(dropped[name].values())
+        episodes = [split[one]["episodes"] for one in ("train", "val")]
+        table.add_row(name, *(f"{number:,}" for number in (*episodes, *totals, left_out)))
+    out().print(table)
+    for name, reasons in dropped.items():
+        for reason, count in reasons.items():
+            out().print(Text(f"{name}: left out for {reason}: {count:,}", style="yellow"), soft_wrap=True)
+    mixture = built.mixture
+    rows = {part.name: (part.rows, part.tokens) for part in mixture.parts}
+    out().print(_phases(mixture.phases, rows, f"rows of {mixture.sequence_length:,}"))
+    if built.lock is not None:
+        note(f"lock: {built.lock}")
+    else:
+        note("all inputs and all files that were made are those of the lock")
+    load = f'ng.loader("{built.out}", batch_size=8)'
+    out().print(Text(f"{built.out} is complete. Read it: {load}", style="green"), soft_wrap=True)
+
+
+def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Table:
+    """Rows and tokens of each source in an epoch, their share, and how often the epoch shows the source."""
+    table = table_of(f"one epoch ({title})", right=("rows", "tokens", "share", "times"))
+    for number, phase in enumerate(phases):
+        tokens = {name: rows * sizes[name][1] / max(1, sizes[name][0]) for name, rows in phase.items()}
+        for name, rows in phase.items():
+            label = name if len(phases) == 1 else f"phase {number + 1}: {name}"
+            share = tokens[name] / max(1, sum(tokens.values()))
+            times = rows / max(1, sizes[name][0])
+            table.add_row(label, f"{rows:,}", f"{tokens[name]:,.0f}", f"{share:.1%}", f"{times:.2f}")
+    return table
+
+
+def _bytes(number: int) -> str:
+    size, units = float(number), ["B", "kB", "MB", "GB", "TB", "PB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.3g} {units[0]}"
+
+
+def _seconds(number: float) -> str:
+    if number < 100:
+        return f"{number:.1f} s"
+    return f"{number / 60:.0f} min" if number < 6000 else f"{number / 3600:.1f} h"
+
+
+def init(
+    files: ChatInputs,
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            "--tokenizer", metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."
+        ),
+    ],
+    recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.")] = Path("recipe.toml"),
+    overwrite: Overwrite = False,
+) -> None:
+    """A commented recipe from data: formats, roles and tools that were found, the renderer, and how long rows are.
+
+    Example: niels-gpt init chats.jsonl more/*.parquet --tokenizer ~/models/Qwen3-8B
+    """
+    if recipe.exists() and not overwrite:
+        raise OutputExists(f"{recipe}: exists already; choose another --out, or pass --overwrite to replace it")
+    from niels_gpt.recipes.propose import propose
+    from niels_gpt.storage.files import write_atomic
+
+    text = propose(files, tokenizer, base=recipe.resolve().parent)
+    write_atomic(recipe, text.encode())
+    line = f"{recipe} is written. Look at it, then: niels-gpt build {recipe} --dry-run"
+    out().print(Text(line, style="green"), soft_wrap=True)

@@ -1,0 +1,129 @@
+"""What a recipe names, opened: its sources, its encoder, and what a row of it becomes.
+
+Everything that can be refused without a tokenizer is refused first, since loading one takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.builds.conversation_encoders import ConversationEncoder, RenderingPolicy, SentinelEncoder, as_encoder
+from niels_gpt.episodes.remote import is_url
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export.registry import format_named
+from niels_gpt.recipes.reading import LoadedRecipe
+from niels_gpt.recipes.schema import SourceTable
+from niels_gpt.renderers.choice import RendererOptions
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.filters import Filtered
+from niels_gpt.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class OpenedRecipe:
+    """A recipe with its sources and its encoder.
+
+    Attributes:
+        sources: by name, in the recipe's order.
+        configs: what identifies each source: files with their hashes, formats, filters.
+        encoder: makes ids and masks.
+    """
+
+    loaded: LoadedRecipe
+    sources: Mapping[str, ChatSource]
+    configs: Mapping[str, dict[str, Any]]
+    encoder: ConversationEncoder
+
+    @property
+    def out(self) -> Path:
+        """The directory of everything that the recipe makes."""
+        return self.loaded.place(self.loaded.recipe.out)
+
+    def folder(self, name: str) -> Path:
+        """The episodes of a source."""
+        return self.out / "sources" / name
+
+
+def open_recipe(loaded: LoadedRecipe, *, threads: int | None = None) -> OpenedRecipe:
+    """Open the files and the tokenizer of a recipe. Reads every input file once, for its hash.
+
+    Raises:
+        UsageError: an option that the renderer or a format does not have. InputError: a file is missing or empty.
+        TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
+    """
+    recipe = loaded.recipe
+    for export in recipe.exports:
+        _check_export(export.to, export.options)
+    options = _renderer_options(loaded)
+    options.check()
+    sources = {table.name: _source(loaded, table) for table in recipe.sources}
+    configs = {name: source.config() for name, source in sources.items()}
+    return OpenedRecipe(loaded, sources, configs, _encoder(loaded, options, threads))
+
+
+def _source(loaded: LoadedRecipe, table: SourceTable) -> ChatSource:
+    try:
+        source = chat_files([loaded.address(file) for file in table.files], table.format)
+    except InputError as error:
+        raise InputError(f"source {table.name}: {error}") from error
+    filters = table.filter.row_filters()
+    return Filtered(source, filters) if filters else source
+
+
+def _check_export(to: str, options: Mapping[str, Any]) -> None:
+    chosen = format_named(to)
+    for name in options:
+        if name not in (*chosen.options, *_COMMON_EXPORT_OPTIONS):
+            known = ", ".join((*chosen.options, *_COMMON_EXPORT_OPTIONS))
+            raise UsageError(f"exports: {to} has no option {name!r}; expected one of {known}")
+
+
+# Keywords of `export.run.export` that every format has; the others come from the recipe.
+_COMMON_EXPORT_OPTIONS = ("binary", "limit", "max_length", "packing", "shard_tokens", "shuffle", "too_long")
+
+
+def _renderer_options(loaded: LoadedRecipe) -> RendererOptions:
+    table = loaded.recipe.renderer
+    template = None if table.template is None else loaded.place(table.template)
+    return RendererOptions(table.name, template, table.date, table.options, table.isolate)
+
+
+def _tokenizer(loaded: LoadedRecipe) -> str:
+    """A directory or file below the recipe's own, or a name on the hub."""
+    name = loaded.recipe.tokenizer.path
+    local = loaded.base / Path(name).expanduser()
+    if local.exists() or is_url(name):
+        return str(local)
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise InputError(f"tokenizer.path is {name!r}: no such file or directory; it is relative to {loaded.base}")
+    return name
+
+
+def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None) -> ConversationEncoder:
+    recipe = loaded.recipe
+    tokenizer = _tokenizer(loaded)
+    loss = None if recipe.loss is None else LossOn(recipe.loss.on, bodies_of_tools=frozenset(recipe.loss.tool_bodies))
+    if _is_sentencepiece(tokenizer) and options == RendererOptions():
+        if loss is not None:
+            raise UsageError(
+                "loss is for renderers; a spm.model without a renderer is written by our own sentinels, which train "
+                'every assistant turn. Set renderer.name = "ngpt" to choose'
+            )
+        return SentinelEncoder(
+            load_tokenizer(Path(tokenizer)),
+            default_system_text=recipe.rows.default_system,
+            max_message_bytes=recipe.rows.max_message_bytes,
+            num_threads=threads,
+        )
+    policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unsupported)
+    return as_encoder(options.open(tokenizer), loss, policy)
+
+
+def _is_sentencepiece(tokenizer: str) -> bool:
+    path = Path(tokenizer)
+    return path.suffix == ".model" or (path.is_dir() and not (path / "tokenizer.json").is_file())

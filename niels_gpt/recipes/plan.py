@@ -1,0 +1,188 @@
+"""The plan of a recipe: what a build would make and take, estimated from a sample of every source.
+
+Up to `SLICES` slices of each source, evenly spaced, give up to `ROWS_OF_SLICE` rows each. These rows are encoded as the
+build would do it, so the counts of a small source are exact, and the time is measured, not assumed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.episodes.mixture import Part, rows_of
+from niels_gpt.format.packing import pack
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.ranges import LARGE
+from niels_gpt.recipes.inputs import OpenedRecipe
+from niels_gpt.recipes.schema import Recipe
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.slices import SLICE_BYTES, Slice
+
+SLICES: Final = 16
+ROWS_OF_SLICE: Final = 256
+BYTES_OF_TOKEN: Final = 5  # an id of 4 bytes, a mask of 1
+
+
+@dataclass(frozen=True)
+class SourceEstimate:
+    """What a source would become.
+
+    Attributes:
+        files, bytes: of the input.
+        rows: all rows of the source, usable or not; estimated unless `exact`.
+        sampled: how many of them were encoded for the estimate.
+        exact: all rows were encoded.
+        left_out: rows of the sample that would be left out, by reason.
+        used, tokens, trained_tokens: of the whole source.
+        median, percentile_95, longest: tokens of a conversation, in the sample.
+        too_long: conversations longer than a row, of the whole source.
+        training_rows: rows of the recipe's sequence length.
+        disk_bytes: of the episodes.
+        seconds: of encoding in one process.
+    """
+
+    name: str
+    files: int
+    bytes: int
+    rows: int
+    sampled: int
+    exact: bool
+    left_out: dict[str, int]
+    used: int
+    tokens: int
+    trained_tokens: int
+    median: int
+    percentile_95: int
+    longest: int
+    too_long: int
+    training_rows: int
+    disk_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a whole recipe.
+
+    Attributes:
+        sources: in the recipe's order.
+        phases: estimated rows of each source in each phase of an epoch; empty without a mixture.
+        out: the directory that a build would create.
+    """
+
+    sources: list[SourceEstimate]
+    phases: list[dict[str, int]]
+    out: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return asdict(self)
+
+
+def plan_recipe(opened: OpenedRecipe, progress: Progress = SILENT) -> Plan:
+    """Estimate what a build of the recipe makes.
+
+    Raises:
+        UsageError: the mixture cannot be met. Else as reading the sources raises.
+    """
+    recipe = opened.loaded.recipe
+    estimates = []
+    for name in opened.sources:
+        progress.begin(f"sampling {name}", unit="rows")
+        estimates.append(_estimate(opened, name, progress))
+    phases = []
+    if recipe.mixture is not None and all(each.training_rows for each in estimates):
+        parts = [Part(each.name, each.training_rows, each.tokens, each.trained_tokens) for each in estimates]
+        phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
+    return Plan(estimates, phases, str(opened.out))
+
+
+@dataclass
+class _Sample:
+    """What was seen of a source."""
+
+    rows: int = 0  # all rows of the source
+    seen: int = 0
+    rejections: Counter[str] = field(default_factory=Counter)
+    lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    trained: int = 0
+    seconds: float = 0.0
+
+
+def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEstimate:
+    recipe, source = opened.loaded.recipe, opened.sources[name]
+    resolved: Any = source.resolved()  # type: ignore[attr-defined]
+    slices = list(resolved.slices(SLICE_BYTES))
+    sample = _Sample()
+    chosen = {round(number * (len(slices) - 1) / max(1, SLICES - 1)) for number in range(min(SLICES, len(slices)))}
+    if len(slices) <= SLICES:
+        chosen = set(range(len(slices)))
+    with tempfile.TemporaryDirectory() as folder:
+        task = EpisodeTask(opened.encoder, "uint8")
+        for number in sorted(chosen):
+            _look(task, resolved, slices[number], Path(folder), sample, whole=len(slices) == 1)
+            progress.advance(sample.seen)
+    # Rows of the slices that were looked into stand for the others.
+    rows = round(sample.rows * len(slices) / max(1, len(chosen)))
+    return _scaled(recipe, name, opened.configs[name], sample, rows)
+
+
+def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sample, *, whole: bool) -> None:
+    """Encode the first rows of a slice and count the others."""
+    rows: Iterator[Any] = iter(source.read(part))
+    limit = SLICES * ROWS_OF_SLICE if whole else ROWS_OF_SLICE
+    first = list(islice(rows, limit))
+    rejections = Rejections(folder, LARGE)
+    started = time.perf_counter()
+    for chunk in task.chunks(first, rejections):
+        sample.lengths.append(chunk.lengths)
+        sample.trained += int(np.count_nonzero(chunk.weights))
+    sample.seconds += time.perf_counter() - started
+    rejections.close()
+    sample.rejections.update(rejections.dropped)
+    sample.seen += len(first)
+    sample.rows += len(first) + sum(1 for _ in rows)
+
+
+def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, rows: int) -> SourceEstimate:
+    lengths = np.concatenate([np.zeros(0, np.int64), *sample.lengths])
+    exact, scale = sample.seen == rows, rows / max(1, sample.seen)
+    width = recipe.sequence.length + 1
+    fitting = lengths if recipe.sequence.too_long != "skip" else lengths[lengths <= width]
+    fitting = np.minimum(fitting, width)
+    training_rows = len(fitting)
+    if recipe.sequence.packing and len(fitting):
+        training_rows = len(pack(fitting, width).offsets) - 1
+    median, high, longest = (
+        (int(value) for value in np.percentile(lengths, (50, 95, 100))) if len(lengths) else (0, 0, 0)
+    )
+    tokens = round(int(lengths.sum()) * scale)
+    return SourceEstimate(
+        name=name,
+        files=len(config["inputs"]),
+        bytes=sum(one["bytes"] for one in config["inputs"]),
+        rows=rows,
+        sampled=sample.seen,
+        exact=exact,
+        left_out=dict(sample.rejections),
+        used=round(len(lengths) * scale),
+        tokens=tokens,
+        trained_tokens=round(sample.trained * scale),
+        median=median,
+        percentile_95=high,
+        longest=longest,
+        too_long=round(int(np.count_nonzero(lengths > width)) * scale),
+        training_rows=round(training_rows * scale),
+        disk_bytes=tokens * BYTES_OF_TOKEN,
+        seconds=sample.seconds * scale,
+    )

@@ -1,0 +1,200 @@
+"""`niels-gpt init`: a commented recipe from the data that it is pointed at.
+
+It reads the first rows of every file, and says in comments what it found: formats, roles, tools, reasoning, the
+renderer and why, and how long conversations are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import Conversation, reasoning_of
+from niels_gpt.recipes.schema import NAME
+from niels_gpt.renderers.registry import automatic_renderer, create_renderer
+from niels_gpt.sources.chat_files import ChatFile, chat_files
+from niels_gpt.sources.inputs import Rejected
+
+SAMPLED: Final = 200  # rows of each file
+LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+@dataclass
+class FoundFile:
+    """What the first rows of a file show."""
+
+    file: ChatFile
+    rows: int = 0
+    unusable: Counter[str] = field(default_factory=Counter)
+    example: str = ""  # the detail of the first unusable row
+    roles: Counter[str] = field(default_factory=Counter)
+    with_tools: int = 0
+    with_reasoning: int = 0
+    conversations: list[Conversation] = field(default_factory=list)
+
+
+def propose(inputs: Sequence[str], tokenizer: str, *, base: Path) -> str:
+    """The text of a recipe for some files and a tokenizer.
+
+    Args:
+        inputs: files, directories' patterns or URLs, as `chat_files` takes them.
+        tokenizer: a directory or hub name, or a `spm.model`.
+        base: the directory that the recipe will be in; local paths are written relative to it.
+
+    Raises:
+        InputError: a file is missing or empty. UsageError: no file has a conversation that can be read.
+        TokenizerError: the tokenizer cannot be used.
+    """
+    source = chat_files(inputs)
+    files = [source] if isinstance(source, ChatFile) else list(source.files)
+    found = [_look(file) for file in files]
+    if not any(each.conversations for each in found):
+        first = next((each.example for each in found if each.example), "the files hold no rows")
+        raise UsageError(f"no row of {', '.join(str(each.file.path) for each in found)} is a conversation: {first}")
+    renderer, lengths = _rendered(found, tokenizer)
+    return _written(found, tokenizer, renderer, lengths, base)
+
+
+def _look(file: ChatFile) -> FoundFile:
+    found = FoundFile(file)
+    for row in islice(file.iterate(), SAMPLED):
+        found.rows += 1
+        if isinstance(row, Rejected):
+            found.unusable[row.reason] += 1
+            found.example = found.example or row.detail
+            continue
+        found.conversations.append(row)
+        found.roles.update(message["role"] for message in row.messages)
+        found.with_tools += bool(row.tools)
+        found.with_reasoning += any(reasoning_of(message) for message in row.messages)
+    return found
+
+
+def _rendered(found: Sequence[FoundFile], tokenizer: str) -> tuple[str, list[int]]:
+    """Which renderer is taken and why, and the length of each conversation in tokens."""
+    if tokenizer.endswith(".model"):
+        return "our own sentinels, because the tokenizer is a SentencePiece model", []
+    automatic = automatic_renderer(tokenizer)
+    renderer, lengths = create_renderer(tokenizer), list[int]()
+    for chat in (chat for each in found for chat in each.conversations):
+        try:
+            lengths.append(len(renderer.render(chat.messages, tools=chat.tools).token_ids))
+        except MessageError:  # counted by the dry run, which says the reasons
+            continue
+    return f"{automatic.renderer}: {automatic.reason}", lengths
+
+
+def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str, lengths: list[int], base: Path) -> str:
+    length, comment = _length(lengths)
+    names = _names(found)
+    head = [
+        "# A recipe: everything from the sources to the batches. Written by `niels-gpt init`; edit it as you like.",
+        "#",
+        "#   niels-gpt build RECIPE --dry-run     checks it and estimates rows, tokens, disk and time",
+        "#   niels-gpt build RECIPE               builds it, and writes RECIPE's lock beside it",
+        "#",
+        "# Paths are relative to this file.",
+        "",
+        f"out = {_text('datasets/' + names[0])}",
+        "seed = 42                                # of the split and of the order",
+        "",
+        "[tokenizer]",
+        f"path = {_text(_relative(tokenizer, base))}",
+        "",
+        "[renderer]",
+        f'name = "auto"                            # {renderer}',
+        "# options = { enable_thinking = false }    # `niels-gpt renderers NAME` lists the options",
+        "",
+        "[loss]" if not renderer.startswith("our own") else "# [loss]                                  # for renderers",
+        f'{_off(renderer)}on = "all_assistant_turns"               # or last_assistant_turn, last_message, ...',
+        "",
+        "[rows]",
+        "max_bad_rows = 0                         # unusable rows to leave out before the build gives up",
+        'on_unsupported = "drop"                  # fields that the format has no place for: drop, or error',
+        "",
+        "[split]",
+        "val_frac = 0.1",
+        "",
+        "[sequence]",
+        f"length = {length:<31} # {comment}",
+        "packing = true                           # several whole conversations in a row",
+        'too_long = "skip"                        # or head, tail, drop_partial_turn, error',
+        "",
+    ]
+    sources = [line for name, each in zip(names, found, strict=True) for line in _source(name, each, base)]
+    mixture = [
+        "# [mixture]                              # without it every row comes once an epoch",
+        '# by = "tokens"                          # or trained_tokens, rows',
+        "# weights = { " + ", ".join(f"{_key(name)} = 1" for name in names) + " }",
+        "",
+        "# [[exports]]                            # `niels-gpt formats` lists them",
+        '# to = "trl"',
+    ]
+    return "\n".join([*head, *sources, *mixture]) + "\n"
+
+
+def _off(renderer: str) -> str:
+    return "# " if renderer.startswith("our own") else ""
+
+
+def _source(name: str, found: FoundFile, base: Path) -> list[str]:
+    roles = ", ".join(f"{role} {count:,}" for role, count in found.roles.most_common())
+    lines = ["[[sources]]", f"name = {_text(name)}", f"files = [{_text(_relative(str(found.file.path), base))}]"]
+    looked = f"the first {found.rows:,} rows" if found.rows == SAMPLED else f"its {found.rows:,} rows"
+    lines.append(
+        f"# {looked}: messages of {roles or 'none'}; {found.with_tools:,} with tools, "
+        f"{found.with_reasoning:,} with reasoning"
+    )
+    if found.unusable:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in found.unusable.most_common())
+        lines += [f"# unusable: {reasons}", f"# the first: {' '.join(found.example.split())[:160]}"]
+    lines += [f"format = {_text(found.file.detected_dialect() or 'messages')}", ""]
+    return lines
+
+
+def _names(found: Sequence[FoundFile]) -> list[str]:
+    """A name for each file, by which its directory is called: letters, digits and -_. and no name twice."""
+    names: list[str] = []
+    for each in found:
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", each.file.name).strip("-._")[:48] or "source"
+        taken = sum(other == name or other.startswith(f"{name}-") for other in names)
+        names.append(f"{name}-{taken + 1}" if name in names else name)
+        assert NAME.fullmatch(names[-1])
+    return names
+
+
+def _length(lengths: Sequence[int]) -> tuple[int, str]:
+    """The smallest usual length that holds 95 of 100 conversations, and what was seen."""
+    if not lengths:
+        return 2048, "inputs of a row; conversations were not measured"
+    median, high, longest = (int(value) for value in np.percentile(lengths, (50, 95, 100)))
+    length = next((each for each in LENGTHS if each >= high), LENGTHS[-1])
+    return length, f"tokens of {len(lengths):,} conversations: median {median:,}, 95 % {high:,}, longest {longest:,}"
+
+
+def _relative(path: str, base: Path) -> str:
+    """A local path as it is written into a recipe in `base`."""
+    if "://" in path or not Path(path).expanduser().exists():
+        return path
+    try:
+        return str(Path(path).expanduser().resolve().relative_to(base.resolve()))
+    except ValueError:  # elsewhere
+        return str(Path(path).expanduser().resolve())
+
+
+def _text(value: str) -> str:
+    # A JSON string without escaped slashes is a TOML string as well.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)

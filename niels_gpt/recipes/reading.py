@@ -1,0 +1,291 @@
+"""Reading a recipe: TOML or YAML, settings from the command line over it, and errors that name the line.
+
+::
+
+    read_recipe("assistant.toml", ["seed=7", "sources.chats.format=sharegpt"])
+
+    assistant.toml:9: sources.0.fromat: unknown key; expected one of name, files, format, filter; did you mean 'format'?
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from niels_gpt.episodes.remote import is_url
+from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown, storage_errors
+from niels_gpt.recipes.schema import Recipe, Table
+
+YAML_SUFFIXES: Final = (".yaml", ".yml")
+MOST_ERRORS: Final = 5  # in one message
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+
+Location = tuple[str | int, ...]
+Lines = dict[Location, int]
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A checked recipe and where it was read from.
+
+    Attributes:
+        recipe: its values.
+        path: the file.
+        base: the directory that relative paths of the recipe begin at: that of the file.
+    """
+
+    recipe: Recipe
+    path: Path
+    base: Path
+
+    def place(self, name: str) -> Path:
+        """A local path of the recipe."""
+        return self.base / name
+
+    def address(self, name: str) -> str:
+        """A file, pattern or URL of the recipe."""
+        return name if is_url(name) else str(self.base / name)
+
+
+def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a `.toml`, `.yaml` or `.yml` file.
+        settings: values in place of the file's, as `key.key=value`; a list's table is named by its number or by its
+            `name`. Values are written as in TOML; what is no TOML value is a text.
+
+    Raises:
+        InputError: the file is missing, or not TOML or YAML. UsageError: a wrong or unknown key or value; the message
+            has file and line. MissingExtra: YAML without PyYAML.
+    """
+    file = Path(path)
+    values, lines = _read(file)
+    changed = [set_value(values, text) for text in settings]
+    return LoadedRecipe(check_recipe(values, file, lines, changed), file, file.resolve().parent)
+
+
+def check_recipe(
+    values: Mapping[str, Any], file: Path, lines: Lines | None = None, settings: Sequence[Location] = ()
+) -> Recipe:
+    """The values of a file as a `Recipe`.
+
+    Raises:
+        UsageError: naming up to `MOST_ERRORS` wrong keys with their lines.
+    """
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        found = [_sentence(each, values, file, lines or {}, settings) for each in error.errors()]
+        more = f" (and {len(found) - MOST_ERRORS} more)" if len(found) > MOST_ERRORS else ""
+        raise UsageError("; ".join(found[:MOST_ERRORS]) + more) from error
+
+
+def _read(file: Path) -> tuple[dict[str, Any], Lines]:
+    if not file.is_file():
+        raise InputError(f"{file}: no such file; expected a recipe (niels-gpt init DATA writes one)")
+    if not file.name.endswith((".toml", *YAML_SUFFIXES)):
+        raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
+    with storage_errors("reading", file):
+        data = file.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: byte {error.start:,} is not UTF-8; save the recipe as UTF-8") from error
+    if file.suffix == ".toml":
+        try:
+            return tomllib.loads(text), toml_lines(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{file}: not valid TOML: {error}") from error
+    return _read_yaml(file, text)
+
+
+# ---- lines, for messages
+
+
+def toml_lines(text: str) -> Lines:
+    """The line of each key that stands at the beginning of a line, counted from 1.
+
+    Keys inside inline tables are not found; `_line_of` then answers with the line of the table.
+    """
+    lines: Lines = {}
+    table: Location = ()
+    tables: dict[Location, int] = {}  # how many [[tables]] of each name have begun
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _in_arrays(_parts(header[2]), tables)
+            if header[1] == "[[":
+                count = tables[table] = tables.get(table, 0) + 1
+                table = (*table, count - 1)
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, *_parts(key[1])), number)
+    return lines
+
+
+def _parts(dotted: str) -> list[str]:
+    return [part.strip().strip("\"'") for part in re.findall(r"""[^."']+|"[^"]*"|'[^']*'""", dotted)]
+
+
+def _in_arrays(parts: Sequence[str], tables: Mapping[Location, int]) -> Location:
+    """`[sources.filter]` belongs to the last `[[sources]]`: ("sources", 1, "filter") after the second of them."""
+    place: Location = ()
+    for position, part in enumerate(parts):
+        place = (*place, part)
+        if place in tables and position < len(parts) - 1:
+            place = (*place, tables[place] - 1)
+    return place
+
+
+def _read_yaml(file: Path, text: str) -> tuple[dict[str, Any], Lines]:
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise MissingExtra("yaml") from error
+    try:
+        root, values = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{file}: holds {type(values).__name__}; expected keys and values, such as `out: datasets/x`")
+    lines: Lines = {}
+    _walk(root, (), lines, file)
+    return values, lines
+
+
+def _walk(node: Any, place: Location, lines: Lines, file: Path) -> None:
+    """Note the line of every key below a node.
+
+    Raises:
+        InputError: a key that a table has twice, of which YAML's reader would silently use the last.
+    """
+    lines.setdefault(place, node.start_mark.line + 1)
+    if node.id == "mapping":
+        for key, value in node.value:
+            inner = (*place, key.value)
+            if inner in lines:
+                raise InputError(f"{file}:{key.start_mark.line + 1}: the key {key.value!r} again; expected it once")
+            lines[inner] = key.start_mark.line + 1
+            _walk(value, inner, lines, file)
+    elif node.id == "sequence":
+        for number, value in enumerate(node.value):
+            _walk(value, (*place, number), lines, file)
+
+
+# ---- errors
+
+
+def _sentence(error: ErrorDetails, values: Any, file: Path, lines: Lines, settings: Sequence[Location]) -> str:
+    place = _place_of(error["loc"], values)
+    name = ".".join(map(str, place)) or "the recipe"
+    if any(place[: len(setting)] == setting for setting in settings):
+        where = "--set"
+    else:
+        where = f"{file}:{line}" if (line := _line_of(place, lines)) else str(file)
+    return f"{where}: {name}: {_problem(error, place)}"
+
+
+def _place_of(location: Location, values: Any) -> Location:
+    """pydantic's location without the parts that name a type, such as the branch of a union."""
+    place: Location = ()
+    for part in location:
+        if not _holds(values, part):
+            # A key that is missing is named, too; the name of a type is not.
+            return (*place, part) if part in _fields_at(place) else place
+        values = values[part]
+        place = (*place, part)
+    return place
+
+
+def _holds(values: Any, part: str | int) -> bool:
+    if isinstance(values, list):
+        return isinstance(part, int) and part < len(values)
+    return isinstance(values, Mapping) and part in values
+
+
+def _line_of(place: Location, lines: Lines) -> int | None:
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place)
+
+
+def _problem(error: ErrorDetails, place: Location) -> str:
+    if error["type"] == "extra_forbidden":
+        known = _fields_at(place[:-1])
+        return f"unknown key; expected one of {', '.join(known)}{did_you_mean(str(place[-1]), known)}"
+    if error["type"] == "missing":
+        return "missing; add it"
+    if error["type"] == "value_error":  # from a check of our own, which says everything
+        return str(error["ctx"]["error"])
+    expected = error["msg"].removeprefix("Input should be ")
+    return f"found {shown(error['input'])}; expected {expected}"
+
+
+def _fields_at(place: Location) -> list[str]:
+    """The keys of the table at a place; none where the recipe chooses the keys, as in `weights`."""
+    table: type[Table] | None = Recipe
+    for part in place:
+        if isinstance(part, int) or table is None:
+            continue
+        field = table.model_fields.get(part)
+        table = None if field is None else _table_in(field.annotation)
+    return [] if table is None else list(table.model_fields)
+
+
+def _table_in(annotation: Any) -> type[Table] | None:
+    """The table that a type holds: `list[SourceTable]` and `MixtureTable | None` hold one, `dict[str, Any]` none."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next(filter(None, map(_table_in, get_args(annotation))), None)
+
+
+# ---- settings from the command line
+
+
+def set_value(values: dict[str, Any], text: str) -> Location:
+    """Set `key.key=value` in the values of a file; returns the place.
+
+    Raises:
+        UsageError: no `=`, or a place that cannot be.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--set {text}: expected KEY.KEY=VALUE, such as sequence.length=8192")
+    place: Location = ()
+    here: Any = values
+    *path, last = name.strip().split(".")
+    for part in path:
+        key = _key_in(here, part, text)
+        place = (*place, key)
+        here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
+    key = _key_in(here, last, text)
+    here[key] = _value(value)
+    return (*place, key)
+
+
+def _key_in(here: Any, part: str, text: str) -> str | int:
+    if isinstance(here, dict):
+        return part
+    if isinstance(here, list):
+        names = [table.get("name", number) if isinstance(table, dict) else number for number, table in enumerate(here)]
+        if part in names:
+            return names.index(part)
+        if part.isdigit() and int(part) < len(here):
+            return int(part)
+        raise UsageError(f"--set {text}: no {part!r} among {', '.join(map(str, names))}; use a name or a number")
+    raise UsageError(f"--set {text}: {part!r} is below {shown(here)}, which is no table")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()

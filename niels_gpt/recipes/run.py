@@ -1,0 +1,188 @@
+"""Building a recipe: its sources one after the other, then the mixture, then the exports, then the lock.
+
+::
+
+    OUT/sources/NAME/       the episodes of each source, as `niels-gpt episodes build` writes them
+    OUT/mixture.json        how many rows of each an epoch has; `ng.loader(OUT, ...)` reads it
+    OUT/exports/TO/NAME/    each export of each source
+    RECIPE.lock.json        beside the recipe: what all of this was made from, and the hashes of what was made
+
+Every step is whole or absent. The same command later skips what is finished and continues within a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.builds.build import BuildOptions, differences
+from niels_gpt.builds.tasks import SERIAL, Executor
+from niels_gpt.episodes.build import build_episodes
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.mixture import Mixture, measured, rows_of, write_mixture
+from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.export.run import export
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.recipes.inputs import OpenedRecipe, open_recipe
+from niels_gpt.recipes.lock import Lock, lock_path, write_lock
+from niels_gpt.recipes.reading import LoadedRecipe
+from niels_gpt.storage.manifests import read_manifest
+
+EXPORT_MANIFEST = "export.json"
+
+
+@dataclass(frozen=True)
+class BuiltRecipe:
+    """What a build made.
+
+    Attributes:
+        out: the directory.
+        manifests: the manifest of each source's episodes.
+        mixture: what `mixture.json` says.
+        lock: the lock file; `None` for a build from a lock, which changes none.
+    """
+
+    out: Path
+    manifests: Mapping[str, Mapping[str, Any]]
+    mixture: Mixture
+    lock: Path | None
+
+
+def build_recipe(
+    loaded: LoadedRecipe,
+    *,
+    locked: Lock | None = None,
+    executor: Executor = SERIAL,
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress = SILENT,
+) -> BuiltRecipe:
+    """Build all that a recipe says.
+
+    Args:
+        locked: the lock that the recipe was read from: inputs and outputs must be those that it records.
+        executor: where conversations are encoded, see `niels_gpt.scale`; the bytes do not depend on it.
+        overwrite: replace what an earlier build wrote.
+        threads: of each process; the bytes do not depend on it.
+
+    Raises:
+        Mismatch: `out` holds a build of other inputs, or inputs or outputs differ from the lock's.
+        UsageError: the mixture cannot be met. DataError: too many bad rows, or a source without usable ones. Else see
+            `open_recipe`, `build_episodes` and `export`.
+    """
+    opened = open_recipe(loaded, threads=threads)
+    if locked is not None:
+        locked.check_inputs(opened.configs, opened.encoder.describe())
+    for name in opened.sources:
+        _build_source(opened, name, executor, overwrite=overwrite, progress=progress)
+    mixture = _mixture(opened)
+    write_mixture(opened.out, mixture)
+    exports = _export_all(opened, overwrite=overwrite, progress=progress)
+    manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.sources}
+    outputs = {f"sources/{name}/episodes.json": manifest["files"] for name, manifest in manifests.items()} | exports
+    if locked is not None:
+        locked.check_outputs(outputs)
+        return BuiltRecipe(opened.out, manifests, mixture, None)
+    lock = Lock.of(loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
+    return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
+
+
+def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwrite: bool, progress: Progress) -> None:
+    recipe = opened.loaded.recipe
+    build_episodes(
+        opened.sources[name],
+        opened.folder(name),
+        encoder=opened.encoder,
+        val_frac=recipe.split.val_frac,
+        seed=recipe.seed,
+        options=BuildOptions(
+            source_name=name,
+            source_config=opened.configs[name],
+            max_bad_rows=recipe.rows.max_bad_rows,
+            overwrite=overwrite,
+            executor=executor,
+            progress=progress,
+        ),
+    )
+
+
+def _mixture(opened: OpenedRecipe) -> Mixture:
+    """The mixture, counted on the rows that were built."""
+    recipe = opened.loaded.recipe
+    names, sequence = list(opened.sources), recipe.sequence
+    parts = measured(
+        [opened.folder(name) for name in names],
+        names,
+        sequence_length=sequence.length,
+        packing=sequence.packing,
+        too_long=sequence.too_long,
+    )
+    if not any(part.rows for part in parts):
+        raise UsageError(
+            f"sequence.length is {sequence.length:,} and too_long {sequence.too_long!r}, so no conversation gives a "
+            "row of training; raise the length, or cut conversations with too_long"
+        )
+    if recipe.mixture is None:  # every row once
+        phases = [{part.name: part.rows for part in parts}]
+    else:
+        phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
+    folders = {name: f"sources/{name}" for name in names}
+    return Mixture(
+        sequence_length=sequence.length,
+        packing=sequence.packing,
+        too_long=sequence.too_long,
+        seed=recipe.seed,
+        parts=tuple(parts),
+        folders=folders,
+        phases=tuple(phases),
+    )
+
+
+def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) -> dict[str, Any]:
+    """Write the exports that are not there yet; returns the files of all, by the path of their manifest."""
+    outputs = {}
+    for table in opened.loaded.recipe.exports:
+        for name in opened.sources:
+            place = f"exports/{table.to}/{name}"
+            folder = opened.out / place
+            source = opened.folder(name)
+            manifest = None if overwrite else _finished_export(folder, source, table.options, table.to)
+            if manifest is None:
+                manifest = export(
+                    source,
+                    table.to,
+                    folder,
+                    split=table.split,
+                    overwrite=overwrite,
+                    progress=progress,
+                    **table.options,
+                )
+            outputs[f"{place}/{EXPORT_MANIFEST}"] = manifest["files"]
+    return outputs
+
+
+def _finished_export(folder: Path, source: Path, options: Mapping[str, Any], to: str) -> dict[str, Any] | None:
+    """The manifest of an export that an earlier build of the same episodes finished; `None` if there is none.
+
+    Raises:
+        Mismatch: the directory holds an export of other episodes or in another form.
+    """
+    if not (folder / EXPORT_MANIFEST).is_file():
+        return None
+    found = read_manifest(folder / EXPORT_MANIFEST)
+    prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in found["splits"]}
+    other = differences(
+        {"fingerprints": found["source"]["fingerprints"], "format": found["format"]},
+        {"fingerprints": prints, "format": to},
+    )
+    own = {name: value for name, value in options.items() if name in found["options"]}
+    changed = differences({name: found["options"][name] for name in own}, own)
+    if other or changed:
+        raise Mismatch(
+            f"{folder}: holds an export of other episodes or options: {other or changed}. Choose another out, or pass "
+            "--overwrite to replace it"
+        )
+    return found

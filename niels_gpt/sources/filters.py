@@ -1,0 +1,213 @@
+"""Filters: conversations that are left out on purpose, each counted under its reason.
+
+`Filtered` wraps a source, so a filter works in every build, with any number of workers: whether a row stays depends on
+that row alone.
+
+::
+
+    RowFilters(min_messages=2, exclude="(?i)as an ai")
+
+    2 messages, "Paris."                    used
+    2 messages, "As an AI, I cannot ..."    left out: excluded
+    1 message                               left out: too_few_messages
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.messages import Conversation, Message
+from niels_gpt.ranges import FILTER_COUNT
+from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.slices import Slice, Sliceable
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFilters:
+    """Which conversations are used. A filter that is `None` leaves nothing out.
+
+    Attributes:
+        min_messages, max_messages: how many messages a conversation has.
+        min_characters, max_characters: of all contents together, reasoning included.
+        min_answer_characters: of the shortest content of an assistant message without tool calls.
+        match: a regular expression (Python's `re`) that some content must contain.
+        exclude: one that no content may contain.
+        role: only the contents of this role are searched by `match` and `exclude`.
+
+    Raises:
+        UsageError: a number out of range, an expression that Python cannot read, or no such role.
+    """
+
+    min_messages: int | None = None
+    max_messages: int | None = None
+    min_characters: int | None = None
+    max_characters: int | None = None
+    min_answer_characters: int | None = None
+    match: str | None = None
+    exclude: str | None = None
+    role: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("min_messages", "max_messages", "min_characters", "max_characters", "min_answer_characters"):
+            FILTER_COUNT.check(getattr(self, name), name)
+        for unit in ("messages", "characters"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise UsageError(
+                    f"min_{unit} is {least} and max_{unit} is {most}, so no row would be left; exchange them"
+                )
+        for name in ("match", "exclude"):
+            _compiled(name, getattr(self, name))
+        if self.role is not None and self.role not in ROLES:
+            known = ", ".join(ROLES)
+            raise UsageError(f"role is {self.role!r}; expected one of {known}{did_you_mean(self.role, ROLES)}")
+        if self.role is not None and self.match is None and self.exclude is None:
+            raise UsageError("role is set without match or exclude; it says where these two search")
+
+    def __bool__(self) -> bool:
+        """Whether there is any filter."""
+        return bool(self.describe())
+
+    def describe(self) -> dict[str, Any]:
+        """The filters that are set, as JSON values."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def reason(self, chat: Conversation) -> tuple[str, str] | None:
+        """Why a conversation is left out, as a code and a sentence; `None` for one that is used."""
+        return self._by_count(chat.messages) or self._by_length(chat.messages) or self._by_text(chat.messages)
+
+    def _by_count(self, messages: list[Message]) -> tuple[str, str] | None:
+        n = len(messages)
+        if self.min_messages is not None and n < self.min_messages:
+            return "too_few_messages", f"{n} messages, min_messages is {self.min_messages}"
+        if self.max_messages is not None and n > self.max_messages:
+            return "too_many_messages", f"{n} messages, max_messages is {self.max_messages}"
+        return None
+
+    def _by_length(self, messages: list[Message]) -> tuple[str, str] | None:
+        if self.min_characters is not None or self.max_characters is not None:
+            n = sum(len(text) for message in messages for text in texts_of(message))
+            if self.min_characters is not None and n < self.min_characters:
+                return "too_few_characters", f"{n:,} characters, min_characters is {self.min_characters:,}"
+            if self.max_characters is not None and n > self.max_characters:
+                return "too_many_characters", f"{n:,} characters, max_characters is {self.max_characters:,}"
+        if self.min_answer_characters is None:
+            return None
+        for index, message in enumerate(messages):
+            # An answer that only calls tools has no content, and is not short for that.
+            if message["role"] == "assistant" and not message.get("tool_calls"):
+                n = sum(map(len, _contents(message)))
+                if n < self.min_answer_characters:
+                    limit = f"min_answer_characters is {self.min_answer_characters:,}"
+                    return "short_answer", f"message {index} has {n:,} characters, {limit}"
+        return None
+
+    def _by_text(self, messages: list[Message]) -> tuple[str, str] | None:
+        match, exclude = self._expressions
+        if match is None and exclude is None:
+            return None
+        searched = [
+            (index, text)
+            for index, message in enumerate(messages)
+            if self.role in (None, message["role"])
+            for text in texts_of(message)
+        ]
+        for index, text in searched:
+            if exclude is not None and exclude.search(text):
+                return "excluded", f"message {index} contains the excluded expression {self.exclude!r}"
+        if match is not None and not any(match.search(text) for _, text in searched):
+            return "not_matched", f"no content contains the expression {self.match!r}"
+        return None
+
+    @cached_property
+    def _expressions(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+        return _compiled("match", self.match), _compiled("exclude", self.exclude)
+
+
+def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:
+    if expression is None:
+        return None
+    try:
+        return re.compile(expression)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{name} is {expression!r}, which is no regular expression of Python ({error})") from error
+
+
+def texts_of(message: Message) -> Iterator[str]:
+    """The texts of a message that people wrote or a model wrote: its reasoning and its content."""
+    reasoning = message.get("reasoning_content")
+    if isinstance(reasoning, str):
+        yield reasoning
+    yield from _contents(message)
+
+
+def _contents(message: Message) -> Iterator[str]:
+    content = message["content"]
+    if isinstance(content, str):
+        yield content
+        return
+    for part in content:
+        text = part.get("text")
+        if isinstance(text, str):
+            yield text
+
+
+@dataclass(frozen=True)
+class Filtered(ChatSource):
+    """A source without the rows that filters leave out; these come as `Rejected` rows that are `expected`.
+
+    Args:
+        source: one that can be read in slices, such as `chat_files(...)`.
+    """
+
+    source: Any
+    filters: RowFilters
+
+    @property
+    def name(self) -> str:
+        """The name of the source."""
+        return str(self.source.name)
+
+    @property
+    def revision(self) -> str | None:
+        """The revision of the source."""
+        revision: str | None = self.source.revision
+        return revision
+
+    def config(self) -> dict[str, Any]:
+        """The source's own, and the filters."""
+        return {**self.source.config(), "filters": self.filters.describe()}
+
+    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
+        """See `Source`."""
+        return self._filtered(self.source.iterate(start=start))
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`."""
+        slices: Iterator[Slice] = self.source.slices(slice_bytes)
+        return slices
+
+    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
+        """See `Sliceable`."""
+        return self._filtered(self.source.read(part))
+
+    def resolved(self) -> Sliceable:
+        """See `Sliceable`."""
+        return Filtered(self.source.resolved(), self.filters)
+
+    def _filtered(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
+        for row in rows:
+            why = None if isinstance(row, Rejected) else self.filters.reason(row)
+            if why is None:
+                yield row
+            else:
+                code, sentence = why
+                yield Rejected(row.where, code, f"{row.where}: {sentence}", expected=True)

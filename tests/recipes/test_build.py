@@ -1,0 +1,307 @@
+"""Recipes as commands and functions: what is built, that a lock makes the same bytes, and that killed builds go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import niels_gpt as ng
+from niels_gpt.episodes.build import build_episodes
+from niels_gpt.errors import DataError, InputError, Mismatch, UsageError
+from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.tokenizer import load_tokenizer
+from tests.assets import ASSETS, needs_assets
+from tests.conftest import REPOSITORY, run_cli
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "seven",
+    "more",
+    "words",
+    "follow",
+]
+
+
+def text(number: int, words: int) -> str:
+    return " ".join(WORDS[(number * 7 + word * word) % len(WORDS)] for word in range(words))
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+RECIPE = """\
+out = "made"
+seed = 5
+
+[tokenizer]
+path = "tokenizer"
+
+[sequence]
+length = 128
+
+[[sources]]
+name = "chats"
+files = ["chats/*.jsonl"]
+
+[[sources]]
+name = "pairs"
+files = ["pairs.jsonl"]
+format = "alpaca"
+filter = { exclude = "(?i)as an ai", role = "assistant" }
+
+[mixture]
+weights = { chats = 0.75, pairs = 0.25 }
+max_epochs = 2
+
+[[exports]]
+to = "hf"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer_dir: Path) -> Path:
+    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
+    (tmp_path / "chats").mkdir()
+    for part in range(2):
+        rows = [
+            {
+                "messages": [
+                    {"role": "user", "content": text(n, 3 + n % 9)},
+                    {"role": "assistant", "content": text(n + 1, 5 + n % 30)},
+                ]
+            }
+            for n in range(part * 60, part * 60 + 60)
+        ]
+        write_rows(tmp_path / f"chats/{part}.jsonl", rows)
+    answers = ["As an AI I cannot" if n % 5 == 0 else text(n, 12) for n in range(50)]
+    write_rows(tmp_path / "pairs.jsonl", [{"instruction": text(n, 4), "output": a} for n, a in enumerate(answers)])
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "packing" not in path.parts  # plans are made where a loader needs them
+    }
+
+
+def test_all_that_a_recipe_says(folder: Path) -> None:
+    built = build_recipe(read_recipe(folder / "recipe.toml"))
+    assert built.manifests["pairs"]["dropped"] == {"excluded": 10}
+    # A source is what `build_episodes` makes of the same files.
+    source = chat_files([str(folder / "chats/*.jsonl")])
+    encoder = load_tokenizer(folder / "tokenizer")
+    build_episodes(
+        source, folder / "alone", encoder=encoder, seed=5, source_name="chats", source_config=source.config()
+    )
+    assert digests(folder / "alone") == digests(folder / "made/sources/chats")
+    parts = {part.name: part for part in built.mixture.parts}
+    (phase,) = built.mixture.phases
+    tokens = {name: rows * parts[name].tokens / parts[name].rows for name, rows in phase.items()}
+    row = max(part.tokens / part.rows for part in parts.values())
+    assert abs(tokens["chats"] - 3 * tokens["pairs"]) <= 4 * row
+    assert max(rows / parts[name].rows for name, rows in phase.items()) <= 2 + 1 / parts["pairs"].rows
+    assert json.loads((folder / "made/exports/hf/pairs/export.json").read_text())["format"] == "hf"
+
+
+def test_a_loader_reads_the_mixture(folder: Path) -> None:
+    built = build_recipe(read_recipe(folder / "recipe.toml"))
+    (phase,) = built.mixture.phases
+    loader = ng.loader(folder / "made", batch_size=1, num_workers=0)
+    batches = list(loader)
+    assert len(batches) == sum(phase.values())
+    assert batches[0].x.shape == (1, 128)
+    with pytest.raises(UsageError, match=r"sequence_length is 64, but .*counts rows with sequence_length 128"):
+        ng.loader(folder / "made", batch_size=1, sequence_length=64)
+    with pytest.raises(UsageError, match="packing is False"):
+        ng.loader(folder / "made", batch_size=1, packing=False)
+    with pytest.raises(UsageError, match="sequence_length is missing"):
+        ng.loader(folder / "made/sources/chats", batch_size=1)
+
+
+def test_the_second_build_does_nothing_and_a_changed_input_is_refused(folder: Path) -> None:
+    loaded = read_recipe(folder / "recipe.toml")
+    build_recipe(loaded)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "made/sources").rglob("*.bin")}
+    build_recipe(loaded)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    write_rows(folder / "pairs.jsonl", [{"instruction": "a", "output": "b"}] * 9)
+    with pytest.raises(Mismatch, match="holds a cache built from other inputs"):
+        build_recipe(loaded)
+    assert build_recipe(loaded, overwrite=True).manifests["pairs"]["train_episodes"] > 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_lock_makes_the_same_bytes_elsewhere(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, workers: int
+) -> None:
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    wanted = digests(folder / "made")
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "copy"
+    shutil.copytree(folder, elsewhere)
+    shutil.rmtree(elsewhere / "made")
+    (elsewhere / "recipe.toml").unlink()
+    loaded, lock = read_lock(elsewhere / "recipe.lock.json")
+    built = build_recipe(loaded, locked=lock, executor=UnitExecutor(LocalRunner(workers), slice_bytes=2000))
+    assert built.lock is None
+    assert digests(elsewhere / "made") == wanted
+
+
+def test_a_lock_that_does_not_fit(folder: Path) -> None:
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    lock = folder / "recipe.lock.json"
+    loaded, locked = read_lock(lock, ["out=again"])
+    line = (folder / "pairs.jsonl").read_text()
+    (folder / "pairs.jsonl").write_text(line + "\n")
+    with pytest.raises(Mismatch, match=r"inputs are not those of the lock: sources\.pairs\.inputs\.0\.bytes"):
+        build_recipe(loaded, locked=locked)
+    assert not (folder / "again").exists(), "nothing is built"
+    (folder / "pairs.jsonl").write_text(line)
+    wrong = json.loads(json.dumps(locked.outputs))
+    wrong["sources/pairs/episodes.json"]["train/tokens.bin"] = "0" * 64
+    damaged = type(locked)(locked.recipe, locked.sources, locked.encoder, wrong, {**locked.made_with, "numpy": "0.1"})
+    with pytest.raises(Mismatch, match=r"differs from the lock: sources/pairs.*Versions: numpy '0\.1', now"):
+        build_recipe(loaded, locked=damaged)
+    lock.write_text(lock.read_text().replace('"seed": 5', '"seed": 6'))
+    with pytest.raises(DataError, match="edited or damaged"):
+        read_lock(lock)
+    lock.write_text("{}")
+    with pytest.raises(InputError, match="not a lock of version 1"):
+        read_lock(lock)
+
+
+def test_a_killed_build_goes_on(folder: Path) -> None:
+    recipe = folder / "recipe.toml"
+    build_recipe(read_recipe(recipe, ["out=whole"]))
+    command = [sys.executable, "-m", "niels_gpt", "build", str(recipe), "--unit-bytes", "500"]
+    for seconds in (0.6, 0.9, 1.2):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    assert digests(folder / "made") == digests(folder / "whole")
+
+
+def test_the_plan_of_a_small_recipe_is_exact(folder: Path) -> None:
+    loaded = read_recipe(folder / "recipe.toml", ["split.val_frac=0.0"])
+    plan = plan_recipe(open_recipe(loaded))
+    assert not (folder / "made").exists()
+    built = build_recipe(loaded)
+    for each in plan.sources:
+        counted = built.manifests[each.name]["splits"]["train"]
+        part = next(part for part in built.mixture.parts if part.name == each.name)
+        assert each.exact
+        assert (each.used, each.tokens, each.trained_tokens) == tuple(
+            counted[key] for key in ("episodes", "tokens", "trained_tokens")
+        )
+        assert each.training_rows == part.rows
+        assert each.left_out == built.manifests[each.name]["dropped"]
+    assert plan.phases == list(built.mixture.phases)
+
+
+def test_a_curriculum(folder: Path) -> None:
+    more = """
+by = "rows"
+phases = [ { weights = { chats = 1, pairs = 0 }, amount = 10 }, { weights = { chats = 1, pairs = 1 }, amount = 6 } ]
+"""
+    start, end = RECIPE.split("weights = { chats")
+    (folder / "recipe.toml").write_text(start + more + end.split("max_epochs = 2")[1])
+    built = build_recipe(read_recipe(folder / "recipe.toml"))
+    assert list(built.mixture.phases) == [{"chats": 10, "pairs": 0}, {"chats": 3, "pairs": 3}]
+    assert len(list(ng.loader(folder / "made", batch_size=1))) == 16
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "expected"),
+    [
+        ("sources.chats.files=['none/*.jsonl']", 3, "source chats:"),
+        ("tokenizer.path=./nowhere", 3, "tokenizer.path is './nowhere': no such file or directory"),
+        ("exports.0.options={assistant_mask=true}", 2, "exports: hf has no option 'assistant_mask'; expected one of"),
+        ("loss={on='last_message'}", 2, "loss is for renderers"),
+        ("sequence.length=2", 2, "no conversation gives a row of training"),
+        ("mixture.amount=1000000", 2, "are possible. Lower the epoch or the weight, or raise max_epochs"),
+        ("sources.pairs.format=messages", 3, "no 'messages' in the row"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(folder: Path, setting: str, code: int, expected: str) -> None:
+    done = run_cli("build", "recipe.toml", "--set", setting, cwd=folder)
+    assert (done.returncode, expected in " ".join(done.stderr.split())) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_init_writes_a_recipe_that_builds(folder: Path) -> None:
+    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    write_rows(folder / "odd.jsonl", [{"conversations": turns}] * 3)
+    with (folder / "odd.jsonl").open("a") as file:
+        file.write('{"conversations": [{"from": "alien", "value": "x"}]}\n')
+    files = ["pairs.jsonl", "odd.jsonl", "chats/0.jsonl"]
+    options = ["--tokenizer", "tokenizer/spm.model", "--out", "mine.toml"]
+    done = run_cli("init", *files, *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    written = (folder / "mine.toml").read_text()
+    assert 'format = "alpaca"' in written
+    assert "# unusable: unknown_role 1" in written
+    assert 'files = ["chats/0.jsonl"]' in written
+    assert run_cli("init", "pairs.jsonl", *options, cwd=folder).returncode == 2, "mine.toml is there"
+    dry = run_cli("build", "mine.toml", "--dry-run", "--json", "--set", "rows.max_bad_rows=1", cwd=folder)
+    assert dry.returncode == 0, dry.stderr
+    assert [each["rows"] for each in json.loads(dry.stdout)["sources"]] == [50, 4, 60]
+    assert not (folder / "datasets").exists()
+    built = run_cli("build", "mine.toml", "--set", "rows.max_bad_rows=1", cwd=folder)
+    assert built.returncode == 0, built.stderr
+
+
+@needs_assets
+def test_init_measures_with_the_model_s_renderer(folder: Path) -> None:
+    model = str(ASSETS / "qwen3-8b")
+    files = ["chats/0.jsonl", "--tokenizer", model, "--out", "mine.toml"]
+    done = run_cli("init", *files, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    written = (folder / "mine.toml").read_text()
+    assert "# qwen3: " in written
+    assert "tokens of 60 conversations: median" in written
+    done = run_cli("build", "mine.toml", "--set", "renderer.options.enable_thinking=false", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = run_cli("build", "mine.toml", "--set", "renderer.options.enable_thinkin=false", cwd=folder)
+    assert done.returncode == 2
+    assert "enable_thinking" in done.stderr
+
+
+@needs_assets
+@pytest.mark.parametrize("name", sorted(path.name for path in (REPOSITORY / "examples/recipes").iterdir()))
+def test_the_example_recipes_build(folder: Path, name: str) -> None:
+    """As they are, but for the tokenizer, which cannot be downloaded here."""
+    shutil.copy(REPOSITORY / "examples/recipes" / name, folder / name)
+    shutil.copy(folder / "chats/0.jsonl", folder / "chats.jsonl")
+    shutil.copy(folder / "pairs.jsonl", folder / "instructions.jsonl")
+    tokenizer = f"tokenizer.path={ASSETS / 'qwen3-8b'}"
+    built = build_recipe(read_recipe(folder / name, [tokenizer]))
+    assert all(sum(phase.values()) for phase in built.mixture.phases)
+    assert next(iter(ng.loader(built.out, batch_size=1))).x.shape[0] == 1
+    loaded, lock = read_lock(built.lock or "", [f"out={folder / 'again'}"])
+    build_recipe(loaded, locked=lock)
+    assert digests(folder / "again") == digests(built.out)

@@ -1,0 +1,161 @@
+"""What a recipe may say, and the sentences about what it may not: file, line, key, what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.recipes.reading import read_recipe, toml_lines
+
+MINIMAL = """\
+out = "made"
+
+[tokenizer]
+path = "tokenizer"
+
+[[sources]]
+name = "chats"
+files = ["chats.jsonl"]
+"""
+
+
+def written(folder: Path, text: str, name: str = "recipe.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(path: Path, *settings: str, kind: type[Exception] = UsageError) -> str:
+    with pytest.raises(kind) as error:
+        read_recipe(path, settings)
+    return str(error.value).replace(f"{path}", path.name)
+
+
+def test_a_small_recipe_has_all_defaults(tmp_path: Path) -> None:
+    loaded = read_recipe(written(tmp_path, MINIMAL))
+    recipe = loaded.recipe
+    assert (recipe.seed, recipe.split.val_frac, recipe.sequence.packing, recipe.renderer.name) == (
+        42,
+        0.1,
+        True,
+        "auto",
+    )
+    assert recipe.mixture is None
+    assert not recipe.exports
+    assert loaded.place("made") == tmp_path / "made"
+    assert loaded.address("s3://bucket/x.jsonl") == "s3://bucket/x.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (
+            'fromat = "alpaca"',
+            "recipe.toml:9: sources.0.fromat: unknown key; expected one of name, files, format, filter",
+        ),
+        ('format = "aplaca"', "recipe.toml:9: sources.0.format: found 'aplaca'; expected one of messages, sharegpt"),
+        (
+            "filter = { min_mesages = 2 }",
+            "recipe.toml:9: sources.0.filter.min_mesages: unknown key; expected",
+        ),
+        ('filter = { match = "(" }', "recipe.toml:9: sources.0.filter: match is '(', which is no regular expression"),
+        ("filter = { min_messages = 0 }", "sources.0.filter.min_messages: count is 0; expected at least 1"),
+        ("filter = { min_messages = 4, max_messages = 2 }", "so no row would be left; exchange them"),
+        ("[rows]\nmax_bad_rows = true", "recipe.toml:10: rows.max_bad_rows: found True; expected a valid integer"),
+        ("[split]\nval_frac = 1.5", "recipe.toml:10: split.val_frac: val_frac is 1.5; expected at most 0.999999"),
+        ("[sequence]\nlength = '4k'", "recipe.toml:10: sequence.length: found '4k'; expected a valid integer"),
+        ("[sequence]\ntoo_long = 'drop'", "found 'drop'; expected one of head, tail, drop_partial_turn, skip, error"),
+        ("[renderer]\ndate = 'today'", "recipe.toml:10: renderer.date: found 'today'; expected a day like 2026-01-31"),
+        ("[[exports]]\nto = 'megatrn'", "recipe.toml:10: exports.0.to: found 'megatrn'; expected one of hf, trl"),
+        ("[mixture]\nweights = { chats = 1, code = 1 }", "the mixture names 'code'; expected one of chats"),
+        ("[mixture]\nweights = { }", "the weights {} are all 0; expected one above 0"),
+        ("[mixture]\ntemperature = 0.0", "mixture: temperature is 0.0; expected a number above 0"),
+        ("[mixture]\nweights = { chats = 1 }\ntemperature = 2.0", "weights and temperature are given"),
+        (
+            "[mixture]\nby = 'token'",
+            "found 'token'; expected one of tokens, trained_tokens, rows; did you",
+        ),
+        ("[[sources]]\nname = 'chats'\nfiles = ['x']", "two sources are named 'chats'"),
+        ("[[sources]]\nname = '../x'\nfiles = ['x']", "recipe.toml:10: sources.1.name: found '../x'; expected a name"),
+        ("[[sources]]\nname = 'x'\nfiles = []", "recipe.toml:11: sources.1.files: found []; expected"),
+        ("[[sources]]\nname = 'x'", "recipe.toml:9: sources.1.files: missing; add it"),
+        ("[wrong]", "recipe.toml:9: wrong: unknown key; expected one of out, seed, tokenizer"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, more: str, expected: str) -> None:
+    assert expected in refusal(written(tmp_path, MINIMAL + more + "\n"))
+
+
+def test_several_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = refusal(written(tmp_path, "ot = 'x'\n" + MINIMAL.replace("path", "pth")))
+    assert "recipe.toml:1: ot: unknown key" in text
+    assert "did you mean 'out'?" in text
+    assert "recipe.toml:5: tokenizer.pth: unknown key; expected one of path; did you mean 'path'?" in text
+    assert "recipe.toml:4: tokenizer.path: missing; add it" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("out = \n", "not valid TOML: Invalid value (at line 1, column 7)"),
+        ("out = 1\nout = 2\n", "not valid TOML: Cannot overwrite a value (at line 2"),
+    ],
+)
+def test_what_is_no_toml(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in refusal(written(tmp_path, text), kind=InputError)
+
+
+def test_yaml_says_the_same(tmp_path: Path) -> None:
+    text = "out: made\ntokenizer: {path: tokenizer}\nsources:\n  - name: chats\n    files: [chats.jsonl]\n"
+    assert read_recipe(written(tmp_path, text, "r.yaml")).recipe == read_recipe(written(tmp_path, MINIMAL)).recipe
+    assert "r.yaml:6: sources.0.fromat: unknown key" in refusal(written(tmp_path, text + "    fromat: x\n", "r.yaml"))
+    # PyYAML itself would use the last of them.
+    assert "r.yaml:6: the key 'out' again" in refusal(written(tmp_path, text + "out: x\n", "r.yaml"), kind=InputError)
+    # In YAML 1.1 `no` is false; it is refused where a text is expected.
+    assert "r.yaml:1: out: found False" in refusal(written(tmp_path, text.replace("made", "no"), "r.yaml"))
+    assert "not valid YAML" in refusal(written(tmp_path, "a: [", "r.yaml"), kind=InputError)
+
+
+def test_settings_win_over_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, MINIMAL)
+    found = read_recipe(
+        path, ["seed=7", "sequence.length=99", "sources.chats.format=alpaca", "out = a b", "sources.0.name=x"]
+    )
+    recipe = found.recipe
+    assert (recipe.seed, recipe.sequence.length, recipe.out) == (7, 99, "a b")
+    assert (recipe.sources[0].format, recipe.sources[0].name) == ("alpaca", "x")
+    assert "--set: sequence.lenght: unknown key" in refusal(path, "sequence.lenght=9")
+    assert "--set seed: expected KEY.KEY=VALUE" in refusal(path, "seed")
+    assert "no 'code' among chats; use a name or a number" in refusal(path, "sources.code.format=alpaca")
+    assert "'b' is below 'made', which is no table" in refusal(path, "out.b=1")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    assert "no such file; expected a recipe" in refusal(tmp_path / "recipe.toml", kind=InputError)
+    assert "expected a recipe in TOML" in refusal(written(tmp_path, "", "recipe.json"))
+    (tmp_path / "latin.toml").write_bytes(b"out = '\xe9'")
+    assert "byte 7 is not UTF-8" in refusal(tmp_path / "latin.toml", kind=InputError)
+
+
+KEYS = st.text("abcdef-_", min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(KEYS, st.lists(KEYS, max_size=4, unique=True)), max_size=6, unique_by=lambda table: table[0]))
+def test_lines_are_those_of_the_text(tables: list[tuple[str, list[str]]]) -> None:
+    lines: list[str] = []
+    expected: dict[Any, int] = {}
+    for number, (name, keys) in enumerate(tables):
+        array = number % 2 == 1
+        place: tuple[Any, ...] = (name, 0) if array else (name,)
+        lines.append(f"[[{name}]]" if array else f"[{name}]")
+        expected[place] = len(lines)
+        for key in keys:
+            lines += ["# a comment", f"{key} = 1"]
+            expected[(*place, key)] = len(lines)
+    found = toml_lines("\n".join(lines))
+    assert {place: found.get(place) for place in expected} == expected
