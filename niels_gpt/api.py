@@ -162,7 +162,9 @@ def loader(
     from niels_gpt.episodes.mixture import mixture_for
 
     mixture = mixture_for(path, sequence_length=sequence_length, packing=packing)
-    if mixture is None and sequence_length is None:
+    if mixture is not None:
+        sequence_length = mixture.sequence_length
+    if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
     if hold_preferences(path):
         unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
@@ -180,7 +182,7 @@ def loader(
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
     order = {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
     if mixture is not None:
-        path, sequence_length, packing = mixture.folders, mixture.sequence_length, mixture.packing
+        path, packing = mixture.folders, mixture.packing
         seed = mixture.seed if seed is None else seed
         options = {"too_long": mixture.too_long} | options
         order = {"sampling": sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)}
