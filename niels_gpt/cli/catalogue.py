@@ -19,6 +19,9 @@ from niels_gpt.cli.terminal import out, print_json, table_of
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from niels_gpt.export.formats import Format
+    from niels_gpt.export.preferences import PreferenceFormat
+
 # Options whose config class describes them in a sentence rather than under "Attributes:".
 _HELP = {
     "enable_thinking": "False: the generation prompt supplies an empty thinking block",
@@ -151,20 +154,28 @@ def formats(as_json: Json = False) -> None:
 
     Example: niels-gpt formats
     """
-    from niels_gpt.export.registry import FORMATS as EXPORTS
+    from niels_gpt.export.preferences import PREFERENCE_FORMATS
+    from niels_gpt.export.registry import FORMATS
     from niels_gpt.imports.run import FORMATS as IMPORTS
     from niels_gpt.sources.chat_shapes import DIALECTS
+    from niels_gpt.sources.preference_rows import FORMS
 
+    every: list[Format | PreferenceFormat] = [*FORMATS.values(), *PREFERENCE_FORMATS.values()]
     exports = [
         {"name": each.name, "about": each.title, "mask": each.mask, "packs": each.packs, "options": each.options}
-        for each in EXPORTS.values()
+        for each in every
     ]
     imports = [{"name": each.name, "about": each.title} for each in IMPORTS.values()]
+    forms = [
+        {"name": name, "about": "rows with " + " and ".join("/".join(key) for key in keys)}
+        for name, (keys, _) in FORMS.items()
+    ]
     inputs = [{"name": name, "about": f"rows with {' and '.join(keys)}"} for name, (keys, _) in DIALECTS.items()]
     if as_json:
-        print_json({"inputs": inputs, "exports": exports, "imports": imports})
+        print_json({"inputs": inputs, "preferences": forms, "exports": exports, "imports": imports})
         return
     _print_formats("Conversations are read from (--format)", inputs)
+    _print_formats("niels-gpt preferences build reads (--format)", forms)
     _print_formats("niels-gpt export --to", exports)
     _print_formats("niels-gpt import --from", imports)
 

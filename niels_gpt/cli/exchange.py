@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.table import Table
@@ -27,10 +27,12 @@ from niels_gpt.cli.options import (
     too_long,
 )
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
-from niels_gpt.export.formats import SHARD_TOKENS
-from niels_gpt.export.registry import FORMATS as EXPORTS
+from niels_gpt.export.formats import SHARD_TOKENS, Format
+from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
+from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.run import FORMATS as IMPORTS
 
+EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
 # `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
 _OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPORTS.items() if each.options)
 ROWS = "Rows"
@@ -69,7 +71,9 @@ class ArrangementFlags:
 
 @grouped
 def export_command(
-    source: Annotated[Path, typer.Argument(metavar="DATASET", help="A cache or episodes.", show_default=False)],
+    source: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A cache, episodes or preferences.", show_default=False)
+    ],
     to: Annotated[
         str,
         typer.Option(

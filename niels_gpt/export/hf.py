@@ -28,17 +28,16 @@ from niels_gpt.storage.checksums import FileRecord
 SPLIT_NAMES = {"train": "train", "val": "validation"}
 
 
-class LabelledRows(Shards):
-    """Writes one split as parquet files of about `shard_tokens` tokens."""
+class HubFiles(Shards):
+    """Writes one split as parquet files of about `shard_tokens` tokens, named as on the hub.
+
+    A subclass sets `columns` (and `scalars`) before the first row, and overrides `append`.
+    """
 
     def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
         super().__init__(folder, facts, settings)
-        self._masks = bool(settings.options.get("assistant_masks"))
-        self._columns = {"input_ids": "int32", "labels": "int32"}
-        if self._masks:
-            self._columns["assistant_masks"] = "int8"
-        if settings.several_texts(facts):
-            self._columns["seq_lengths"] = "int32"
+        self.columns: dict[str, str] = {}
+        self.scalars: dict[str, str] = {}
         self._closed: list[tuple[Path, FileRecord]] = []
         self._named: dict[str, FileRecord] = {}
         self._file: ParquetFile | None = None
@@ -48,28 +47,20 @@ class LabelledRows(Shards):
         """The finished files."""
         return self._named
 
+    @property
+    def file(self) -> ParquetFile:
+        """The open file."""
+        assert self._file is not None
+        return self._file
+
     def begin(self, number: int) -> None:
         """Open a file."""
         path = self.folder / "data" / f"{SPLIT_NAMES[self.facts.split]}-{number:05d}.parquet"
-        self._file = ParquetFile(path, self._columns)
-
-    def append(self, rows: Rows) -> None:
-        """Append rows as a row group."""
-        assert self._file is not None
-        columns: dict[str, Lists] = {
-            "input_ids": (rows.signed_ids(), rows.lengths),
-            "labels": (rows.labels(), rows.lengths),
-        }
-        if self._masks:
-            columns["assistant_masks"] = (rows.trained.astype(np.int8), rows.lengths)
-        if "seq_lengths" in self._columns:
-            columns["seq_lengths"] = (rows.text_lengths(), rows.texts_per_row())
-        self._file.write(columns)
+        self._file = ParquetFile(path, self.columns, self.scalars)
 
     def end(self) -> None:
         """Close the file."""
-        assert self._file is not None
-        self._closed.append((self._file.path, self._file.close()))
+        self._closed.append((self.file.path, self.file.close()))
 
     def close(self) -> None:
         """Finish the files and rename them as on the hub, where the name says how many files there are."""
@@ -84,6 +75,30 @@ class LabelledRows(Shards):
         """Close and delete an unfinished file; does nothing after `close`."""
         if self._file is not None:
             self._file.abandon()
+
+
+class LabelledRows(HubFiles):
+    """Ids and labels of one split."""
+
+    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+        super().__init__(folder, facts, settings)
+        self.columns = {"input_ids": "int32", "labels": "int32"}
+        if settings.options.get("assistant_masks"):
+            self.columns["assistant_masks"] = "int8"
+        if settings.several_texts(facts):
+            self.columns["seq_lengths"] = "int32"
+
+    def append(self, rows: Rows) -> None:
+        """Append rows as a row group."""
+        columns: dict[str, Lists] = {
+            "input_ids": (rows.signed_ids(), rows.lengths),
+            "labels": (rows.labels(), rows.lengths),
+        }
+        if "assistant_masks" in self.columns:
+            columns["assistant_masks"] = (rows.trained.astype(np.int8), rows.lengths)
+        if "seq_lengths" in self.columns:
+            columns["seq_lengths"] = (rows.text_lengths(), rows.texts_per_row())
+        self.file.write(columns)
 
 
 def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:

@@ -13,6 +13,7 @@ from niels_gpt.export.megatron import MEGATRON
 from niels_gpt.export.megatron_bridge import MEGATRON_BRIDGE
 from niels_gpt.export.nanogpt import NANOGPT
 from niels_gpt.export.olmo import OLMO
+from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 
 FORMATS: dict[str, Format] = {
     "hf": HF,
@@ -28,6 +29,15 @@ FORMATS: dict[str, Format] = {
 }
 
 
+def any_format_named(name: str) -> Format | PreferenceFormat:
+    """The format of this name, of conversations or of preferences.
+
+    Raises:
+        UsageError: there is none; the nearest name is suggested.
+    """
+    return PREFERENCE_FORMATS[name] if name in PREFERENCE_FORMATS else format_named(name)
+
+
 def format_named(name: str) -> Format:
     """The format of this name.
 
@@ -35,5 +45,6 @@ def format_named(name: str) -> Format:
         UsageError: there is none; the nearest name is suggested.
     """
     if name not in FORMATS:
-        raise UsageError(f"no format {name!r}; there are {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
+        known = [*FORMATS, *PREFERENCE_FORMATS]
+        raise UsageError(f"no format {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
     return FORMATS[name]

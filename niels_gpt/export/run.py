@@ -13,9 +13,18 @@ from niels_gpt import ranges
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.export.arranging import Arrangement, arrange, n_rows
 from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings
-from niels_gpt.export.registry import format_named
+from niels_gpt.export.preferences import PreferenceFormat, write_preferences
+from niels_gpt.export.registry import any_format_named
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import Examples, Facts, Stream, checked_split, open_source, splits_of
+from niels_gpt.export.source import (
+    Examples,
+    Facts,
+    Stream,
+    checked_split,
+    open_source,
+    require_preferences,
+    splits_of,
+)
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -53,7 +62,7 @@ def export(
 
     Args:
         source: a directory of `episodes build`, `cache build-sft` or `cache build-pretrain`.
-        to: the name of the format; see `registry.FORMATS`.
+        to: the name of the format; see `registry.FORMATS`, and for preferences `preferences.PREFERENCE_FORMATS`.
         out: the directory to create. It appears when everything is written, with export.json and README.md in it.
         split: "train" or "val"; by default both, unless one is empty.
         arrangement: which rows, in which order, cut and packed how. Each of its fields but `pad_multiple`, an option of
@@ -68,7 +77,7 @@ def export(
         CacheError: the source is missing, unfinished or damaged. OutputExists: `out` exists already.
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
-    chosen = format_named(to)
+    chosen = any_format_named(to)
     # First: whether an option exists does not depend on the data.
     own = _options(chosen, options)
     keywords = {"limit": limit, "max_length": max_length, "too_long": too_long, "packing": packing, "shuffle": shuffle}
@@ -76,6 +85,8 @@ def export(
     settings = Settings(how.packing, how.max_length, shard_tokens, own)
     _check_settings(chosen, settings)
     place = Path(source)
+    if isinstance(chosen, PreferenceFormat):
+        return _export_preferences(place, chosen, Path(out), checked_split(split), how, settings, overwrite, progress)
     # All splits are opened and checked before the first file is written.
     sources = {name: open_source(place, name) for name in checked_split(split) or splits_of(place)}
     if not sources:
@@ -96,16 +107,56 @@ def export(
                 )
             writer.close()
             files |= writer.files
-        # The manifest comes last: a directory with export.json is complete.
-        readme = _readme(chosen, settings, facts, counts).encode()
-        files[README_NAME] = write_atomic(staged.path / README_NAME, readme)
-        manifest = with_manifest_hash(_manifest(chosen, settings, how, facts, counts, files))
-        write_atomic(staged.path / MANIFEST_NAME, json_bytes(manifest))
-        staged.commit()
+        return _finish(staged, chosen, settings, how, facts, counts, files)
+
+
+def _finish(
+    staged: StagedDirectory,
+    chosen: Format | PreferenceFormat,
+    settings: Settings,
+    how: Arrangement,
+    facts: dict[str, Facts],
+    counts: dict[str, dict[str, int]],
+    files: dict[str, FileRecord],
+) -> dict[str, Any]:
+    """Write README and manifest, the manifest last: a directory with export.json is complete."""
+    use = chosen.use if isinstance(chosen, PreferenceFormat) else chosen.use(settings, facts)
+    files[README_NAME] = write_atomic(staged.path / README_NAME, _readme(chosen.title, use, counts).encode())
+    manifest = with_manifest_hash(_manifest(chosen, use, settings, how, facts, counts, files))
+    write_atomic(staged.path / MANIFEST_NAME, json_bytes(manifest))
+    staged.commit()
     return manifest
 
 
-def _options(chosen: Format, passed: dict[str, Any]) -> dict[str, Any]:
+def _export_preferences(
+    place: Path,
+    chosen: PreferenceFormat,
+    out: Path,
+    splits: list[str] | None,
+    how: Arrangement,
+    settings: Settings,
+    overwrite: bool,
+    progress: Progress,
+) -> dict[str, Any]:
+    """See `export`."""
+    require_preferences(place)
+    facts: dict[str, Facts] = {}
+    counts: dict[str, dict[str, int]] = {}
+    files: dict[str, FileRecord] = {}
+    with StagedDirectory(out, manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
+        for name in splits or splits_of(place):
+            facts[name], counts[name], written = write_preferences(
+                staged.path, place, name, chosen, how, settings, progress
+            )
+            stack.callback(written.abandon)
+            if not counts[name]["rows"]:
+                raise UsageError(f"{place}: no row of {name} is left: no group has a better and a worse completion")
+            written.close()
+            files |= written.files
+        return _finish(staged, chosen, settings, how, facts, counts, files)
+
+
+def _options(chosen: Format | PreferenceFormat, passed: dict[str, Any]) -> dict[str, Any]:
     """The options of the format, with defaults."""
     for name in passed:
         if name not in chosen.options:
@@ -116,7 +167,7 @@ def _options(chosen: Format, passed: dict[str, Any]) -> dict[str, Any]:
     return chosen.options | passed
 
 
-def _check_settings(chosen: Format, settings: Settings) -> None:
+def _check_settings(chosen: Format | PreferenceFormat, settings: Settings) -> None:
     if settings.packing and not chosen.packs:
         raise UsageError(
             f"{chosen.name} has no rows of several texts; leave packing out (its trainer cuts or packs the documents "
@@ -176,7 +227,8 @@ def _with_weights_of(chosen: Format, portions: Iterator[Rows], binary: bool, fac
 
 
 def _manifest(
-    chosen: Format,
+    chosen: Format | PreferenceFormat,
+    use: list[str],
     settings: Settings,
     how: Arrangement,
     facts: dict[str, Facts],
@@ -199,17 +251,17 @@ def _manifest(
             "vocab_size": one.vocab_size,
             "special_token_ids": one.special_token_ids,
         },
-        "use": chosen.use(settings, facts),
+        "use": use,
         "splits": counts,
         "files": {name: record.to_json() for name, record in sorted(files.items())},
     }
 
 
-def _readme(chosen: Format, settings: Settings, facts: dict[str, Facts], counts: dict[str, dict[str, int]]) -> str:
+def _readme(title: str, use: list[str], counts: dict[str, dict[str, int]]) -> str:
     """README.md: what the directory holds, and how to use it."""
-    lines = [f"# {chosen.title}", "", "Written by `niels-gpt export`. `export.json` lists the files with checksums."]
+    lines = [f"# {title}", "", "Written by `niels-gpt export`. `export.json` lists the files with checksums."]
     lines += ["", "| split | rows | texts | tokens | trained |", "|---|---|---|---|---|"]
     for name, each in counts.items():
         numbers = " | ".join(f"{each[key]:,}" for key in ("rows", "texts", "tokens", "trained_tokens"))
         lines.append(f"| {name} | {numbers} |")
-    return "\n".join([*lines, "", "## How to use it", "", *(f"* {line}" for line in chosen.use(settings, facts)), ""])
+    return "\n".join([*lines, "", "## How to use it", "", *(f"* {line}" for line in use), ""])

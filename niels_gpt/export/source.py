@@ -14,6 +14,7 @@ import numpy as np
 
 from niels_gpt import datasets
 from niels_gpt.datasets import CHUNK_ROWS, Dataset, EpisodeRows, Split, open_dataset, slices_of_tokens
+from niels_gpt.episodes.format import refuse_preferences
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 
@@ -159,6 +160,15 @@ def splits_of(path: Path) -> list[str]:
     return list(open_dataset(path).splits)
 
 
+def require_preferences(path: Path) -> None:
+    """Raise `UsageError` unless a dataset holds preferences."""
+    if open_dataset(path).manifest.get("kind") != "preferences":
+        raise UsageError(
+            f"{path}: not a dataset of preferences; build one with: niels-gpt preferences build. For "
+            "conversations: --to trl"
+        )
+
+
 def open_source(path: Path, split: str) -> Examples | Stream:
     """One split of a dataset; empty episodes are left out.
 
@@ -169,6 +179,8 @@ def open_source(path: Path, split: str) -> Examples | Stream:
         raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
+    if dataset.kind == "episodes":
+        refuse_preferences(path, dataset.manifest or None)
     opened = dataset.split(split)
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass

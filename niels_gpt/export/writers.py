@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,12 +159,13 @@ class ParquetFile:
 
     Args:
         columns: the dtype of each column's values, by column name.
+        scalars: the same for columns that hold one value a row, after the others.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, path: Path, columns: dict[str, str]) -> None:
+    def __init__(self, path: Path, columns: dict[str, str], scalars: dict[str, str] | None = None) -> None:
         # Before the import, so that a missing library is our error and names the extra.
         check_library("pyarrow")
         import pyarrow
@@ -173,6 +174,7 @@ class ParquetFile:
         self.path = path
         self._arrow = pyarrow
         kinds = {name: pyarrow.list_(pyarrow.from_numpy_dtype(np.dtype(kind))) for name, kind in columns.items()}
+        kinds |= {name: pyarrow.from_numpy_dtype(np.dtype(kind)) for name, kind in (scalars or {}).items()}
         self._schema = pyarrow.schema(kinds)
         with storage_errors("creating the file", path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,12 +183,15 @@ class ParquetFile:
                 path, self._schema, compression="zstd", use_dictionary=False, write_statistics=False
             )
 
-    def write(self, columns: dict[str, Lists], *, row_group: int | None = None) -> None:
+    def write(self, columns: Mapping[str, Lists | npt.NDArray[Any]], *, row_group: int | None = None) -> None:
         """Append rows, as row groups of at most `row_group` rows (`None`: one)."""
         # In the order of the schema, whatever the order of the dict.
-        arrays = [self._lists(*columns[field.name], field.type) for field in self._schema]
+        arrays = [self._column(columns[field.name], field.type) for field in self._schema]
         with storage_errors("writing", self.path):
             self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema), row_group)
+
+    def _column(self, values: Lists | npt.NDArray[Any], kind: Any) -> Any:
+        return self._lists(*values, kind) if isinstance(values, tuple) else self._arrow.array(values, type=kind)
 
     def _lists(self, values: npt.NDArray[Any], lengths: Int64s, kind: Any) -> Any:
         """Lists of lengths 3 2 have the offsets 0 3 5."""

@@ -1,0 +1,318 @@
+"""`trl-dpo`, `trl-kto`, `trl-reward`: preferences as the ids that TRL's trainers make of texts, in parquet.
+
+::
+
+    trl-dpo      prompt_ids, chosen_ids, rejected_ids                   a row for each pair
+    trl-kto      prompt_ids, completion_ids, label                      a row for each completion
+    trl-reward   chosen_ids, rejected_ids (each with its prompt)        a row for each pair; margin where there are some
+
+A completion ends with its last trained token, the stop, because TRL trains every id of it. What the chat format writes
+after a stop (a newline in ChatML) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.datasets import Dataset, open_dataset
+from niels_gpt.errors import UsageError
+from niels_gpt.export.arranging import Arrangement
+from niels_gpt.export.formats import Settings
+from niels_gpt.export.hf import HubFiles
+from niels_gpt.export.source import Facts
+from niels_gpt.export.writers import Lists
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.progress import Progress
+from niels_gpt.seeds import order
+
+GROUPS_AT_ONCE: Final = 2048
+NO_LIMIT: Final = (1 << 31) - 2
+PAIRS: Final = ("best_worst", "adjacent", "all")
+MARGINS: Final = ("stored", "scores", "none")
+
+Ids = npt.NDArray[np.int64]
+
+
+class Side(NamedTuple):
+    """A completion to export.
+
+    Attributes:
+        prompt, ids: of the prompt, and of the completion up to its stop.
+        record: its record of `completions.bin`.
+    """
+
+    prompt: Ids
+    ids: Ids
+    record: Any
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PreferenceFormat:
+    """One format.
+
+    Attributes:
+        title: the program that reads it, in one line.
+        lists: the columns of ids. scalars: other columns, and their dtypes.
+        rows: the rows of a group, by column, from its completions (the best first) and the options.
+        use: how to use the files, as lines for the README.
+        options: names and defaults of options of this format only.
+    """
+
+    name: str
+    title: str
+    lists: tuple[str, ...]
+    scalars: dict[str, str]
+    rows: Callable[[Sequence[Side], dict[str, Any]], Iterator[Row]]
+    use: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    mask: str = "completions"
+    packs: bool = False
+
+
+class _Table(NamedTuple):
+    """Some rows: `ids` of all columns, for the size of files, and the columns."""
+
+    ids: Ids
+    columns: dict[str, Lists | npt.NDArray[Any]]
+
+
+class _PreferenceFiles(HubFiles):
+    """The rows of one split."""
+
+    def write_table(self, table: _Table) -> None:
+        """Append rows, to a new file if need be."""
+        self.write(cast("Any", table))  # of the rows, `Shards` reads `ids` alone
+
+    def append(self, rows: Any) -> None:
+        """Append a table as a row group."""
+        self.file.write(rows.columns)
+
+
+def write_preferences(
+    folder: Path,
+    source: Path,
+    split: str,
+    chosen: PreferenceFormat,
+    how: Arrangement,
+    settings: Settings,
+    progress: Progress,
+) -> tuple[Facts, dict[str, int], HubFiles]:
+    """Write one split; the caller closes the files.
+
+    Returns:
+        Its facts, counts (`rows`, `texts`, `tokens`, `trained_tokens`, `groups_without_rows`) and files.
+
+    Raises:
+        UsageError: the format cannot hold the data. CacheError: the dataset is damaged, or a group too long.
+    """
+    options = checked_options(settings.options)
+    dataset = open_dataset(source)
+    facts = Facts.of(dataset, dataset.split(split))
+    opened = PreferenceSplit(
+        [source], split, Fitting(how.max_length or NO_LIMIT, how.too_long, options["no_completion"])
+    )
+    files = _PreferenceFiles(folder, facts, settings)
+    files.columns = dict.fromkeys(chosen.lists, "int32")
+    files.scalars = dict(chosen.scalars)
+    if options.get("margin") == "none" or (options.get("margin") == "stored" and not _has_margins(opened, source)):
+        files.scalars.pop("margin", None)
+    counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
+    progress.begin(f"{split} to {chosen.name}", total=len(opened), unit="groups")
+    try:
+        for groups in _groups(dataset, opened, split, how, options):
+            found = [list(chosen.rows(sides, options)) for sides in groups]
+            counts["groups_without_rows"] += sum(not rows for rows in found)
+            rows = [row for each in found for row in each][: None if how.limit is None else how.limit - counts["rows"]]
+            if rows:
+                files.write_table(_table(rows, chosen, files.scalars))
+            for row in rows:
+                lengths = [len(row[name]) for name in chosen.lists]
+                counts["tokens"] += sum(lengths)
+                counts["trained_tokens"] += sum(lengths) - row["context"]
+            counts["rows"] += len(rows)
+            counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
+            progress.advance(len(groups))
+            if how.limit is not None and counts["rows"] >= how.limit:
+                break
+    except BaseException:
+        files.abandon()
+        raise
+    return facts, counts, files
+
+
+def checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a format.
+
+    Raises:
+        UsageError: one has no such value.
+    """
+    for name, known in (("pairs", PAIRS), ("margin", MARGINS)):
+        if name in options and options[name] not in known:
+            raise UsageError(f"{name} is {options[name]!r}; expected one of {', '.join(known)}")
+    return options
+
+
+def _groups(
+    dataset: Dataset, opened: PreferenceSplit, split: str, how: Arrangement, options: dict[str, Any]
+) -> Iterator[list[list[Side]]]:
+    """The completions of the groups to export, some groups at a time."""
+    n = len(opened)
+    shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
+    stored = dataset.split(split)
+    for first in range(0, n, GROUPS_AT_ONCE):
+        stop = min(n, first + GROUPS_AT_ONCE)
+        positions = np.arange(first, stop) if shuffled is None else np.asarray(shuffled[first:stop])
+        yield [_sides(opened, stored, int(group), options) for group in opened.kept[positions]]
+
+
+def _sides(opened: PreferenceSplit, stored: Any, group: int, options: dict[str, Any]) -> list[Side]:
+    """The completions of a group, cut as the policy says, up to their stops."""
+    episodes = np.arange(opened.begins[group], opened.begins[group + 1])
+    rows, records = stored.rows(episodes), opened.records(episodes)
+    lengths, prompts = np.diff(rows.starts), records["prompt_length"].astype(np.int64)
+    cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(episodes)]))[0])
+    sides: list[Side] = []
+    for start, stop, record in zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), records, strict=True):
+        own = slice(start + cut, min(stop, start + cut + opened.fitting.width))
+        ids, trained = rows.ids[own].astype(np.int64), np.asarray(rows.weights[own]) > 0
+        prompt = int(record["prompt_length"]) - cut
+        end = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else prompt
+        untrained = int((~trained[prompt:end]).sum())
+        if end == prompt or (untrained and not options["whole_completions"]):
+            reason = f"has {untrained:,} untrained tokens inside" if untrained else "has no trained token left"
+            raise UsageError(
+                f"{stored.describe(int(episodes[0]) + len(sides))}: the completion {reason}, and TRL trains every "
+                "token of a completion; pass whole_completions=True (--option whole_completions=true) to train them, "
+                "or train on the batches of PreferenceLoader, which have a mask"
+            )
+        sides.append(Side(ids[:prompt], ids[prompt:end], record))
+    return sides
+
+
+def _has_margins(opened: PreferenceSplit, source: Path) -> bool:
+    """Every group has a margin; False if none has.
+
+    Raises:
+        UsageError: some have.
+    """
+    known = ~np.isnan(opened.records(opened.begins[:-1])["margin"])
+    if known.any() and not known.all():
+        raise UsageError(
+            f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for every row. "
+            "Pass margin=none or margin=scores (--option margin=none)"
+        )
+    return bool(known.any())
+
+
+def _table(rows: list[Row], chosen: PreferenceFormat, scalars: dict[str, str]) -> _Table:
+    lists = {
+        name: (np.concatenate([row[name] for row in rows]), np.array([len(row[name]) for row in rows]))
+        for name in chosen.lists
+    }
+    columns: dict[str, Any] = {
+        **lists,
+        **{name: np.array([row[name] for row in rows], kind) for name, kind in scalars.items()},
+    }
+    return _Table(np.concatenate([values for values, _ in lists.values()]), columns)
+
+
+def _pairs(sides: Sequence[Side], how: str) -> Iterator[tuple[Side, Side]]:
+    """Pairs of a better and a worse completion; completions of equal rank form none.
+
+    Raises:
+        UsageError: the dataset holds single completions.
+    """
+    if len(sides) < 2:
+        raise UsageError("the dataset holds single completions, which form no pairs; export them with --to trl-kto")
+    chosen: Any = {"best_worst": [(sides[0], sides[-1])], "adjacent": pairwise(sides)}.get(how) or combinations(
+        sides, 2
+    )
+    return ((better, worse) for better, worse in chosen if better.record["rank"] < worse.record["rank"])
+
+
+def _dpo(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    for chosen, rejected in _pairs(sides, options["pairs"]):
+        n = len(chosen.prompt)
+        yield {"prompt_ids": chosen.prompt, "chosen_ids": chosen.ids, "rejected_ids": rejected.ids, "context": n}
+
+
+def _reward(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    for chosen, rejected in _pairs(sides, options["pairs"]):
+        margin = float(sides[0].record["margin"])
+        if options["margin"] == "scores":
+            margin = float(chosen.record["score"] - rejected.record["score"])
+            if np.isnan(margin):
+                raise UsageError("margin=scores, but a completion has no score; leave the option out")
+        yield {
+            "chosen_ids": np.concatenate([chosen.prompt, chosen.ids]),
+            "rejected_ids": np.concatenate([rejected.prompt, rejected.ids]),
+            "margin": margin,
+            "context": 2 * len(chosen.prompt),
+        }
+
+
+def _kto(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
+    del options
+    labelled = [(side, int(side.record["label"])) for side in sides]
+    if len(sides) > 1:  # the best is desirable, the worst is not, and what lies between is neither
+        labelled = [] if sides[0].record["rank"] == sides[-1].record["rank"] else [(sides[0], 1), (sides[-1], 0)]
+    for side, label in labelled:
+        if label < 0:
+            raise UsageError("the completions have scores and no labels; trl-kto needs a label for each")
+        row = {"prompt_ids": side.prompt, "completion_ids": side.ids, "label": bool(label)}
+        yield row | {"context": len(side.prompt)}
+
+
+_WHOLE: Final = {"whole_completions": False, "no_completion": "error"}
+
+PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
+    "trl-dpo": PreferenceFormat(
+        name="trl-dpo",
+        title="parquet for TRL's DPOTrainer: prompt_ids, chosen_ids, rejected_ids",
+        lists=("prompt_ids", "chosen_ids", "rejected_ids"),
+        scalars={},
+        rows=_dpo,
+        use=[
+            "from niels_gpt.trainers.trl_preferences import StoredDPOTrainer: TRL's DPOTrainer, which takes these ids "
+            "as they are; DPOTrainer itself would look for texts.",
+            "DPOConfig(max_length=None): rows were cut by the export. Its collator pads, and makes completion_mask.",
+        ],
+        options={"pairs": "best_worst", **_WHOLE},
+    ),
+    "trl-kto": PreferenceFormat(
+        name="trl-kto",
+        title="parquet for TRL's KTOTrainer: prompt_ids, completion_ids, label",
+        lists=("prompt_ids", "completion_ids"),
+        scalars={"label": "bool"},
+        rows=_kto,
+        use=[
+            "from niels_gpt.trainers.trl_preferences import StoredKTOTrainer: TRL's KTOTrainer, which takes these ids "
+            "as they are; KTOTrainer itself would look for texts.",
+            'KTOConfig(max_length=None, train_sampling_strategy="sequential"): KTO pairs each prompt with the '
+            "completion of the row before it, so shuffle here (--seed) and not there.",
+        ],
+        options=dict(_WHOLE),
+    ),
+    "trl-reward": PreferenceFormat(
+        name="trl-reward",
+        title="parquet for TRL's RewardTrainer: chosen_ids, rejected_ids, margin",
+        lists=("chosen_ids", "rejected_ids"),
+        scalars={"margin": "float64"},
+        rows=_reward,
+        use=[
+            "RewardTrainer(train_dataset=datasets.load_dataset(DIRECTORY, split='train'), ...) takes the rows as "
+            "they are."
+        ],
+        options={"pairs": "best_worst", "margin": "stored", **_WHOLE},
+    ),
+}
