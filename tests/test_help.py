@@ -212,7 +212,7 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
         ("cache --hlep", "no option --hlep; did you mean '--help'? (see "),
         ("export x --to", "--to has no value; expected one after it (see "),
         ("export x", "--to is missing; expected hf, trl, "),
-        ("export", "DATASET is missing; expected a cache or episodes (see "),
+        ("export", "DATASET is missing; expected a cache, episodes or preferences (see "),
         ("episodes config", "FILE is missing; name an XML file to check"),
     ],
 )
