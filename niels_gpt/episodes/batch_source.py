@@ -115,7 +115,7 @@ class BatchSource(Batches[EpisodeBatch]):
             use_mask=options.use_mask,
             buffers=self._buffers,
         )
-        self._stream = stream_of(split, schedule, open_reader)
+        self._stream = stream_of(split, schedule, open_reader, self.global_rows)
         self._reader = open_reader() if self._stream is None else None
         self.fingerprint, self._earlier_fingerprint = self._fingerprints()
 
@@ -133,6 +133,8 @@ class BatchSource(Batches[EpisodeBatch]):
 
     def batches(self, place: Place, n: int) -> list[tuple[EpisodeBatch, Place]]:
         """At most `n` batches from a place on, each with the place after it; none follows a batch with empty rows.
+
+        Where shards come from a store, they end with the batch that ends a window: more shards might not fit.
 
         Making them together takes less time: for small batches, numpy's calls cost more than the work they do.
 
@@ -171,6 +173,15 @@ class BatchSource(Batches[EpisodeBatch]):
             )
             batches.append((batch, after))
         return batches
+
+    def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
+        """See `Batches`. Where shards come from a store, the batch that ends a window is the last: more might not fit."""
+        drawn = super().draw(place, n)
+        if self._stream is None:
+            return drawn
+        begun, stream = self.starting_place(place), self._stream
+        number = next((i for i, (_, after) in enumerate(drawn, 1) if stream.in_another_window(begun, after)), n)
+        return drawn[:number]
 
     def _global_sums(self, rows: Int64s, own: tuple[int, float], place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""

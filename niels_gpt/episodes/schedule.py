@@ -362,11 +362,23 @@ class ShardWindows:
         before = np.concatenate([[0], ends[:-1]])[shard]
         return np.asarray(firsts[shard] + places - before)
 
+    def window_at(self, place: Place) -> tuple[int, int]:
+        """The epoch and the number of the window in which a place is."""
+        _, ends = self._epoch(place.epoch)
+        return place.epoch, int(np.searchsorted(ends, place.position, side="right"))
+
+    def most_windows(self, rows: int) -> int:
+        """How many windows so many rows that follow each other are in, at most; two at least.
+
+        Three windows of 5 rows: 7 rows may be all of the second, and one of each of the others.
+        """
+        smallest = np.cumsum(np.sort(np.diff(self.bounds)))[self.window - 1 :: self.window]
+        return 2 + int(np.searchsorted(smallest, rows - 2, side="right"))
+
     def shards_from(self, place: Place) -> Iterator[Int64s]:
         """The shards of the window at a place, those of the next one, and so on without end."""
-        shards, ends = self._epoch(place.epoch)
-        first = int(np.searchsorted(ends, place.position, side="right"))
-        epoch = place.epoch
+        epoch, first = self.window_at(place)
+        shards, _ = self._epoch(epoch)
         while True:
             for at in range(first * self.window, len(shards), self.window):
                 window = shards[at : at + self.window]

@@ -27,7 +27,7 @@ from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.episodes.schedule import Place, ShardWindows
 from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
-from niels_gpt.storage.shard_cache import RemoteShard, ShardCache, release_when_full
+from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache, release_when_full
 
 FETCHERS = 4  # threads that download, each a shard at a time
 ROOM_SECONDS = 0.2  # until a thread looks again whether there is room for a shard
@@ -56,14 +56,17 @@ class ShardStream:
 
     Args:
         open_reader: makes a reader of mapped shards, its keyword `shards`.
+        rows: of a batch, over all ranks.
 
     Raises:
-        UsageError: two windows of shards do not fit into the cache.
+        UsageError: two windows of shards, or those of a batch, do not fit into the cache.
     """
 
-    def __init__(self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader]) -> None:
+    def __init__(
+        self, split: EpisodeSplit, schedule: ShardWindows, open_reader: Callable[..., EpisodeReader], rows: int
+    ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
-        _check_capacity(split, schedule)
+        _check_capacity(split, schedule, rows)
         self.after_fork()
         reset_after_fork(self)
         release_when_full(self)
@@ -76,6 +79,10 @@ class ShardStream:
     def release(self) -> None:
         """Drop the open shards: another stream of this process, such as that of val, needs the room."""
         self._opened = None
+
+    def in_another_window(self, place: Place, after: Place) -> bool:
+        """Whether other shards are needed at the second place than at the first."""
+        return self._schedule.window_at(place) != self._schedule.window_at(after)
 
     def reader(self, spans: RowSpans, place: Place | None) -> EpisodeReader:
         """The reader of these spans; their shards get the numbers that it has for them.
@@ -99,11 +106,15 @@ class ShardStream:
     def _open(self, hits: Int64s, place: Place | None) -> _Opened:
         upcoming = None if place is None else self._schedule.shards_from(place)
         wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
-        before, held = self._opened, {}
+        before, held = self._opened, dict[int, HeldShard | None]()
         if before is not None:
             own = np.intersect1d(wanted, before.shards)
             held = {n: before.reader.shards[before.number[n]].held for n in own.tolist()}
         before = self._opened = None  # from here on shards that are not needed any more may be evicted, to make room
+        # Before anything is fetched: shards that nobody holds may be evicted to make room for the next window's.
+        for n in wanted.tolist():
+            if n not in held and (found := self._held_if_here(n)) is not None:
+                held[n] = found
         # What is needed now is downloaded by the threads too, several shards at a time.
         missing = [n for n in wanted.tolist() if n not in held]
         self._fetcher.want(self._remote([*missing, *([] if upcoming is None else next(upcoming).tolist())]))
@@ -113,21 +124,27 @@ class ShardStream:
         opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number)
         return opened
 
+    def _held_if_here(self, number: int) -> HeldShard | None:
+        remote = self._split.shards[number].remote
+        return None if remote is None else remote[0].held_if_here(remote[1])
+
     def _remote(self, numbers: list[int]) -> list[_Fetch]:
         found = (self._split.shards[number].remote for number in numbers)
         return [remote for remote in found if remote is not None]
 
 
-def _check_capacity(split: EpisodeSplit, schedule: ShardWindows) -> None:
-    """Raise `UsageError` unless the largest shards of two windows fit into the cache."""
+def _check_capacity(split: EpisodeSplit, schedule: ShardWindows, rows: int) -> None:
+    """Raise `UsageError` unless the largest shards of two windows, or of a large batch, fit into the cache."""
     sizes = sorted((shard.remote[1].bytes for shard in split.shards if shard.remote), reverse=True)
-    needed = sum(sizes[: 2 * schedule.window])
+    windows = schedule.most_windows(rows)
+    needed = sum(sizes[: windows * schedule.window])
+    which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
     for cache in {shard.remote[0] for shard in split.shards if shard.remote}:
         if needed > cache.max_bytes:
             raise UsageError(
-                f"cache_bytes is {cache.max_bytes:,}, but two windows of {schedule.window} shards of {split.split}, "
-                f"the one that is read and the next, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
-                "raise cache_bytes, or lower shuffle_shards"
+                f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of {split.split}, "
+                f"{which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
             )
 
 
@@ -191,8 +208,10 @@ def _fetch(wanted: _Wanted) -> None:
             _log.debug("[Store] %s: not fetched ahead: %s", remote.url, error)
 
 
-def stream_of(split: EpisodeSplit, schedule: Any, open_reader: Callable[..., EpisodeReader]) -> ShardStream | None:
-    """A stream, if any shard of the split is in a store.
+def stream_of(
+    split: EpisodeSplit, schedule: Any, open_reader: Callable[..., EpisodeReader], rows: int
+) -> ShardStream | None:
+    """A stream, if any shard of the split is in a store; `rows` is the size of a batch over all ranks.
 
     Raises:
         UsageError: see `ShardStream`.
@@ -200,4 +219,4 @@ def stream_of(split: EpisodeSplit, schedule: Any, open_reader: Callable[..., Epi
     if not split.streamed:
         return None
     assert isinstance(schedule, ShardWindows), "a split in a store is read in windows of shards"
-    return ShardStream(split, schedule, open_reader)
+    return ShardStream(split, schedule, open_reader, rows)

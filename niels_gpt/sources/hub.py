@@ -23,7 +23,8 @@ from niels_gpt.sources.base import ReadProgress, SourceOptions
 from niels_gpt.sources.inputs import Document, Rejected
 from niels_gpt.sources.records import open_parquet
 from niels_gpt.sources.slices import Slice, read_slice, slice_file
-from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file, repeated
+from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
+from niels_gpt.storage.retries import repeated
 
 TIMEOUT_SECONDS = 30.0
 THREAD_SECONDS = 0.25  # see `_closing`

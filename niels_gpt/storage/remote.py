@@ -6,28 +6,20 @@ Whether a file exists is always asked by its name, never by a listing: the listi
 from __future__ import annotations
 
 import io
-import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, Literal, TypeVar, cast
+from typing import IO, Any, Literal, cast
 
-from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError, shortened, without_passwords
+from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError, without_passwords
 from niels_gpt.extras import check_library
+from niels_gpt.storage.retries import ATTEMPTS, Retries, in_short, in_time, is_missing, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
-ATTEMPTS = 6  # of one read, each with the retries of the store's own library
-FIRST_WAIT = 1.0  # seconds, doubled after each failure
-LONGEST_WAIT = 60.0
-LONGEST_RETRY_AFTER = 600.0  # a store that asks for more is not waited for
 
-T = TypeVar("T")
-
-_PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
 _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 
 
@@ -64,14 +56,14 @@ class RemoteFile:
     def open_exact(self) -> io.RawIOBase:
         """Open the file without a buffer: each read is one request for exactly these bytes.
 
-        A read that fails is repeated, see `_PatientFile`.
+        A read that fails is repeated, see `PatientFile`.
 
         Raises:
             StorageError, MissingExtra: as `open`.
         """
         fs, path = file_system(self.url)
         with remote_errors("opening", self.url):
-            return _PatientFile(fs, path, self.url)
+            return PatientFile(fs, path, self.url)
 
     def size(self) -> int | None:
         """The size in bytes; `None` if the file does not exist."""
@@ -94,14 +86,25 @@ class RemoteFile:
             return getattr(repeated(lambda: fs.info(path)).get("lfs"), "sha256", None)
 
 
-class _PatientFile(io.RawIOBase):
-    """A remote file of which a read that fails, or brings too few bytes, is `repeated`."""
+class PatientFile(io.RawIOBase):
+    """A remote file of which a read that fails is `repeated` from where it stopped.
 
-    def __init__(self, fs: Any, path: str, url: str) -> None:
+    Args:
+        fs, path: see `file_system`.
+        url: for messages.
+        retries: `None`: as often as anything is repeated, and only the store's library knows of stalls.
+
+    Raises:
+        Exception: the error of the store's library, see `repeated`; from reads a `StorageError`.
+    """
+
+    def __init__(self, fs: Any, path: str, url: str, retries: Retries | None = None) -> None:
         super().__init__()
         self._fs, self._path, self._url, self._at = fs, path, url, 0
+        self._attempts = retries.attempts if retries else ATTEMPTS
+        self._stall_seconds = retries.stall_seconds if retries else None
         self._file: Any = None
-        self._size: int = repeated(lambda: int(self._opened().size), self._forget)
+        self._size: int = self._repeated(self._open_to_ask)
 
     def readable(self) -> bool:
         return True
@@ -118,28 +121,48 @@ class _PatientFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        wanted = max(0, min(len(buffer), self._size - self._at))
-        if wanted:
-            with remote_errors("reading", self._url):
-                buffer[:wanted] = repeated(lambda: self._read(wanted), self._forget)
-            self._at += wanted
-        return wanted
+        done = 0
+        while done < len(buffer) and (data := self.read_some(len(buffer) - done)):
+            buffer[done : done + len(data)] = data
+            done += len(data)
+        return done
+
+    def read_some(self, most: int) -> bytes:
+        """The next bytes, at least one and at most `most`; none at the end. Unlike `read` this copies nothing.
+
+        Raises:
+            StorageError: the store did not give them.
+        """
+        wanted = min(most, self._size - self._at)
+        if wanted <= 0:
+            return b""
+        with remote_errors("reading", self._url):
+            data = cast(bytes, self._repeated(partial(self._read, wanted)))
+        self._at += len(data)
+        return data
 
     def close(self) -> None:
         if not self.closed:
             self._forget()
         super().close()
 
-    def _opened(self) -> Any:
-        if self._file is None:
-            self._file = self._fs.open(self._path, "rb", cache_type="none")
-        return self._file
+    def _repeated(self, call: Any) -> Any:
+        return repeated(call, self._forget, attempts=self._attempts, name=self._url)
+
+    def _open_to_ask(self) -> int:
+        self._file = in_time(partial(_open, self._fs, self._path), self._stall_seconds)
+        if self._file.size is None:
+            raise StorageError(f"{self._url}: the server tells no size of this file; download it, and name the copy")
+        return int(self._file.size)
 
     def _read(self, wanted: int) -> bytes:
-        file = self._opened()
-        file.seek(self._at)
-        data = bytes(file.read(wanted))
-        if len(data) != wanted:
+        """The next bytes, at most `wanted`: a body may be too short, and the next request asks for the rest."""
+        if self._stall_seconds is not None:
+            wanted = min(wanted, READ_BYTES)
+        read = partial(_read_at, self._file, self._fs, self._path, self._at, wanted)
+        # A call that stalls keeps the file that it was given; no other call may use that one at the same time.
+        self._file, data = in_time(read, self._stall_seconds)
+        if not 0 < len(data) <= wanted:
             raise OSError(f"the body has {len(data):,} bytes at byte {self._at:,}; expected {wanted:,}")
         return data
 
@@ -151,46 +174,14 @@ class _PatientFile(io.RawIOBase):
                 file.close()
 
 
-def repeated(call: Callable[[], T], after_failure: Callable[[], None] = lambda: None) -> T:
-    """The result of a request to a store; one that fails is repeated after a random, growing wait, `ATTEMPTS` times.
-
-    The stores' own libraries repeat some requests within some seconds; this is for what lasts longer. Workers that
-    failed at the same moment come back at different ones. A `Retry-After` is waited for.
-
-    Raises:
-        Exception: the error of the store's library, at the last attempt or at once if the same request cannot succeed
-            later.
-    """
-    wait = FIRST_WAIT
-    for attempt in count(1):
-        try:
-            return call()
-        except Exception as error:  # each file system raises errors of its own library
-            after_failure()
-            after = _retry_after(error)
-            if attempt >= ATTEMPTS or not _may_pass(error) or after > LONGEST_RETRY_AFTER:
-                raise
-        time.sleep(after + wait * random.random())
-        wait = min(2 * wait, LONGEST_WAIT)
-    raise AssertionError("unreachable")
+def _open(fs: Any, path: str) -> Any:
+    return fs.open(path, "rb", cache_type="none")
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether the same request may succeed later."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if isinstance(status, int):
-        return status in _PASSING_STATUS
-    return not isinstance(error, NielsError | FileNotFoundError | PermissionError | IsADirectoryError | ValueError)
-
-
-def _retry_after(error: Exception) -> float:
-    """The seconds that a store asks for in `Retry-After`; 0 if it does not."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        seconds = float(headers.get("Retry-After", 0))
-    except (TypeError, ValueError):  # a date
-        return 0.0
-    return seconds if seconds > 0 else 0.0
+def _read_at(file: Any, fs: Any, path: str, at: int, wanted: int) -> tuple[Any, bytes]:
+    file = _open(fs, path) if file is None else file
+    file.seek(at)
+    return file, bytes(file.read(wanted))
 
 
 AnyFile = Path | RemoteFile
@@ -229,7 +220,7 @@ def file_system(url: str) -> tuple[Any, str]:
         try:
             fs, path = url_to_fs(url, **options)
         except ValueError as error:
-            raise UsageError(f"{url}: {_short(error)}; expected a URL as s3://bucket/name, or a path") from error
+            raise UsageError(f"{url}: {in_short(error)}; expected a URL as s3://bucket/name, or a path") from error
     return fs, str(path).rstrip("/")
 
 
@@ -238,8 +229,12 @@ def size_at(fs: Any, path: str) -> int | None:
     with remote_errors("asking for", path):
         try:
             info = repeated(lambda: fs.info(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except NotADirectoryError:
             return None
+        except FileNotFoundError as error:
+            if is_missing(error):
+                return None
+            raise
         return int(info["size"]) if info["type"] == "file" else None
 
 
@@ -251,15 +246,11 @@ def remote_errors(doing: str, url: str) -> Iterator[None]:
     except NielsError:
         raise
     except Exception as error:  # botocore, aiohttp, ... : each file system raises errors of its own library
-        raise StorageError(f"{url}: {doing} failed: {_short(error)}; {_remedy(error)}") from error
-
-
-def _short(error: Exception) -> str:
-    return shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
+        raise StorageError(f"{url}: {doing} failed: {in_short(error)}; {_remedy(error)}") from error
 
 
 def _remedy(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
+    if is_missing(error):
         return "check the address; the bucket must exist"
     if isinstance(error, PermissionError) or "redentials" in str(error):
         return "check the credentials and what they allow"

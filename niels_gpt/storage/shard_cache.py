@@ -38,7 +38,8 @@ from typing import Any, Protocol
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.forks import cached_property
-from niels_gpt.storage.downloads import Retries, download
+from niels_gpt.storage.downloads import download
+from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30
 POLL_SECONDS = 0.02  # between two looks at a lock that another process holds
@@ -84,7 +85,7 @@ class HeldShard:
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
-        weakref.finalize(self, os.close, lock)
+        weakref.finalize(self, _unlocked, lock, os.getpid())
 
 
 class Holder(Protocol):
@@ -137,7 +138,7 @@ class ShardCache:
             StorageError: the store, the disk, or another process of this node did not do its part in time.
         """
         end = time.monotonic() + PATIENCE * self.retries.stall_seconds
-        while (held := self._held_if_here(shard)) is None:
+        while (held := self.held_if_here(shard)) is None:
             if not self.fetch(shard) and time.monotonic() > end:
                 raise StorageError(
                     f"{self._place(shard.key)}: another process of this machine has been downloading this shard for "
@@ -165,8 +166,6 @@ class ShardCache:
             if not free or place.is_dir():
                 return place.is_dir()
             if not self._make_room(shard, part, self.retries.stall_seconds if wait else 0):
-                if wait:
-                    raise self._full(shard)
                 return False
             try:
                 self._download(shard, part)
@@ -201,7 +200,8 @@ class ShardCache:
             finally:
                 os.close(descriptor)
 
-    def _held_if_here(self, shard: RemoteShard) -> HeldShard | None:
+    def held_if_here(self, shard: RemoteShard) -> HeldShard | None:
+        """As `hold`, but nothing is downloaded, and nobody is waited for."""
         descriptor = self._open_lock(self._lock_path(shard.key))
         try:
             if _flock(descriptor, fcntl.LOCK_SH) and self._place(shard.key).is_dir():
@@ -210,40 +210,51 @@ class ShardCache:
                 return held
         finally:
             if descriptor >= 0:
-                os.close(descriptor)
+                _unlocked(descriptor)
         return None
 
     # ---- room
 
     def _make_room(self, shard: RemoteShard, part: Path, seconds: float) -> bool:
-        """Create `part` with files of their full sizes, after evicting what is too much; False if there is no room.
+        """Create `part` with files of their full sizes, after evicting what is too much.
 
         Shards that are held stay. Their holders are given some seconds to move on.
+
+        Returns:
+            Is there room? Without seconds to wait, False means that there is none now.
+
+        Raises:
+            StorageError: there is none after so many seconds, or the disk refused.
         """
+        refused: list[OSError] = []  # the disk's last answer, if that is what there is no room on
 
         def try_once() -> bool:
             with self._locked(self.folder / "lock"):
                 shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-                if self._evict(self.max_bytes - shard.bytes) > self.max_bytes - shard.bytes:
-                    if seconds:
-                        _release_all()
-                    return False
-                try:
-                    _allocate(shard, part)
-                except OSError as error:
-                    if error.errno != errno.ENOSPC:
-                        raise
-                    # Something else fills the disk. Shards that nobody reads make room, as far as they go.
-                    self._evict(0)
-                    _allocate(shard, part)
-                return True
+                left = self._evict(self.max_bytes - shard.bytes)
+                fits = left <= self.max_bytes - shard.bytes
+                # Something else may fill the disk. Shards that nobody reads make room, one by one, as far as they go.
+                refused.clear()
+                while fits and (full := _allocated(shard, part)):
+                    refused[:] = [full]
+                    before, left = left, self._evict(left - 1)
+                    fits = left < before
+                if not fits and seconds:
+                    _release_all()
+                return fits
 
         try:
             with storage_errors("making room for a shard in", self.folder):
-                return _within(seconds, try_once)
+                if _within(seconds, try_once):
+                    return True
+                if seconds and refused:
+                    raise refused[0]
         except StorageError:
             shutil.rmtree(part, ignore_errors=True)
             raise
+        if seconds:
+            raise self._full(shard)
+        return False
 
     def _full(self, shard: RemoteShard) -> StorageError:
         used = sum(_bytes_of(place) for place in self._places())
@@ -288,7 +299,7 @@ class ShardCache:
         try:
             yield _flock(descriptor, fcntl.LOCK_EX)
         finally:
-            os.close(descriptor)
+            _unlocked(descriptor)
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
@@ -297,7 +308,7 @@ class ShardCache:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # held for milliseconds, so it is waited for
             yield
         finally:
-            os.close(descriptor)
+            _unlocked(descriptor)
 
     def _open_lock(self, path: Path) -> int:
         with storage_errors("locking", path):
@@ -320,8 +331,23 @@ class ShardCache:
         return _number_in(self._lock_path(place.name))
 
 
+def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
+    """Create the shard's files with their full sizes, so that a full disk is known before anything is read.
+
+    Returns:
+        The error of a full disk, which has left nothing behind, or `None`.
+    """
+    try:
+        _allocate(shard, part)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return error
+        raise
+    return None
+
+
 def _allocate(shard: RemoteShard, part: Path) -> None:
-    """Create the shard's files with their full sizes, so that a full disk is known before anything is read."""
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
     for file in shard.files:
@@ -348,6 +374,18 @@ def _within(seconds: float, try_once: Callable[[], bool]) -> bool:
             return False
         time.sleep(POLL_SECONDS)
     return True
+
+
+def _unlocked(descriptor: int, process: int | None = None) -> None:
+    """Release a lock, and close its file.
+
+    Closing alone would not release it: a process that was forked meanwhile has the open file too, for as long as it
+    lives. In such a process (`process` is not its id) the lock is left to its owner.
+    """
+    if process in (None, os.getpid()):
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _flock(descriptor: int, kind: int) -> bool:

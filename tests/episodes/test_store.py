@@ -24,7 +24,7 @@ from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.downloads import Retries
+from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 from tests.conftest import REPOSITORY
 from tests.episodes.made import numbered, write_manifest, write_split

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.inputs import Document
-from niels_gpt.storage import remote
+from niels_gpt.storage import retries
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.hub import Fault, Files, Hub, Repository, card, parquet, read_rows, wikitext
 from tests.test_build_all import FILES, FINEWEB, WIKITEXT, Builder, hub_rows
@@ -221,14 +221,14 @@ def test_how_long_a_request_is_repeated(
 ) -> None:
     waits: list[float] = []
     asked: list[int] = []
-    monkeypatch.setattr(remote.time, "sleep", waits.append)
+    monkeypatch.setattr(retries.time, "sleep", waits.append)
 
     def ask() -> None:
         asked.append(1)
         raise error
 
     with pytest.raises(type(error)):
-        remote.repeated(ask)
+        retries.repeated(ask)
     assert len(asked) == times
     assert least <= sum(waits) <= most
     assert len(set(waits)) == len(waits), "workers that failed together do not come back together"

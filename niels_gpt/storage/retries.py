@@ -1,0 +1,176 @@
+"""Requests to a store that fail are repeated: which, how often, and after how long.
+
+Everything that reads a store or a hub asks here: builds of inputs at URLs, shards of a training job, fetches.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from niels_gpt.errors import NielsError, UsageError, shortened, without_passwords
+
+ATTEMPTS: Final = 6  # of one request, each with the retries of the store's own library
+FIRST_WAIT: Final = 1.0  # seconds, doubled after each failure; the wait is a random part of it
+LONGEST_WAIT: Final = 60.0
+LONGEST_RETRY_AFTER: Final = 600.0  # a store that asks for more is not waited for
+
+T = TypeVar("T")
+
+_PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)
+_log = logging.getLogger("niels_gpt.storage")
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How long to insist on a file of a store.
+
+    Args:
+        attempts: failures in a row, without a byte in between, after which the file is given up; at least 1.
+        stall_seconds: a read of at most 8 MiB that takes longer has failed.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    attempts: int = ATTEMPTS
+    stall_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 1:
+            raise UsageError(f"attempts is {self.attempts!r}; expected a whole number of at least 1")
+        if not 0 < self.stall_seconds < float("inf"):
+            raise UsageError(f"stall_seconds is {self.stall_seconds!r}; expected a number of seconds above 0")
+
+
+def repeated(
+    call: Callable[[], T],
+    after_failure: Callable[[], None] = lambda: None,
+    *,
+    attempts: int = ATTEMPTS,
+    name: str = "",
+) -> T:
+    """The result of a request to a store; one that fails is repeated after a random, growing wait.
+
+    The stores' own libraries repeat some requests within some seconds; this is for what lasts longer. Workers that
+    failed at the same moment come back at different ones. A `Retry-After` is waited for.
+
+    Args:
+        attempts: how often to ask in all.
+        name: of what is read, for a line in the log about each failure; empty for none.
+
+    Raises:
+        Exception: the error of the store's library, at the last attempt or at once if the same request cannot succeed
+            later.
+    """
+    wait = FIRST_WAIT
+    for attempt in count(1):
+        try:
+            return call()
+        except Exception as error:  # each file system raises errors of its own library
+            after_failure()
+            after = _retry_after(error)
+            if attempt >= attempts or not may_pass(error) or after > LONGEST_RETRY_AFTER:
+                raise
+            if name:
+                _log.warning("[Store] %s: %s; trying again", without_passwords(name), in_short(error))
+        time.sleep(after + wait * random.random())
+        wait = min(2 * wait, LONGEST_WAIT)
+    raise AssertionError("unreachable")
+
+
+def is_missing(error: BaseException) -> bool:
+    """The store answered that it has no such file.
+
+    fsspec calls a web server that does not answer, or answers with an error, missing too: the reason tells it apart.
+    """
+    if not isinstance(error, FileNotFoundError):
+        return False
+    status = _status(error)
+    return status in (404, 410) if status is not None else isinstance(error.__cause__, FileNotFoundError | None)
+
+
+def in_short(error: BaseException) -> str:
+    """What an error says, in one line of at most 300 characters, without passwords."""
+    return shortened(without_passwords(" ".join(str(error).split())) or type(error).__name__, 300)
+
+
+def in_time(call: Callable[[], T], seconds: float | None) -> T:
+    """The result of `call`; `TimeoutError` if it takes longer.
+
+    It runs in a thread: few file systems have a limit for the time between two bytes. A call that never returns keeps
+    its thread, which does not keep the process from ending.
+    """
+    if seconds is None:
+        return call()
+    found: list[T] = []
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # handed to the caller, whatever it is
+            failed.append(error)
+        done.set()
+
+    threading.Thread(target=run, name="niels_gpt-read", daemon=True).start()
+    if not done.wait(seconds):
+        raise TimeoutError(f"no answer for {seconds:g} s")
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    status = _status(error)
+    if status is not None:
+        return status in _PASSING_STATUS
+    if isinstance(error, FileNotFoundError):
+        return not is_missing(error)
+    # The last three are mistakes of a program, not of a network.
+    final = NielsError | PermissionError | IsADirectoryError | NotADirectoryError | ValueError | TypeError
+    return not isinstance(error, final | AttributeError | NotImplementedError)
+
+
+def _status(error: BaseException) -> int | None:
+    """The status with which the store answered; `None` if it did not."""
+    return next((status for status, _ in _answers(error) if status is not None), None)
+
+
+def _retry_after(error: BaseException) -> float:
+    """The seconds that a store asks for in `Retry-After`; 0 if it does not."""
+    for _, headers in _answers(error):
+        for name, value in headers.items():
+            if str(name).lower() == "retry-after":
+                try:
+                    return max(0.0, float(value))
+                except (TypeError, ValueError):  # a date
+                    return 0.0
+    return 0.0
+
+
+def _answers(error: BaseException) -> Iterator[tuple[int | None, Mapping[Any, Any]]]:
+    """Status and headers in an error and in those that caused it, as each library keeps them."""
+    one: BaseException | None = error
+    while one is not None:
+        response = getattr(one, "response", None)
+        if isinstance(response, Mapping):  # botocore's
+            about = response.get("ResponseMetadata") or {}
+            yield _number(about.get("HTTPStatusCode")), about.get("HTTPHeaders") or {}
+        elif response is not None:  # that of requests and httpx
+            yield _number(getattr(response, "status_code", None)), getattr(response, "headers", None) or {}
+        else:  # aiohttp's
+            yield _number(getattr(one, "status", None)), getattr(one, "headers", None) or {}
+        one = one.__cause__
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
