@@ -42,11 +42,13 @@ class _Opened:
 
     Attributes:
         number: the reader's number of each shard of the split, -1 for those that it does not have; int64.
+        window: the epoch and number of the schedule's window that it was opened for, if known.
     """
 
     reader: EpisodeReader
     shards: Int64s
     number: Int64s
+    window: tuple[int, int] | None
 
 
 class ShardStream:
@@ -95,7 +97,9 @@ class ShardStream:
         """
         opened = self._opened
         numbers = None if opened is None else opened.number[spans.shard]
-        if opened is None or numbers is None or numbers.min(initial=0) < 0:
+        # In a new window the last one's shards are dropped, even if those of these rows are open already.
+        is_new = opened is not None and place is not None and opened.window != self._schedule.window_at(place)
+        if opened is None or numbers is None or is_new or numbers.min(initial=0) < 0:
             opened = None  # its shards are held as long as anything refers to it
             with self._lock:
                 opened = self._open(np.unique(spans.shard), place)
@@ -104,6 +108,7 @@ class ShardStream:
         return opened.reader
 
     def _open(self, hits: Int64s, place: Place | None) -> _Opened:
+        window = None if place is None else self._schedule.window_at(place)
         upcoming = None if place is None else self._schedule.shards_from(place)
         wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
         before, held = self._opened, dict[int, HeldShard | None]()
@@ -121,7 +126,7 @@ class ShardStream:
         shards = [self._split.shards[n].mapped(held.get(n)) for n in wanted.tolist()]
         number = np.full(len(self._split.shards), -1, dtype=np.int64)
         number[wanted] = np.arange(len(wanted))
-        opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number)
+        opened = self._opened = _Opened(self._open_reader(shards=shards), wanted, number, window)
         return opened
 
     def _held_if_here(self, number: int) -> HeldShard | None:
@@ -142,8 +147,8 @@ def _check_capacity(split: EpisodeSplit, schedule: ShardWindows, rows: int) -> N
     for cache in {shard.remote[0] for shard in split.shards if shard.remote}:
         if needed > cache.max_bytes:
             raise UsageError(
-                f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of {split.split}, "
-                f"{which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                f"cache_bytes is {cache.max_bytes:,}, but {windows} windows of {schedule.window} shards of "
+                f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
                 "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
             )
 

@@ -1,7 +1,8 @@
 """A store of HTTP files on 127.0.0.1 in a process of its own, which a test can kill, and whose faults it orders.
 
 Run as `python stores.py PORT ROOT`, it serves the files below ROOT with ranges. `ROOT/faults` says what goes wrong:
-lines of `PATTERN FAULT [TIMES]`, where FAULT is `damage`, `stall`, `refuse` or `break`. Answers are counted in
+lines of `PATTERN FAULT [TIMES]`, where FAULT is `damage`, `stall`, `refuse`, `busy` (429 with Retry-After), `break`,
+`short` (a whole answer of fewer bytes than were asked for) or `empty`. Answers are counted in
 `ROOT/requests`.
 """
 
@@ -93,6 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
                 fault = self._fault()
         if fault == "refuse":
             data, status = b"", 503
+        if fault == "busy":
+            data, status, headers["Retry-After"] = b"", 429, "1"
+        if fault in ("short", "empty"):
+            data = data[: len(data) // 3 if fault == "short" else 0]
         if fault == "damage":
             data = bytes([data[0] ^ 1]) + data[1:]
         if fault == "stall":

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ import pyarrow.parquet as pq
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.inputs import Document
-from niels_gpt.storage import retries
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.hub import Fault, Files, Hub, Repository, card, parquet, read_rows, wikitext
 from tests.test_build_all import FILES, FINEWEB, WIKITEXT, Builder, hub_rows
@@ -194,44 +192,6 @@ def test_what_passes_is_waited_out(whole: Builder, builder: Builder, hub: Hub) -
     assert all(met.values()), met
     assert {429, 503} <= {request.status for request in hub.requests}
     assert fineweb_files(builder) == fineweb_files(whole)
-
-
-class Refused(OSError):
-    """What a library raises for a status."""
-
-    def __init__(self, status: int, **headers: str) -> None:
-        super().__init__(f"status {status}")
-        self.response = SimpleNamespace(status_code=status, headers=headers)
-
-
-@pytest.mark.parametrize(
-    ("error", "times", "least", "most"),
-    [
-        (Refused(503), 6, 0, 31),
-        (Refused(429, **{"Retry-After": "20"}), 6, 100, 131),
-        (Refused(429, **{"Retry-After": "601"}), 1, 0, 0),
-        (Refused(404), 1, 0, 0),
-        (ConnectionResetError("gone"), 6, 0, 31),
-        (PermissionError("no"), 1, 0, 0),
-    ],
-    ids=str,
-)
-def test_how_long_a_request_is_repeated(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, times: int, least: float, most: float
-) -> None:
-    waits: list[float] = []
-    asked: list[int] = []
-    monkeypatch.setattr(retries.time, "sleep", waits.append)
-
-    def ask() -> None:
-        asked.append(1)
-        raise error
-
-    with pytest.raises(type(error)):
-        retries.repeated(ask)
-    assert len(asked) == times
-    assert least <= sum(waits) <= most
-    assert len(set(waits)) == len(waits), "workers that failed together do not come back together"
 
 
 def test_damaged_bytes_are_named_and_lose_nothing(whole: Builder, builder: Builder, hub: Hub) -> None:
