@@ -175,7 +175,7 @@ class BatchSource(Batches[EpisodeBatch]):
         return batches
 
     def draw(self, place: Place, n: int) -> list[tuple[Int64s, Place]]:
-        """See `Batches`. Where shards come from a store, the batch that ends a window is the last: more might not fit."""
+        """See `Batches`. Where shards come from a store, the batch that ends a window is the last: more may not fit."""
         drawn = super().draw(place, n)
         if self._stream is None:
             return drawn

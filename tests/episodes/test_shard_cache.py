@@ -96,7 +96,8 @@ def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
         remote(store, cache_in(tmp_path, room=5 * SHARD_BYTES - 1), **options)
     loader = remote(store, cache_in(tmp_path, room=5 * SHARD_BYTES), **options)
     assert rows_of(loader, 6) == rows_of(local(store, **options), 6)
-    halves = [remote(store, cache_in(tmp_path), rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
+    patient = cache_in(tmp_path, retries=Retries(stall_seconds=20))
+    halves = [remote(store, patient, rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
     on_disk = [local(store, rank=r, world_size=2, config={"batch_size": 12}) for r in range(2)]
     for ours, theirs in zip(halves, on_disk, strict=True):
         assert rows_of(ours, 9) == rows_of(theirs, 9)
