@@ -21,7 +21,7 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rules import calls, data, documents, masks, tokenizers, turns
+from niels_gpt.doctor.rules import calls, data, documents, masks, preferences, tokenizers, turns
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
@@ -126,16 +126,22 @@ class Context:
             bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
         )
 
-    def conclude(self, counters: Counters, opened: Opened, *, sampled: bool) -> None:
+    def conclude(self, counters: Counters, opened: Opened, *, sampled: bool, max_length: int | None = None) -> None:
         """Judge what only the whole input shows, and the tokenizer.
 
         Args:
             sampled: not all rows were read.
+            max_length: the longest row, if the user passed one.
         """
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
         data.duplicates(counters, opened.name)
+        if opened.holds_preferences and opened.dataset is not None:
+            if sampled:
+                return
+            preferences.check_stored(opened.stored, list(opened.splits), max_length, counters)
+        preferences.finish(counters, opened.name)
         if opened.form == "documents":
             documents.finish(counters, opened.stored, opened.splits, sampled=sampled)
             return
@@ -153,7 +159,13 @@ class Context:
             counters.add("format-not-understood", [], count=1, rows=0)
 
     def conditions(
-        self, kind: str, counters: Counters, *, has_max_length: bool = False, sampled: bool = False
+        self,
+        kind: str,
+        counters: Counters,
+        *,
+        has_max_length: bool = False,
+        sampled: bool = False,
+        stored_preferences: bool = False,
     ) -> Conditions:
         """Which needs of rules were met.
 
@@ -161,6 +173,7 @@ class Context:
             kind: chats, tokens, documents or tokenizer.
             has_max_length: the user passed a longest row.
             sampled: not all rows were read.
+            stored_preferences: rows of ids are the completions of preferences.
         """
         # Later entries of `|=` replace earlier ones, so the most specific reason comes last.
         unmet: dict[Need, str] = {}
@@ -179,7 +192,7 @@ class Context:
             unmet |= self._unmet_for_ids(kind, counters)
         if kind == "tokens" and not counters.sums["rows with a mask"]:
             unmet["mask"] = NO_MASK
-        return Conditions(kind, unmet, has_max_length)
+        return Conditions(kind, unmet, has_max_length, ("preferences",) if stored_preferences else ())
 
     def _unmet_for_chats(self) -> dict[Need, str]:
         """Needs of conversations that only a renderer meets."""
@@ -225,12 +238,14 @@ class Conditions:
     Attributes:
         kind: of the input, as in `Rule.applies`.
         unmet: why a need of rules was not met, by need; needs that are not listed were met.
+        also: another kind that the input is of: stored preferences are rows of ids, too.
         has_max_length: the user passed a longest row; else `over-long` was not asked for and is not listed as skipped.
     """
 
     kind: str
     unmet: Mapping[Need, str]
     has_max_length: bool = False
+    also: tuple[str, ...] = ()
 
     def skipped(self, rules: Iterable[Rule], fired: Iterable[str]) -> tuple[dict[str, str], int]:
         """The rules that were not judged, each with the reason, and how many were judged.
@@ -240,7 +255,9 @@ class Conditions:
         """
         hits = set(fired)
         wanted = [
-            rule for rule in rules if self.kind in rule.applies and (self.has_max_length or rule.id != "over-long")
+            rule
+            for rule in rules
+            if {self.kind, *self.also} & set(rule.applies) and (self.has_max_length or rule.id != "over-long")
         ]
         skipped: dict[str, str] = {}
         for rule in wanted:

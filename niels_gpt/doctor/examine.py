@@ -25,7 +25,18 @@ from niels_gpt.doctor.layout_inference import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, ChatRow, Int64s, TokenRows, Turns, chat_rows
-from niels_gpt.doctor.rules import CHAT_RULES, ROW_RULES, calls, chats, data, documents, masks, packing, turns
+from niels_gpt.doctor.rules import (
+    CHAT_RULES,
+    ROW_RULES,
+    calls,
+    chats,
+    data,
+    documents,
+    masks,
+    packing,
+    preferences,
+    turns,
+)
 from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded, unpacked
 from niels_gpt.doctor.stored import rows_of
 from niels_gpt.doctor.view import Scope, View
@@ -134,6 +145,8 @@ class Examination:
             self._judge_rows(View(rows, self.scope, counters))
         elif self.opened.kind == "tokens":
             self._examine_tokens(numbers, payload, counters)
+        elif self.opened.kind == "preferences":
+            preferences.check(numbers, decoded(payload), self.opened.dialect, counters)
         else:
             self._examine_chats(numbers, decoded(payload), counters)
         return counters

@@ -33,12 +33,13 @@ from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl
 from niels_gpt.sources.locations import files_of
+from niels_gpt.sources.preference_rows import FORMS, detect_form
 from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
-Kind = Literal["chats", "tokens"]
+Kind = Literal["chats", "tokens", "preferences"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Opened:
     Attributes:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
             plain text), rows, hub.
-        dialect: of conversations, one of `DIALECTS`.
+        dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
         arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
 
@@ -69,6 +70,13 @@ class Opened:
         """One of our own datasets. It belongs to this diagnosis: the next one opens the files anew."""
         assert self.dataset is not None, self.form
         return self.dataset
+
+    @property
+    def holds_preferences(self) -> bool:
+        """Rows are preferences, or stored completions of them."""
+        return self.kind == "preferences" or (
+            self.dataset is not None and self.dataset.manifest.get("kind") == "preferences"
+        )
 
     def count(self) -> int | None:
         """How many rows there are; `None` where nobody knows before reading."""
@@ -156,8 +164,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     Raises:
         InputError: nothing there, or nothing that is known. UsageError: no such dialect.
     """
-    if form is not None and form not in DIALECTS:
-        raise UsageError(f"no format {form!r}; known: {', '.join(DIALECTS)}")
+    if form is not None and form not in DIALECTS and form not in FORMS:
+        raise UsageError(f"no format {form!r}; known: {', '.join([*DIALECTS, *FORMS])}")
     if not isinstance(source, str | Path):
         # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
@@ -262,5 +270,8 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     # One row is enough: a file holds one kind of rows, and some may be damaged.
     if any(is_tokenised(row) for row in objects):
         return replace(opened, kind="tokens")
-    found = form or next(filter(None, map(detect, objects)), "messages")
-    return replace(opened, dialect=found)
+    found = form or next(filter(None, map(detect, objects)), None)
+    # A conversation with a label beside it is a conversation; two sides without one are a pair.
+    if found is None and any(detect_form(row) == "preference" for row in objects):
+        found = "preference"
+    return replace(opened, dialect=found or "messages", kind="preferences" if found in FORMS else "chats")

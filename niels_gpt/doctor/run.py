@@ -103,16 +103,22 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
     how.progress.begin("concluding")
-    context.conclude(counters, opened, sampled=how.sample is not None)
+    context.conclude(counters, opened, sampled=how.sample is not None, max_length=how.max_length)
     description = {"kind": opened.kind, "name": opened.name, "form": opened.form, **context.description}
-    if opened.kind == "chats":
+    if opened.kind != "tokens":
         description["dialect"] = opened.dialect
     if how.sample is not None:
         description |= {"sample": how.sample, "seed": how.seed}
     # Reports call plain text "tokens"; for rules it is a kind of its own, because it has neither turns nor masks.
     kind = "documents" if opened.form == "documents" else opened.kind
     has_max_length = examination.scope.max_length is not None
-    conditions = context.conditions(kind, counters, has_max_length=has_max_length, sampled=how.sample is not None)
+    conditions = context.conditions(
+        kind,
+        counters,
+        has_max_length=has_max_length,
+        sampled=how.sample is not None,
+        stored_preferences=opened.holds_preferences,
+    )
     return counters, description, conditions
 
 

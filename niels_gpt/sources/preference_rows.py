@@ -178,18 +178,22 @@ def _common_prompt(sides: Mapping[str, str | Messages]) -> tuple[list[Message], 
         MessageError: they differ before the first answer.
     """
     whole = {name: _checked(_as_messages(side), name) for name, side in sides.items()}
+    first, most = next(iter(whole.values())), min(map(len, whole.values()))
+    same = next((at for at in range(most) if any(each[at] != first[at] for each in whole.values())), most)
     # Something must be left of each: identical conversations differ in nothing, and end in their completions.
-    most = min(map(len, whole.values())) - 1
-    first = next(iter(whole.values()))
-    n = next((at for at in range(max(0, most)) if any(each[at] != first[at] for each in whole.values())), max(0, most))
+    n = min(same, most - 1)
     for name, messages in whole.items():
-        if len(messages) <= n or messages[n]["role"] != "assistant":
+        if len(messages) == same and (not messages or messages[-1]["role"] != "assistant"):
+            raise MessageError(
+                "side_without_answer",
+                f"{name} ends with the prompt, after {same} messages; expected an answer of the assistant after it",
+            )
+        if messages[n]["role"] != "assistant":
             other = next(each for each in whole if each != name or len(whole) == 1)
-            role = f"a message of {messages[n]['role']}" if len(messages) > n else "the end of the conversation"
             raise MessageError(
                 "prompt_differs",
-                f"{name} and {other} differ from message {n} on, where {name} has {role}; expected the same prompt on "
-                "both sides, and then an answer of the assistant",
+                f"{name} and {other} differ from message {n} on, where {name} has a message of {messages[n]['role']}; "
+                "expected the same prompt on both sides, and then an answer of the assistant",
             )
     return first[:n], {name: messages[n:] for name, messages in whole.items()}
 

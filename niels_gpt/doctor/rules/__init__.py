@@ -7,7 +7,7 @@
     masks.py      the mask of whole rows     tokenizers.py   a tokenizer and its template
     answers.py    the mask inside rows       drift.py        two of them
     untrained.py  turns that no row trains   documents.py    caches of plain text
-    packing.py    several texts in a row
+    packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
@@ -32,6 +32,7 @@ from niels_gpt.doctor.rules import (
     drift,
     masks,
     packing,
+    preferences,
     tokenizers,
     turns,
     untrained,
@@ -51,6 +52,7 @@ RULES: Final[dict[str, Rule]] = {
         documents.RULES,
         chats.RULES,
         calls.RULES,
+        preferences.RULES,
         tokenizers.RULES,
         drift.RULES,
     )

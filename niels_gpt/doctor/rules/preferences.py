@@ -1,0 +1,201 @@
+"""Rules on preferences: rows with chosen and rejected sides, labels or ranks, and datasets built from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from niels_gpt.datasets import Dataset
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.report import Evidence
+from niels_gpt.doctor.rows import Int64s
+from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.messages import Message
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.sources.preference_files import record_to_preference
+from niels_gpt.sources.preference_rows import Completion, Preference
+
+RULES: Final = (
+    Rule(
+        "identical-pair",
+        "warning",
+        "the two sides of a pair are the same",
+        "The gradient of DPO and of reward training is zero for such a pair, and the accuracy counts it as wrong.",
+        "Both sides are samples of one model at a low temperature, or a column was copied.",
+        "Drop the rows.",
+        applies=("preferences",),
+    ),
+    Rule(
+        "chosen-shorter-than-prompt",
+        "error",
+        "a side is not longer than its prompt, so nothing of a completion is left",
+        "Nothing of the side is trained, or the pair is dropped; what remains of the prompt is taken for an answer.",
+        "A column holds the conversation up to the question, or the prompt alone fills --sequence-length.",
+        "Write the answers into both columns; for long prompts raise the sequence length, or cut with too_long='tail'.",
+        applies=("preferences",),
+    ),
+    Rule(
+        "prompt-mismatch",
+        "error",
+        "chosen and rejected answer different prompts",
+        "The model is taught that one prompt is better than another, not one answer.",
+        "Rows of two files were joined in a different order, or one side was cleaned or cut and the other was not.",
+        "Join the sides by the prompt, and drop rows whose prompts differ.",
+        applies=("preferences",),
+    ),
+    Rule(
+        "length-leakage",
+        "warning",
+        "the length of a completion tells whether it is preferred",
+        "Length is easier to learn than quality: answers become longer (or shorter), and rewards rise all the same.",
+        "The annotators, or the model that judged, prefer long answers.",
+        "Balance the lengths (drop the pairs that differ most), or use a loss with a correction for length (SimPO, "
+        "length-normalised DPO).",
+        applies=("preferences",),
+    ),
+)
+
+# How sure the rule is (standard errors), and from which difference on a length matters.
+LEAST_SURE: Final = 4.0
+LEAST_RATIO: Final = 1.1
+_SIDES: Final = ("best", "worst")
+
+
+def check(numbers: Int64s, records: Sequence[Record | Rejected], form: str, counters: Counters) -> None:
+    """Judge rows of a file; those that are no preferences become hits."""
+    for number, record in zip(numbers.tolist(), records, strict=True):
+        read = record if isinstance(record, Rejected) else record_to_preference(record, form)
+        if isinstance(read, Rejected):
+            rule = {"prompt_differs": "prompt-mismatch", "side_without_answer": "chosen-shorter-than-prompt"}
+            found = rule.get(read.reason, "unusable-row")
+            counters.add(found, [Evidence(row=number, where=read.where, note=read.why)])
+            continue
+        if len(read.completions) > 1 and _all_equal(read.completions):
+            note = f"{' and '.join(one.name for one in read.completions[:2])} are the same"
+            counters.add("identical-pair", [Evidence(row=number, where=read.where, note=note)])
+        _count_lengths(read, counters)
+
+
+def _all_equal(completions: Sequence[Completion]) -> bool:
+    return all(one.messages == completions[0].messages for one in completions)
+
+
+def _count_lengths(read: Preference, counters: Counters) -> None:
+    lengths = [sum(map(_characters, one.messages)) for one in read.completions]
+    if len(lengths) > 1:
+        _add_pairs(np.array([lengths[0]]), np.array([lengths[-1]]), counters)
+    elif read.completions[0].label is not None:
+        _add_labelled(np.array(lengths), np.array([read.completions[0].label]), counters)
+
+
+def _characters(message: Message) -> int:
+    content = message["content"]
+    return len(content) if isinstance(content, str) else sum(len(str(part.get("text", ""))) for part in content)
+
+
+def check_stored(dataset: Dataset, splits: Sequence[str], max_length: int | None, counters: Counters) -> None:
+    """Judge a dataset of preferences of ours: its groups, and the ids of their prompts."""
+    base = 0
+    for name in splits:
+        opened = PreferenceSplit([dataset.path], name, Fitting(1, "skip"))
+        _check_groups(dataset, opened, base, max_length, counters)
+        base += int(opened.begins[-1])
+
+
+def _check_groups(
+    dataset: Dataset, opened: PreferenceSplit, base: int, max_length: int | None, counters: Counters
+) -> None:
+    rows, name = dataset.split(opened.episodes.split), opened.episodes.split
+    for group, (first, stop) in enumerate(zip(opened.begins[:-1].tolist(), opened.begins[1:].tolist(), strict=True)):
+        episodes = np.arange(first, stop)
+        found, records = rows.rows(episodes), opened.records(episodes)
+        ids = np.split(found.ids, found.starts[1:-1])
+        n = int(records["prompt_length"][0])
+        where = f"{dataset.path} {name} group {group}"
+
+        def hit(rule: str, note: str, row: int = base + first, where: str = where) -> None:
+            counters.add(rule, [Evidence(row=row, where=where, note=note)])
+
+        if any(not np.array_equal(one[:n], ids[0][:n]) for one in ids[1:]):
+            hit("prompt-mismatch", f"the first {n:,} ids, which are the prompt, differ")
+        elif len(ids) > 1 and all(np.array_equal(one, ids[0]) for one in ids[1:]):
+            hit("identical-pair", "all completions have the same ids")
+        if max_length is not None and n >= max_length:
+            hit("chosen-shorter-than-prompt", f"the prompt has {n:,} tokens and fills rows of {max_length:,}")
+        lengths = np.array([len(one) - n for one in ids])
+        if len(ids) > 1:
+            _add_pairs(lengths[:1], lengths[-1:], counters)
+        elif records["label"][0] >= 0:
+            _add_labelled(lengths, records["label"] > 0, counters)
+
+
+def _add_pairs(best: Int64s, worst: Int64s, counters: Counters) -> None:
+    difference = best - worst
+    sums = counters.sums
+    sums["pairs"] += len(best)
+    sums["pairs: best longer"] += int((difference > 0).sum())
+    sums["pairs: difference"] += int(difference.sum())
+    sums["pairs: squares"] += int((difference**2).sum())
+    for name, lengths in zip(_SIDES, (best, worst), strict=True):
+        sums[f"pairs: {name}"] += int(lengths.sum())
+
+
+def _add_labelled(
+    lengths: Int64s, desirable: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], counters: Counters
+) -> None:
+    for name, chosen in zip(_SIDES, (desirable, ~desirable), strict=True):
+        counters.sums[f"labelled {name}"] += int(chosen.sum())
+        counters.sums[f"labelled {name}: length"] += int(lengths[chosen].sum())
+        counters.sums[f"labelled {name}: squares"] += int((lengths[chosen] ** 2).sum())
+
+
+def finish(counters: Counters, name: str | Path) -> None:
+    """Judge whether lengths tell the preference, over all pairs or labels."""
+    for note in (_of_pairs(counters), _of_labels(counters)):
+        if note is not None:
+            counters.add("length-leakage", [Evidence(row=-1, where=str(name), note=note)], count=1, rows=0)
+
+
+def _of_pairs(counters: Counters) -> str | None:
+    """What is said of pairs whose lengths differ systematically: a test of the mean of their differences."""
+    sums = counters.sums
+    n = sums["pairs"]
+    if n < 2:
+        return None
+    mean = sums["pairs: difference"] / n
+    variance = (sums["pairs: squares"] - n * mean**2) / (n - 1)
+    ratio = _ratio(sums["pairs: best"], sums["pairs: worst"])
+    if not _leaks(mean, variance / n, ratio):
+        return None
+    share = sums["pairs: best longer"] / n
+    return f"the chosen side is longer in {share:.1%} of {n:,} pairs; chosen sides are {ratio:.2f} times as long in all"
+
+
+def _of_labels(counters: Counters) -> str | None:
+    """The same for labelled completions: the mean lengths of the two labels are compared (Welch)."""
+    means, errors = [], 0.0
+    for name in _SIDES:
+        n, total = counters.sums[f"labelled {name}"], counters.sums[f"labelled {name}: length"]
+        if n < 2:
+            return None
+        means.append(total / n)
+        errors += (counters.sums[f"labelled {name}: squares"] - n * means[-1] ** 2) / (n - 1) / n
+    ratio = _ratio(means[0], means[1])
+    if not _leaks(means[0] - means[1], errors, ratio):
+        return None
+    return f"desirable completions are {ratio:.2f} times as long as undesirable ones, on average"
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else math.inf
+
+
+def _leaks(difference: float, squared_error: float, ratio: float) -> bool:
+    large = ratio >= LEAST_RATIO or ratio <= 1 / LEAST_RATIO
+    # Compared by squares: where all differences are equal, the error is 0, and rounding may make it negative.
+    return large and difference**2 >= LEAST_SURE**2 * max(squared_error, 0.0) and difference != 0
