@@ -13,7 +13,6 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cli.catalogue import print_rules
 from niels_gpt.cli.options import (
-    ChatFormat,
     Date,
     LossFlags,
     RendererName,
@@ -22,11 +21,14 @@ from niels_gpt.cli.options import (
     grouped,
     name_and_value,
     note_automatic,
+    one_of,
     renderer_options,
     sequence_length,
 )
 from niels_gpt.cli.terminal import ShownProgress, out
 from niels_gpt.errors import UsageError
+from niels_gpt.sources.chat_shapes import DIALECTS
+from niels_gpt.sources.preference_rows import FORMS
 from niels_gpt.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -100,6 +102,18 @@ class ReportFlags:
         return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
 
 
+RowFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="SHAPE",
+        help=f"How conversations are stored: {', '.join(DIALECTS)}; or preferences: {', '.join(FORMS)}.  "
+        "\\[default: by the keys of the rows]",
+        **one_of("--format", [*DIALECTS, *FORMS]),
+    ),
+]
+
+
 @dataclass(frozen=True)
 class RowFlags:
     """Which rows are examined, and how."""
@@ -107,7 +121,7 @@ class RowFlags:
     split: Annotated[
         str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
     ] = None
-    form: ChatFormat = None
+    form: RowFormat = None
     sample: Annotated[
         int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
     ] = None
