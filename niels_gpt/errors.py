@@ -196,6 +196,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "fsspec": "remote",
     "s3fs": "s3",
     "yaml": "yaml",
+    "rensa": "dedup",
 }
 
 STORAGE_REMEDIES = {

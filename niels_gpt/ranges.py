@@ -107,6 +107,7 @@ CACHE_SHARD_BYTES: Final = Range("shard_bytes", 2, LARGE)  # room for one token 
 EPISODES_SHARD_BYTES: Final = Range("shard_bytes", 4, LARGE)  # room for one token of uint32
 SHUFFLE_BUFFER: Final = Range("shuffle_buffer", 1, (1 << 31) - 1)
 MAX_MESSAGES: Final = Range("max_messages", 2, (1 << 31) - 1)  # a question and its answer
+NGRAM_WORDS: Final = Range("words", 1, 1000)
 FILTER_COUNT: Final = Range("count", 1, LARGE)  # messages, characters, tokens
 MAX_BAD_ROWS: Final = Range("max_bad_rows", 0, LARGE)
 MAX_MESSAGE_BYTES: Final = Range("max_message_bytes", 1, LARGE)

@@ -65,8 +65,10 @@ def build(
             from niels_gpt.recipes.inputs import open_recipe
             from niels_gpt.recipes.plan import plan_recipe
 
-            opened = open_recipe(loaded, threads=executor.threads)
-            if locked is not None:
+            opened = open_recipe(loaded, threads=executor.threads, duplicates=False)
+            if loaded.recipe.duplicates is not None:
+                progress.note("duplicates are looked for by the build; this plan still counts them")
+            elif locked is not None:
                 locked.check_inputs(opened.configs, opened.encoder.describe())
             plan = plan_recipe(opened, progress)
         else:

@@ -5,22 +5,27 @@ Everything that can be refused without a tokenizer is refused first, since loadi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from niels_gpt.builds.conversation_encoders import ConversationEncoder, RenderingPolicy, SentinelEncoder, as_encoder
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.errors import InputError, UsageError
+from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.registry import format_named
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import SourceTable
 from niels_gpt.renderers.choice import RendererOptions
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.filters import Filtered
+from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
+from niels_gpt.sources.contamination import Benchmarks
+from niels_gpt.sources.duplicates import Duplicates, find_duplicates
+from niels_gpt.sources.filters import Filtered, RowCheck
+from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.tokenizer import load_tokenizer
 
 
@@ -49,8 +54,14 @@ class OpenedRecipe:
         return self.out / "sources" / name
 
 
-def open_recipe(loaded: LoadedRecipe, *, threads: int | None = None) -> OpenedRecipe:
+def open_recipe(
+    loaded: LoadedRecipe, *, threads: int | None = None, duplicates: bool = True, progress: Progress = SILENT
+) -> OpenedRecipe:
     """Open the files and the tokenizer of a recipe. Reads every input file once, for its hash.
+
+    Args:
+        duplicates: look for the recipe's duplicates, which reads every row once more and writes to `OUT/duplicates`;
+            else leave this check out.
 
     Raises:
         UsageError: an option that the renderer or a format does not have. InputError: a file is missing or empty.
@@ -61,18 +72,63 @@ def open_recipe(loaded: LoadedRecipe, *, threads: int | None = None) -> OpenedRe
         _check_export(export.to, export.options)
     options = _renderer_options(loaded)
     options.check()
-    sources = {table.name: _source(loaded, table) for table in recipe.sources}
-    configs = {name: source.config() for name, source in sources.items()}
-    return OpenedRecipe(loaded, sources, configs, _encoder(loaded, options, threads))
+    files = {table.name: _source(loaded, table) for table in recipe.sources}
+    encoder = _encoder(loaded, options, threads)
+    checks: dict[str, list[RowCheck]] = {name: [] for name in files}
+    for table in recipe.sources:
+        if filters := table.filter.row_filters():
+            checks[table.name].append(filters)
+        if recipe.decontaminate is not None:
+            benchmarks = [loaded.address(file) for file in recipe.decontaminate.files]
+            checks[table.name].append(Benchmarks.of(benchmarks, recipe.decontaminate.words))
+    sources = {name: _checked(files[name], checks[name]) for name in files}
+    if recipe.duplicates is not None and duplicates:
+        # After the other checks: of two equal rows, one that is left out anyway must not be the one that stays.
+        for name, found in _duplicates(loaded, sources, files, progress).items():
+            checks[name].append(found)
+        sources = {name: _checked(files[name], checks[name]) for name in files}
+    return OpenedRecipe(loaded, sources, {name: source.config() for name, source in sources.items()}, encoder)
 
 
-def _source(loaded: LoadedRecipe, table: SourceTable) -> ChatSource:
+def _source(loaded: LoadedRecipe, table: SourceTable) -> ChatFile | ChatFiles:
     try:
-        source = chat_files([loaded.address(file) for file in table.files], table.format)
+        return chat_files([loaded.address(file) for file in table.files], table.format)
     except InputError as error:
         raise InputError(f"source {table.name}: {error}") from error
-    filters = table.filter.row_filters()
-    return Filtered(source, filters) if filters else source
+
+
+def _checked(source: ChatFile | ChatFiles, checks: Sequence[RowCheck]) -> ChatSource:
+    return Filtered(source, tuple(checks)) if checks else source
+
+
+def _duplicates(
+    loaded: LoadedRecipe,
+    sources: Mapping[str, ChatSource],
+    files: Mapping[str, ChatFile | ChatFiles],
+    progress: Progress,
+) -> dict[str, Duplicates]:
+    """The duplicates of all sources; those that an earlier run found in the same rows are not looked for again."""
+    table = loaded.recipe.duplicates
+    assert table is not None
+    options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
+    names = {name: [str(one.path) for one in _files_of(source)] for name, source in files.items()}
+    wanted = json_bytes({"sources": {name: source.config() for name, source in sources.items()}, **asdict(options)})
+    marker = folder / "looked_for.json"
+    with storage_errors("preparing", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        recorded = json.loads(marker.read_bytes()) if marker.is_file() else {}
+        if recorded.get("in") == json.loads(wanted):
+            return {name: Duplicates(folder, name, recorded["sha256"], options, tuple(names[name])) for name in sources}
+        marker.unlink(missing_ok=True)
+    found = find_duplicates(sources, names, options, folder, progress)
+    digest = next(iter(found.values())).digest
+    with storage_errors("writing", marker):
+        write_atomic(marker, json_bytes({"in": json.loads(wanted), "sha256": digest}))
+    return found
+
+
+def _files_of(source: ChatFile | ChatFiles) -> tuple[ChatFile, ...]:
+    return source.files if isinstance(source, ChatFiles) else (source,)
 
 
 def _check_export(to: str, options: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 ::
 
     OUT/sources/NAME/       the episodes of each source, as `niels-gpt episodes build` writes them
+    OUT/duplicates/         which rows were left out as duplicates, and of which rows
     OUT/mixture.json        how many rows of each an epoch has; `ng.loader(OUT, ...)` reads it
     OUT/exports/TO/NAME/    each export of each source
     RECIPE.lock.json        beside the recipe: what all of this was made from, and the hashes of what was made
@@ -29,6 +30,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe, open_recipe
 from niels_gpt.recipes.lock import Lock, lock_path, write_lock
 from niels_gpt.recipes.reading import LoadedRecipe
+from niels_gpt.sources.rejections import REJECTED_NAME
 from niels_gpt.storage.manifests import read_manifest
 
 EXPORT_MANIFEST = "export.json"
@@ -73,7 +75,7 @@ def build_recipe(
         UsageError: the mixture cannot be met. DataError: too many bad rows, or a source without usable ones. Else see
             `open_recipe`, `build_episodes` and `export`.
     """
-    opened = open_recipe(loaded, threads=threads)
+    opened = open_recipe(loaded, threads=threads, progress=progress)
     if locked is not None:
         locked.check_inputs(opened.configs, opened.encoder.describe())
     for name in opened.sources:
@@ -82,12 +84,17 @@ def build_recipe(
     write_mixture(opened.out, mixture)
     exports = _export_all(opened, overwrite=overwrite, progress=progress)
     manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.sources}
-    outputs = {f"sources/{name}/episodes.json": manifest["files"] for name, manifest in manifests.items()} | exports
+    outputs = {f"sources/{name}/episodes.json": _data_files(manifest) for name, manifest in manifests.items()} | exports
     if locked is not None:
         locked.check_outputs(outputs)
         return BuiltRecipe(opened.out, manifests, mixture, None)
     lock = Lock.of(loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
     return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
+
+
+def _data_files(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The files that a lock records: not the list of rejected rows, which names the paths of this machine."""
+    return {name: record for name, record in manifest["files"].items() if name != REJECTED_NAME}
 
 
 def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwrite: bool, progress: Progress) -> None:

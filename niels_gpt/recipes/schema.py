@@ -11,6 +11,8 @@
     [split]                             the share for validation
     [sequence]                          the rows of training: length, packing, what becomes of longer ones
     [[sources]]                         files, with their format and filters; several
+    [duplicates]                        rows that another row says already
+    [decontaminate]                     rows that contain texts of benchmarks
     [mixture]                           the proportions of the sources
     [[exports]]                         the same data in other trainers' formats; several
 
@@ -33,6 +35,7 @@ from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.sources.chat_shapes import DIALECTS
+from niels_gpt.sources.duplicates import DuplicateOptions
 from niels_gpt.sources.filters import ROLES, RowFilters
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
@@ -172,6 +175,31 @@ class PhaseTable(Table):
     amount: Annotated[int, within(ranges.FILTER_COUNT)]
 
 
+class DuplicatesTable(Table):
+    """`[duplicates]`: leave out rows that another row, of any source, says already; see `sources.duplicates`."""
+
+    exact: bool = True
+    near: float | None = None
+    words: Annotated[int, within(ranges.NGRAM_WORDS)] = 5
+    roles: list[Annotated[str, one_of(ROLES)]] = Field(default_factory=lambda: ["user", "assistant"])
+
+    @model_validator(mode="after")
+    def _possible(self) -> DuplicatesTable:
+        self.options()
+        return self
+
+    def options(self) -> DuplicateOptions:
+        """The table as the value that `find_duplicates` takes."""
+        return DuplicateOptions(exact=self.exact, near=self.near, words=self.words, roles=tuple(self.roles))
+
+
+class DecontaminateTable(Table):
+    """`[decontaminate]`: leave out rows that contain a stretch of words of a benchmark; see `sources.contamination`."""
+
+    files: Annotated[list[str], Field(min_length=1)]
+    words: Annotated[int, within(ranges.NGRAM_WORDS)] = 13
+
+
 class MixtureTable(Table):
     """`[mixture]`: the proportions of the sources in an epoch; without it every row comes once.
 
@@ -226,6 +254,8 @@ class Recipe(Table):
     split: SplitTable = Field(default_factory=SplitTable)
     sequence: SequenceTable = Field(default_factory=SequenceTable)
     sources: Annotated[list[SourceTable], Field(min_length=1)]
+    duplicates: DuplicatesTable | None = None
+    decontaminate: DecontaminateTable | None = None
     mixture: MixtureTable | None = None
     exports: list[ExportTable] = Field(default_factory=list)
 

@@ -1,7 +1,7 @@
 """Filters: conversations that are left out on purpose, each counted under its reason.
 
-`Filtered` wraps a source, so a filter works in every build, with any number of workers: whether a row stays depends on
-that row alone.
+`Filtered` wraps a source with checks, so they work in every build, with any number of workers. `RowFilters` is one of
+these checks; `contamination.Benchmarks` and `duplicates.Duplicates` are others.
 
 ::
 
@@ -15,10 +15,11 @@ that row alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.messages import Conversation, Message
@@ -28,6 +29,19 @@ from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
+ROWS_AT_ONCE: Final = 256
+
+Reason = tuple[str, str]  # a code, by which rows are counted, and a sentence
+
+
+class RowCheck(Protocol):
+    """Decides which conversations are left out. It pickles, because workers read the rows."""
+
+    def describe(self) -> dict[str, Any]:
+        """All that decides it, as JSON values, for the source's `config`; empty if it leaves nothing out."""
+
+    def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
+        """Why each conversation is left out; `None` for one that is used. Each is judged alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +91,18 @@ class RowFilters:
         return bool(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """The filters that are set, as JSON values."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """See `RowCheck`: the filters that are set."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"filters": found} if found else {}
 
-    def reason(self, chat: Conversation) -> tuple[str, str] | None:
-        """Why a conversation is left out, as a code and a sentence; `None` for one that is used."""
-        return self._by_count(chat.messages) or self._by_length(chat.messages) or self._by_text(chat.messages)
+    def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
+        """See `RowCheck`."""
+        return [
+            self._by_count(chat.messages) or self._by_length(chat.messages) or self._by_text(chat.messages)
+            for chat in chats
+        ]
 
-    def _by_count(self, messages: list[Message]) -> tuple[str, str] | None:
+    def _by_count(self, messages: list[Message]) -> Reason | None:
         n = len(messages)
         if self.min_messages is not None and n < self.min_messages:
             return "too_few_messages", f"{n} messages, min_messages is {self.min_messages}"
@@ -92,7 +110,7 @@ class RowFilters:
             return "too_many_messages", f"{n} messages, max_messages is {self.max_messages}"
         return None
 
-    def _by_length(self, messages: list[Message]) -> tuple[str, str] | None:
+    def _by_length(self, messages: list[Message]) -> Reason | None:
         if self.min_characters is not None or self.max_characters is not None:
             n = sum(len(text) for message in messages for text in texts_of(message))
             if self.min_characters is not None and n < self.min_characters:
@@ -110,7 +128,7 @@ class RowFilters:
                     return "short_answer", f"message {index} has {n:,} characters, {limit}"
         return None
 
-    def _by_text(self, messages: list[Message]) -> tuple[str, str] | None:
+    def _by_text(self, messages: list[Message]) -> Reason | None:
         match, exclude = self._expressions
         if match is None and exclude is None:
             return None
@@ -166,10 +184,11 @@ class Filtered(ChatSource):
 
     Args:
         source: one that can be read in slices, such as `chat_files(...)`.
+        checks: in this order; a row that one of them leaves out is not shown to the next.
     """
 
     source: Any
-    filters: RowFilters
+    checks: tuple[RowCheck, ...]
 
     @property
     def name(self) -> str:
@@ -183,12 +202,15 @@ class Filtered(ChatSource):
         return revision
 
     def config(self) -> dict[str, Any]:
-        """The source's own, and the filters."""
-        return {**self.source.config(), "filters": self.filters.describe()}
+        """The source's own, and what decides the checks."""
+        described: dict[str, Any] = dict(self.source.config())
+        for check in self.checks:
+            described |= check.describe()
+        return described
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """See `Source`."""
-        return self._filtered(self.source.iterate(start=start))
+        return self._checked(self.source.iterate(start=start))
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""
@@ -197,17 +219,21 @@ class Filtered(ChatSource):
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
-        return self._filtered(self.source.read(part))
+        return self._checked(self.source.read(part))
 
     def resolved(self) -> Sliceable:
         """See `Sliceable`."""
-        return Filtered(self.source.resolved(), self.filters)
+        return Filtered(self.source.resolved(), self.checks)
 
-    def _filtered(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
-        for row in rows:
-            why = None if isinstance(row, Rejected) else self.filters.reason(row)
-            if why is None:
-                yield row
-            else:
-                code, sentence = why
-                yield Rejected(row.where, code, f"{row.where}: {sentence}", expected=True)
+    def _checked(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
+        """The rows in order, `Rejected` in place of those that a check leaves out; the first reason counts."""
+        left = iter(rows)
+        while batch := list(islice(left, ROWS_AT_ONCE)):
+            for check in self.checks:
+                places = [n for n, row in enumerate(batch) if isinstance(row, Conversation)]
+                found = check.reasons([batch[n] for n in places])  # type: ignore[misc]
+                for n, why in zip(places, found, strict=True):
+                    if why is not None:
+                        code, sentence = why
+                        batch[n] = Rejected(batch[n].where, code, f"{batch[n].where}: {sentence}", expected=True)
+            yield from batch

@@ -305,3 +305,32 @@ def test_the_example_recipes_build(folder: Path, name: str) -> None:
     loaded, lock = read_lock(built.lock or "", [f"out={folder / 'again'}"])
     build_recipe(loaded, locked=lock)
     assert digests(folder / "again") == digests(built.out)
+
+
+def test_duplicates_and_benchmarks_in_a_recipe(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    rows = (folder / "chats/0.jsonl").read_text().splitlines(keepends=True)
+    said = "which of these eight words is the odd one"
+    asked = {"messages": [{"role": "user", "content": f"Say {said}!"}, {"role": "assistant", "content": "none"}]}
+    rest = (folder / "chats/1.jsonl").read_text()
+    (folder / "chats/1.jsonl").write_text("".join(rows[:10]) + json.dumps(asked) + "\n" + rest)
+    write_rows(folder / "bench.jsonl", [{"question": said, "answer": "B"}])
+    more = '[duplicates]\nexact = true\n[decontaminate]\nfiles = ["bench.jsonl"]\nwords = 8\n'
+    (folder / "recipe.toml").write_text(RECIPE + more)
+    built = build_recipe(read_recipe(folder / "recipe.toml"))
+    dropped = built.manifests["chats"]["dropped"]
+    assert dropped["duplicate"] >= 10
+    assert dropped["contaminated"] == 1
+    listed = [json.loads(line) for line in (folder / "made/duplicates/left_out.jsonl").read_text().splitlines()]
+    assert {
+        "where": f"{folder}/chats/1.jsonl:1",
+        "duplicate_of": f"{folder}/chats/0.jsonl:1",
+        "similarity": 1.0,
+    } in listed
+    before = (folder / "made/duplicates/left_out.jsonl").stat().st_mtime_ns
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    assert (folder / "made/duplicates/left_out.jsonl").stat().st_mtime_ns == before, "not looked for again"
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "copy"
+    shutil.copytree(folder, elsewhere, ignore=shutil.ignore_patterns("made"))
+    loaded, lock = read_lock(elsewhere / "recipe.lock.json")
+    build_recipe(loaded, locked=lock, executor=UnitExecutor(LocalRunner(2), slice_bytes=2000))
+    assert digests(elsewhere / "made/sources") == digests(folder / "made/sources")

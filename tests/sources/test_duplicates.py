@@ -1,0 +1,288 @@
+"""Duplicates and contamination, against slow references: the first row stays, and each row left out is listed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.messages import Conversation
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.contamination import Benchmarks
+from niels_gpt.sources.duplicates import (
+    DuplicateOptions,
+    Duplicates,
+    band_length,
+    find_duplicates,
+    place_of,
+    where_of,
+)
+from niels_gpt.sources.filters import Filtered, RowFilters
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.ngrams import ngrams, words_of
+
+WORDS = [f"word{n}" for n in range(400)]
+
+
+def write(path: Path, texts: Sequence[str]) -> Path:
+    rows = [{"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": text}]} for text in texts]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def found(folder: Path, files: dict[str, Path], **options: Any) -> tuple[dict[str, Duplicates], list[dict[str, Any]]]:
+    out = folder / "out"
+    out.mkdir(exist_ok=True)
+    sources = {name: chat_files([str(path)]) for name, path in files.items()}
+    places = {name: [str(path)] for name, path in files.items()}
+    duplicates = find_duplicates(sources, places, DuplicateOptions(**options), out)
+    return duplicates, [json.loads(line) for line in (out / "left_out.jsonl").read_text().splitlines()]
+
+
+# ---- n-grams
+
+
+def slow_ngrams(text: str, n: int) -> list[str]:
+    words = words_of(text).split()
+    return [" ".join(words[at : at + n]) for at in range(max(1, len(words) - n + 1))] if words else []
+
+
+@given(st.lists(st.text("ab é,\n漢字_1"), max_size=8), st.integers(1, 4))
+def test_ngrams_against_a_slow_reference(texts: list[str], n: int) -> None:
+    made = ngrams(texts, n)
+    expected = [slow_ngrams(text, n) for text in texts]
+    assert np.diff(made.offsets).tolist() == [len(each) for each in expected]
+    flat = [one for each in expected for one in each]
+    assert [made.text(number) for number in range(len(flat))] == flat
+    by_hash = dict(zip(made.hashes.tolist(), flat, strict=True))
+    # Equal hashes are equal n-grams, and the hash does not depend on where the n-gram is.
+    assert all(by_hash[value] == text for value, text in zip(made.hashes.tolist(), flat, strict=True))
+    assert len(by_hash) == len(set(flat))
+
+
+def test_what_a_word_is() -> None:
+    assert words_of("The cat sat, down!  X_1") == "the cat sat down x 1"
+    assert words_of("日本の本 and it's") == "日 本 の 本 and it s"
+    assert words_of("Straße ÉTÉ") == "straße été"
+    assert words_of("...") == ""
+
+
+# ---- contamination
+
+
+def benchmark(folder: Path) -> Path:
+    rows = [
+        {"question": "What is the airspeed velocity of an unladen swallow?", "choices": ["B", "42"], "n": 3},
+        {"question": "Name the capital of the country that lies between Spain and Germany."},
+    ]
+    path = folder / "bench.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_contaminated_rows_are_named(tmp_path: Path) -> None:
+    texts = [
+        "I wonder: WHAT is the airspeed, velocity of an un-laden swallow",  # un-laden is two words
+        "so what is the airspeed velocity of an unladen swallow then",
+        "B",  # an answer that is too short to be searched for
+        "capital of the country that lies between spain and portugal",
+        "nothing of it",
+    ]
+    source = Filtered(
+        chat_files([str(write(tmp_path / "a.jsonl", texts))]), (Benchmarks.of([str(benchmark(tmp_path))], 8),)
+    )
+    rows = list(source.iterate())
+    assert [isinstance(row, Rejected) for row in rows] == [False, True, False, True, False]
+    first, second = (row for row in rows if isinstance(row, Rejected))
+    assert first.reason == "contaminated"
+    assert first.expected
+    assert first.why.startswith("contains 'what is the airspeed velocity of an unladen' of")
+    assert first.why.endswith("bench.jsonl:1")
+    assert "'capital of the country that lies between spain' of" in second.why
+    assert source.config()["decontaminate"]["files"][0]["name"] == "bench.jsonl"
+
+
+def test_benchmarks_go_to_workers_as_paths(tmp_path: Path) -> None:
+    check = Benchmarks.of([str(benchmark(tmp_path))], 8)
+    chat = Conversation([{"role": "assistant", "content": "what is the airspeed velocity of an unladen swallow"}])
+    assert check.reasons([chat])[0] is not None
+    sent = pickle.dumps(check)
+    assert len(sent) < 1000
+    assert pickle.loads(sent).reasons([chat]) == check.reasons([chat])
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 4))
+@settings(deadline=None, max_examples=60)
+def test_contamination_against_a_slow_reference(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]], n: int
+) -> None:
+    known = ["a b c a b", "c c c c", "b"]
+    path = tmp_path_factory.mktemp("bench") / "b.jsonl"
+    path.write_text("".join(json.dumps({"q": text}) + "\n" for text in known))
+    searched = {gram for text in known if len(text.split()) >= n for gram in slow_ngrams(text, n)}
+    chats = [Conversation([{"role": "assistant", "content": " ".join(text)}]) for text in texts]
+    reasons = Benchmarks.of([str(path)], n).reasons(chats)
+    for text, reason in zip(texts, reasons, strict=True):
+        assert (reason is not None) == bool(searched & set(slow_ngrams(" ".join(text), n)))
+
+
+def test_benchmarks_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "short.jsonl").write_text('{"answer": "B"}\n')
+    chat = Conversation([{"role": "assistant", "content": "B"}])
+    with pytest.raises(InputError, match="no text of 13 words or more in any row"):
+        Benchmarks.of([str(tmp_path / "short.jsonl")]).reasons([chat])
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    with pytest.raises(InputError, match=r"bad\.jsonl:1: not valid JSON.*repair the benchmark"):
+        Benchmarks.of([str(tmp_path / "bad.jsonl")]).reasons([chat])
+
+
+# ---- duplicates
+
+
+def test_exact_duplicates_across_sources(tmp_path: Path) -> None:
+    files = {"a": write(tmp_path / "a.jsonl", ["x", "y", "x"]), "b": write(tmp_path / "b.jsonl", ["z", "y", "Y"])}
+    checks, listed = found(tmp_path, files)
+    assert [(row["where"], row["duplicate_of"]) for row in listed] == [
+        (f"{files['a']}:3", f"{files['a']}:1"),
+        (f"{files['b']}:2", f"{files['a']}:2"),
+    ]
+    for name, left in (("a", 2), ("b", 2)):
+        rows = list(Filtered(chat_files([str(files[name])]), (checks[name],)).iterate())
+        assert sum(isinstance(row, Conversation) for row in rows) == left
+        assert {row.reason for row in rows if isinstance(row, Rejected)} == {"duplicate"}
+
+
+def jaccard(a: str, b: str, n: int) -> float:
+    one, other = set(slow_ngrams(a, n)), set(slow_ngrams(b, n))
+    return len(one & other) / len(one | other)
+
+
+def test_near_duplicates_against_the_true_similarity(tmp_path: Path) -> None:
+    """Pairs well above the threshold are found, pairs well below are not; the estimate is near the truth."""
+    pytest.importorskip("rensa")
+    rng = random.Random(4)
+    texts, pairs = [], []
+    for number in range(120):
+        text = [rng.choice(WORDS) for _ in range(120)]
+        other = text.copy()
+        for _ in range(number % 12):
+            other[rng.randrange(120)] = "else"
+        pairs.append((len(texts), len(texts) + 1))
+        texts += [" ".join(text), " ".join(other) + " end"]  # never equal
+    path = write(tmp_path / "a.jsonl", texts)
+    checks, listed = found(tmp_path, {"a": path}, near=0.8, words=3, exact=False)
+    left_out = {int(row["where"].rpartition(":")[2]) - 1: row for row in listed}
+    for first, second in pairs:
+        # The question "?" is no word, so the answers alone are compared.
+        true = jaccard(texts[first], texts[second], 3)
+        if true > 0.9:
+            assert left_out[second]["duplicate_of"] == f"{path}:{first + 1}"
+        if true < 0.7:
+            assert second not in left_out
+        if second in left_out:
+            assert abs(left_out[second]["similarity"] - true) < 0.15
+        assert first not in left_out, "the first stays"
+    kept = [row for row in Filtered(chat_files([str(path)]), (checks["a"],)).iterate() if isinstance(row, Conversation)]
+    assert len(kept) == len(texts) - len(left_out)
+
+
+def test_the_same_rows_give_the_same_files_and_digest_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("rensa")
+    texts = [" ".join(random.Random(n % 7).choices(WORDS, k=50)) + (" x" if n > 7 else "") for n in range(30)]
+    digests, tables = [], []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        checks, listed = found(tmp_path / place, {"a": write(tmp_path / place / "a.jsonl", texts)}, near=0.8)
+        digests.append(checks["a"].digest)
+        tables.append(hashlib.sha256((tmp_path / place / "out/a.npy").read_bytes()).hexdigest())
+        assert len(listed) == 23
+    assert len(set(digests)) == len(set(tables)) == 1
+    assert sorted(path.name for path in (tmp_path / "one/out").iterdir()) == ["a.npy", "left_out.jsonl"]
+
+
+def test_rows_without_words_are_no_near_duplicates(tmp_path: Path) -> None:
+    pytest.importorskip("rensa")
+    _, listed = found(tmp_path, {"a": write(tmp_path / "a.jsonl", ["!", "?", "...", "?"])}, near=0.8)
+    assert [row["similarity"] for row in listed] == [1.0], "only the exact one"
+
+
+@given(st.integers(0, 30), st.booleans(), st.integers(0, (1 << 39) - 1))
+def test_places_are_numbers_and_back(file: int, line: bool, number: int) -> None:
+    files = [f"/x y/{n} row 7.jsonl:3" for n in range(31)]
+    where = f"{files[file]}:{number}" if line else f"{files[file]} row {number}"
+    assert where_of(place_of(where, files), files) == where
+
+
+def test_places_of_other_files_are_refused() -> None:
+    for where in ("b.jsonl:3", "example 4", "a.jsonl:x"):
+        with pytest.raises(UsageError, match=r"not a row of a\.jsonl"):
+            place_of(where, ["a.jsonl"])
+
+
+def test_bands_find_pairs_at_the_threshold() -> None:
+    for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 1):
+        length = band_length(threshold)
+        assert 1 - (1 - threshold**length) ** (128 // length) >= 0.95
+    assert band_length(0.8) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"near": 0.2}, "near is 0.2; expected a similarity from 0.5 to 1"),
+        ({"exact": False}, "nothing would be found"),
+        ({"words": 0}, "words is 0"),
+        ({"roles": ()}, "roles is empty"),
+    ],
+)
+def test_options_out_of_range(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        DuplicateOptions(**options)
+
+
+# ---- filters
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"min_messages": 3}, "too_few_messages"),
+        ({"max_messages": 1}, "too_many_messages"),
+        ({"min_characters": 100}, "too_few_characters"),
+        ({"max_characters": 5}, "too_many_characters"),
+        ({"min_answer_characters": 20}, "short_answer"),
+        ({"match": "(?i)berlin"}, "not_matched"),
+        ({"match": "(?i)PARIS", "role": "user"}, "not_matched"),
+        ({"exclude": "Paris"}, "excluded"),
+        ({"exclude": "hmm"}, "excluded"),  # reasoning is searched too
+        ({"exclude": "capital", "role": "assistant"}, None),
+        ({"match": "Paris", "min_messages": 2, "max_characters": 100}, None),
+        ({}, None),
+    ],
+)
+def test_filters(options: dict[str, Any], expected: str | None) -> None:
+    chat = Conversation(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "the capital?"}]},
+            {"role": "assistant", "content": "Paris.", "reasoning_content": "hmm"},
+        ]
+    )
+    (reason,) = RowFilters(**options).reasons([chat])
+    assert (reason and reason[0]) == expected
+
+
+def test_a_call_without_content_is_no_short_answer() -> None:
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    chat = Conversation([{"role": "assistant", "content": "", "tool_calls": [call]}])  # type: ignore[list-item, typeddict-item]
+    assert RowFilters(min_answer_characters=2).reasons([chat]) == [None]
