@@ -3,6 +3,9 @@
 Every worker has a pipe of its own and receives its units one after the other, so the pool knows which unit it is at and
 since when. (`concurrent.futures` shares one queue and gives up all work when one process dies.) A worker that dies or
 exceeds the timeout is killed and replaced. That costs one unit, which another worker begins again.
+
+An idle worker makes a second attempt at the units of one that takes much longer than most. The first attempt that
+finishes counts: it gives the unit its name, and both have the same bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from functools import lru_cache
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
+from statistics import median
 
 from niels_gpt.builds.tasks import Task
 from niels_gpt.builds.units import UnitTask, build_unit
@@ -35,6 +39,10 @@ AHEAD = 16
 QUEUED = 2  # units that a worker has at once: the current one and the next, so that it never waits for the pool
 START_SECONDS = 120.0  # added to the timeout of a worker that still has to import and load a tokenizer
 POLL_SECONDS = 0.5
+# A unit is late after so many times what most take, and so many seconds. Simulated for a thousand workers in
+# docs/scale.md: 3 times saves half of what slow machines cost, and hardly any unit is built twice.
+LATE_TIMES, LATE_SECONDS = 3.0, 2.0
+LAST_TIMES = 101  # units whose times are known, for the median
 MOST_AT_ONCE = 5.0  # the largest step of the pool's clock, in seconds, see `Pool._now`
 _READY = "ready"
 
@@ -48,10 +56,11 @@ def unpickled_job(pickled_job: bytes) -> tuple[Task, Sliceable]:
 
 @dataclass(eq=False)
 class _Unit:
-    """A unit to build, how often its worker was lost, and its outcome."""
+    """A unit to build, how often its worker was lost, how many workers have it, and its outcome."""
 
     unit_task: UnitTask
     deaths: int = 0
+    attempts: int = 0
     done: bool = False
     error: BaseException | None = None
 
@@ -71,6 +80,7 @@ class _Worker:
         if not self.units and self.ready:
             self.since = now
         self.units.append(unit)
+        unit.attempts += 1
         with suppress(OSError):
             self.connection.send(unit.unit_task)
 
@@ -94,6 +104,7 @@ class Pool:
         self._parcel, self._most, self._timeout = pickled_job, workers, timeout
         self._workers: list[_Worker] = []
         self._waiting: deque[_Unit] = deque()
+        self._times: deque[float] = deque(maxlen=LAST_TIMES)
         self._watched, self._looked = 0.0, time.monotonic()
 
     def _now(self) -> float:
@@ -114,14 +125,17 @@ class Pool:
         end = Finalize(self, _end, args=(self._workers,), exitpriority=0)
         try:
             while True:
-                begun = [_Unit(unit_task) for unit_task in islice(unit_tasks, AHEAD * self._most - len(units))]
+                # A few at a time: to find the cuts the input is read, and workers should not wait for all of them.
+                room = min(AHEAD * self._most - len(units), self._most)
+                begun = [_Unit(unit_task) for unit_task in islice(unit_tasks, room)]
                 units.extend(begun)
                 self._waiting.extend(begun)
                 if not units:
                     return
                 self._hand_out()
+                self._repeat_late()
                 # Even with the first unit done, results of later ones may wait in the pipes, and workers with them.
-                self._listen(0 if units[0].done else POLL_SECONDS)
+                self._listen(0 if units[0].done or begun else POLL_SECONDS)
                 if units[0].done:
                     unit = units.popleft()
                     if unit.error is not None:
@@ -142,6 +156,17 @@ class Pool:
                 return
             free.enqueue(self._waiting.popleft(), self._now())
 
+    def _repeat_late(self) -> None:
+        """Give idle workers the units of those that are late; what waits behind a late unit is late, too."""
+        idle = [worker for worker in self._workers if worker.ready and not worker.units]
+        if self._waiting or not idle or not self._times:
+            return
+        now, most = self._now(), max(LATE_SECONDS, LATE_TIMES * median(self._times))
+        late = [worker for worker in self._workers if worker.units and now - worker.since > most]
+        for unit in (unit for worker in late for unit in worker.units):
+            if idle and unit.attempts == 1 and not unit.done:
+                idle.pop().enqueue(unit, now)
+
     def _listen(self, seconds: float) -> None:
         """Wait up to `seconds` for results of workers; replace workers that died or hang."""
         ready = wait([worker.connection for worker in self._workers], seconds)
@@ -157,11 +182,14 @@ class Pool:
         except (EOFError, OSError):
             self._lost(worker, "died")
             return
-        worker.since = self._now()
+        began, worker.since = worker.since, self._now()
         if message == _READY:
             worker.ready = True
-        else:
-            unit = worker.units.popleft()
+            return
+        unit = worker.units.popleft()
+        unit.attempts -= 1
+        if not unit.done:
+            self._times.append(worker.since - began)
             unit.done, unit.error = True, message
 
     def _hangs(self, worker: _Worker) -> bool:
@@ -172,15 +200,17 @@ class Pool:
     def _lost(self, worker: _Worker, why: str) -> None:
         self._workers.remove(worker)
         worker.end()
-        if worker.units:
+        for unit in worker.units:
+            unit.attempts -= 1
+        if worker.units and not worker.units[0].done:
             unit = worker.units[0]
             unit.deaths += 1
             unit.unit_task = unit.unit_task.again()
             if unit.deaths == MOST_DEATHS:
                 unit.done, unit.error = True, _too_many_deaths(unit.unit_task, why)
-                worker.units.popleft()
+        left = [unit for unit in worker.units if not unit.done and not unit.attempts]
         # In front and in their order (`extendleft` reverses), because the consumer waits for the earliest unit.
-        self._waiting.extendleft(reversed(worker.units))
+        self._waiting.extendleft(reversed(left))
 
 
 def _end(workers: list[_Worker]) -> None:

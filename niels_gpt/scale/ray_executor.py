@@ -7,6 +7,8 @@ path.
 Ray restarts a task when its worker or node dies. It does not notice a worker that hangs, so this module does: an
 attempt that has begun (its directory exists) and exceeds the timeout, by this process's own clock, is cancelled, and
 another begins in a directory of its own.
+
+Where workers are idle, a unit that takes much longer than most is begun once more, as in `process_pool`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from niels_gpt.builds.tasks import Task
@@ -27,7 +30,7 @@ from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
 from niels_gpt.ranges import WORKERS
 from niels_gpt.scale.executor import check_timeout, pickled_job
-from niels_gpt.scale.process_pool import AHEAD, unpickled_job
+from niels_gpt.scale.process_pool import AHEAD, LAST_TIMES, LATE_SECONDS, LATE_TIMES, unpickled_job
 from niels_gpt.sources.slices import Sliceable
 
 RAY_RETRIES = 8  # of one attempt, after its worker or node died
@@ -113,6 +116,7 @@ def _in_order(queue: _Queue, unit_tasks: Iterator[UnitTask], workers: int) -> Ge
                 raise started.error
             yield started.unit_task
         else:
+            queue.repeat_late(workers)
             queue.wait()
 
 
@@ -121,11 +125,15 @@ class _Started:
     """A unit that was submitted to Ray.
 
     Attributes:
-        since: when its attempt was first seen to have begun, by this process's monotonic clock.
+        sent: when it was first submitted, by this process's monotonic clock.
+        since: when its attempt was first seen to have begun, by the same clock.
+        second: a second attempt, begun by a worker that was idle.
     """
 
     unit_task: UnitTask
     ref: Any
+    sent: float
+    second: Any = None
     since: float | None = None
     done: bool = False
     error: NielsError | None = None
@@ -139,37 +147,62 @@ class _Queue:
         options = {"num_cpus": 1, "max_retries": RAY_RETRIES, "scheduling_strategy": "SPREAD"}
         self._remote = ray.remote(**options)(_build)
         self.under_way: list[_Started] = []
+        self._times: deque[float] = deque(maxlen=LAST_TIMES)  # from submission to the end
+        self._late: list[Any] = []  # attempts that were overtaken
 
     def start(self, unit_task: UnitTask) -> _Started:
         """Submit a unit."""
-        started = _Started(unit_task, self._send(unit_task))
+        started = _Started(unit_task, self._send(unit_task), time.monotonic())
         self.under_way.append(started)
         return started
 
     def _send(self, unit_task: UnitTask) -> Any:
         return self._remote.remote(self._job, unit_task, str(Path.cwd()))
 
+    def repeat_late(self, workers: int) -> None:
+        """Submit units that are late a second time, as many as there are idle workers."""
+        busy = len(self.under_way) + sum(started.second is not None for started in self.under_way) + self._still_busy()
+        if busy >= workers or not self._times:
+            return
+        # Two units a worker are in the queue, so most wait for one other before they begin.
+        most = max(LATE_SECONDS, (1 + LATE_TIMES) * median(self._times))
+        late = [one for one in self.under_way if one.second is None and time.monotonic() - one.sent > most]
+        for started in late[: workers - busy]:
+            started.second = self._send(started.unit_task)
+
+    def _still_busy(self) -> int:
+        """How many overtaken attempts still run."""
+        if self._late:
+            _, self._late = self._ray.wait(self._late, num_returns=len(self._late), timeout=0)
+        return len(self._late)
+
     def wait(self) -> None:
         """Wait until one is done, at most half a second; submit those again that died or hang."""
         refs = {started.ref: started for started in self.under_way}
+        refs |= {started.second: started for started in self.under_way if started.second is not None}
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=POLL_SECONDS)
         for ref in ready:
-            self._take(refs[ref])
+            self._take(refs[ref], ref)
         for started in self.under_way:
             if self._hangs(started):
                 self._ray.cancel(started.ref, force=True)
                 self._again(started, f"took longer than {self._timeout:g} s")
 
-    def _take(self, started: _Started) -> None:
+    def _take(self, started: _Started, ref: Any) -> None:
         try:
-            started.error = self._ray.get(started.ref)
+            started.error = self._ray.get(ref)
             started.done = True
             self.under_way.remove(started)
+            self._times.append(time.monotonic() - started.sent)
+            self._late += [other for other in (started.ref, started.second) if other not in (ref, None)]
         except (
             self._ray.exceptions.RayTaskError
         ) as error:  # raised in a source or an encoder; our own errors are returned
             raise error.cause from error
         except self._ray.exceptions.RayError as error:
+            if ref == started.second:  # the first attempt goes on
+                started.second = None
+                return
             self._again(started, f"died ({type(error).__name__})")
 
     def _hangs(self, started: _Started) -> bool:
@@ -193,8 +226,9 @@ class _Queue:
 
     def cancel(self) -> None:
         """Cancel everything that is not finished."""
-        for started in self.under_way:
-            self._ray.cancel(started.ref, force=True)
+        refs = [ref for started in self.under_way for ref in (started.ref, started.second) if ref is not None]
+        for ref in refs + self._late:
+            self._ray.cancel(ref, force=True)
 
 
 def _build(job: bytes, unit_task: UnitTask, folder: str) -> NielsError | None:

@@ -100,6 +100,45 @@ def test_a_worker_that_is_stopped_hangs_or_dies_costs_one_unit(
     assert {path.name for path in tmp_path.iterdir()} == {"marks", "out"}
 
 
+@pytest.mark.parametrize("fault", ["stop", "late"])
+def test_idle_workers_repeat_what_is_late(
+    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer, fault: str
+) -> None:
+    """Without a timeout: a worker that is stopped for ever does not stop the build. The first attempt to end counts."""
+    (tmp_path / "marks").mkdir()
+    at = starts(chats)[-1]
+    watched = Watched(chats, tmp_path / "marks", fault=fault, at=(at,))
+    assert pool_build(watched, chats, tmp_path / "out", tokenizer, workers=2) == whole
+    assert reads(tmp_path / "marks", at) == 2
+    assert all(reads(tmp_path / "marks", start) == 1 for start in starts(chats)[:-3])
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_begin_before_all_cuts_are_known(
+    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+) -> None:
+    """Cutting reads the input, perhaps over a network; the first units are begun meanwhile."""
+    (tmp_path / "marks").mkdir()
+    waits = Cutting(chats, tmp_path / "marks", at=(starts(chats)[6],))
+    assert pool_build(waits, chats, tmp_path / "out", tokenizer, workers=2) == whole
+
+
+@dataclass(frozen=True)
+class Cutting(Watched):
+    """Finds the slice that begins at `at` only after some slice has been read."""
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        for part in super().slices(slice_bytes):
+            end = time.monotonic() + 30
+            while part.start in self.at and not list(self.marks.iterdir()):
+                assert time.monotonic() < end, "no worker has begun"
+                time.sleep(0.05)
+            yield part
+
+    def _fail(self) -> None:
+        pass
+
+
 def test_a_unit_at_which_every_worker_hangs_is_named(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
 ) -> None:

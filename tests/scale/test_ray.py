@@ -128,6 +128,17 @@ def test_workers_that_die_or_hang(
     assert {path.name for path in tmp_path.iterdir()} == {"marks", "ray"}
 
 
+def test_idle_workers_repeat_what_is_late(
+    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+) -> None:
+    """Asleep for ten minutes in the last unit, without a timeout."""
+    (tmp_path / "marks").mkdir()
+    at = starts(chats)[-1]
+    watched = Watched(chats, tmp_path / "marks", fault="hang", at=(at,))
+    assert ray_build(watched, chats, tmp_path / "ray", tokenizer) == whole
+    assert len(list((tmp_path / "marks").glob(f"{at}-*"))) == 2
+
+
 def while_building(act: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
