@@ -68,6 +68,27 @@ def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
 
 
+def test_the_page_on_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks in order, with a tiny tokenizer in the place of the model's."""
+    pytest.importorskip("pyarrow")
+    from tests.preferences.made import pairs, write_rows
+    from tests.renderers.small import CHATML
+    from tests.renderers.tiny_families import folder_of
+
+    model = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
+    (model / "chat_template.jinja").write_text(CHATML)
+    write_rows(tmp_path / "pairs.jsonl", pairs(40))
+    monkeypatch.chdir(tmp_path)
+    found = blocks(REPOSITORY / "docs" / "preferences.md")
+    assert len(found) == 3
+    names: dict[str, Any] = {}
+    for number, block in enumerate(found):
+        code = block.replace("~/models/Qwen3-8B", str(model))
+        exec(compile(code, f"docs/preferences.md, block {number}", "exec"), names)
+    assert names["batch"].input_ids.shape == (8, 512)
+    assert names["manifest"]["splits"]["train"]["rows"] == 36
+
+
 @pytest.mark.parametrize("page", ["exports.md", "trainers.md"])
 def test_the_pages_on_exports_and_trainers(
     tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, page: str

@@ -42,6 +42,9 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         rank, world_size: default those of `torch.distributed`, if it is initialised.
         device: where batches are moved.
 
+    Attributes:
+        vocab_size: ids are below it; `None` if it is not recorded.
+
     Raises:
         UsageError: an argument out of range, a batch larger than an epoch with drop_last, or a URL.
         CacheError: no such dataset, a damaged one, or a group that is too long.
@@ -79,6 +82,7 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         self._splits = {
             name: PreferenceSplit([Path(folder) for folder in self._names], name, self._fitting) for name in SPLITS
         }
+        self.vocab_size = self._splits["train"].episodes.vocab_size
         self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
         self._log_splits()
         if self._splits["train"].episodes.shards:

@@ -77,6 +77,17 @@ def test_trl_sft(run: Run, dataset: Path, tmp_path: Path) -> None:
     assert "2 steps" in told
 
 
+def test_dpo_loop(run: Run, tmp_path: Path) -> None:
+    from tests.preferences.made import built, pairs
+
+    out = built(tmp_path, pairs(20))
+    whole = run("dpo_loop.py", out, "--steps", 5, "--max-length", 64, "--checkpoint", tmp_path / "whole.pt")
+    first = run("dpo_loop.py", out, "--steps", 2, "--max-length", 64, "--checkpoint", tmp_path / "parts.pt")
+    rest = run("dpo_loop.py", out, "--steps", 5, "--max-length", 64, "--checkpoint", tmp_path / "parts.pt")
+    assert whole == first + rest
+    assert len(whole.splitlines()) == 5
+
+
 def test_tokenize_in_pipelines(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     from tests.renderers.small import assistant, user
