@@ -11,16 +11,21 @@ import torch
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
 from niels_gpt.cache.meta import Meta, meta_beside
-from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
+from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.format import gather
+from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import (
     check_batch_size,
     check_generator,
     check_length,
     checked_device,
+    fill_trained,
     padded_inputs_and_targets,
+    to_device,
 )
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
+from niels_gpt.kernel import native
 from niels_gpt.ranges import TOKEN_ID
 
 
@@ -73,7 +78,7 @@ class SFTExampleDataset:
         self.asst_id = asst_id if self._mask else _agreed("asst", asst_id, recorded, self.tokens_path)
         self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
         self._index = ExampleIndex(self.idx_path, len(tokens))
-        self._rows = RowReader(tokens, T + 1)
+        self._tokens, self._rows, self._buffers = tokens, RowReader(tokens, T + 1), Buffers()
         if len(self) == 0:
             raise CacheError(f"{idx_path}: holds no examples; use the other split or build with more data")
 
@@ -111,10 +116,24 @@ class SFTExampleDataset:
         else:
             assert self.asst_id is not None
             trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & own
-        x, y, y_masked = padded_inputs_and_targets(
-            ids, own, trained, T=self.T, pad_id=self.eot_id, ignore_index=IGNORE_INDEX, device=self.device
-        )
-        return cast(torch.LongTensor, x), cast(torch.LongTensor, y), cast(torch.LongTensor, y_masked)
+        x, y = self._inputs_and_targets(ids, own, starts, lengths)
+        y_masked = self._buffers.empty((len(ids), self.T), np.int64)
+        fill_trained(y_masked, ids, trained, IGNORE_INDEX)
+        made = [to_device(torch.from_numpy(values), self.device) for values in (x, y, y_masked)]
+        return cast(tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor], tuple(made))
+
+    def _inputs_and_targets(
+        self, ids: Tokens, own: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """`x` and `y` of the rows; the kernel reads the file itself, so `ids` are for a package without it."""
+        B = len(starts)
+        if kernel := native():
+            spans = gather.Spans(np.arange(B), np.zeros(B, dtype=np.int64), starts, lengths)
+            files = [self._tokens]
+            found = gather.inputs_and_targets(kernel, self._buffers, files, spans, B=B, T=self.T, pad_id=self.eot_id)
+            assert found is not None, "without a limit every id is inside it"
+            return found
+        return padded_inputs_and_targets(ids, own, T=self.T, pad_id=self.eot_id)
 
     def _places(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
         """The start of each example, and how many of its tokens fit into a row."""

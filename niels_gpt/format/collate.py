@@ -75,34 +75,40 @@ def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tu
 
 
 def padded_inputs_and_targets(
-    ids: npt.NDArray[Any],
-    own: npt.NDArray[np.bool_],
-    trained: npt.NDArray[np.bool_],
-    *,
-    T: int,
-    pad_id: int,
-    ignore_index: int,
-    device: str | torch.device,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`x`, `y` and `y_masked`, int64 and contiguous, shape (B, T), from rows that may be shorter than T + 1.
+    ids: npt.NDArray[Any], own: npt.NDArray[np.bool_], *, T: int, pad_id: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`x` and `y`, int64 and contiguous, shape (B, T), from rows that may be shorter than T + 1.
 
     ::
 
-        T = 5, P = pad_id, I = ignore_index; the id z is not the row's own
+        T = 5, P = pad_id; the id z is not the row's own
 
-        ids      a b c z     own  # # # .     trained  . # # .
-        x        a b c P P            y  b c P P P            y_masked  b c I I I
+        ids  a b c z     own  # # # .     x  a b c P P     y  b c P P P
 
     Args:
         ids: of any integer type, shape (B, n) with n from 1 to T + 1.
         own: bool, same shape: False where an id is to be replaced by `pad_id`.
-        trained: bool, same shape: True where an id is trained as a target.
     """
     rows = np.full((len(ids), T + 1), pad_id, dtype=ids.dtype)
     np.copyto(rows[:, : ids.shape[1]], ids, where=own)
-    targets = np.full((len(ids), T), ignore_index, dtype=np.int64)
+    return shifted(rows)
+
+
+def fill_trained(
+    targets: npt.NDArray[np.int64], ids: npt.NDArray[Any], trained: npt.NDArray[np.bool_], ignore_index: int
+) -> None:
+    """Write the trained targets of rows into an array of shape (B, T), and `ignore_index` everywhere else.
+
+    ::
+
+        ids  a b c z     trained  . # # .     I = ignore_index     targets  b c I I I
+
+    Args:
+        ids: of any integer type, shape (B, n) with n from 1 to T + 1.
+        trained: bool, same shape: True where an id is trained as a target.
+    """
+    targets.fill(ignore_index)
     np.copyto(targets[:, : ids.shape[1] - 1], ids[:, 1:], where=trained[:, 1:])
-    return *inputs_and_targets(rows, device), to_device(torch.from_numpy(targets), device)
 
 
 def masked_targets(y: torch.Tensor, loss_mask: torch.Tensor, ignore_index: int) -> torch.Tensor:
