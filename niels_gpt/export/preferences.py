@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.datasets import Dataset, open_dataset
+from niels_gpt.datasets import Dataset, Split, open_dataset
 from niels_gpt.errors import UsageError
 from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import Settings
 from niels_gpt.export.hf import HubFiles
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import Lists
-from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import order
 
@@ -118,36 +118,47 @@ def write_preferences(
     options = checked_options(settings.options)
     dataset = open_dataset(source)
     facts = Facts.of(dataset, dataset.split(split))
-    opened = PreferenceSplit(
-        [source], split, Fitting(how.max_length or NO_LIMIT, how.too_long, options["no_completion"])
-    )
+    fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, options["no_completion"])
+    opened = PreferenceSplit([source], split, fitting)
     files = _PreferenceFiles(folder, facts, settings)
-    files.columns = dict.fromkeys(chosen.lists, "int32")
-    files.scalars = dict(chosen.scalars)
+    files.columns, files.scalars = dict.fromkeys(chosen.lists, "int32"), dict(chosen.scalars)
     if options.get("margin") == "none" or (options.get("margin") == "stored" and not _has_margins(opened, source)):
         files.scalars.pop("margin", None)
-    counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
     progress.begin(f"{split} to {chosen.name}", total=len(opened), unit="groups")
     try:
-        for groups in _groups(dataset, opened, split, how, options):
-            found = [list(chosen.rows(sides, options)) for sides in groups]
-            counts["groups_without_rows"] += sum(not rows for rows in found)
-            rows = [row for each in found for row in each][: None if how.limit is None else how.limit - counts["rows"]]
-            if rows:
-                files.write_table(_table(rows, chosen, files.scalars))
-            for row in rows:
-                lengths = [len(row[name]) for name in chosen.lists]
-                counts["tokens"] += sum(lengths)
-                counts["trained_tokens"] += sum(lengths) - row["context"]
-            counts["rows"] += len(rows)
-            counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
-            progress.advance(len(groups))
-            if how.limit is not None and counts["rows"] >= how.limit:
-                break
+        counts = _write_groups(_groups(dataset, opened, split, how, options), files, chosen, how, options, progress)
     except BaseException:
         files.abandon()
         raise
     return facts, counts, files
+
+
+def _write_groups(
+    parts: Iterator[list[list[Side]]],
+    files: _PreferenceFiles,
+    chosen: PreferenceFormat,
+    how: Arrangement,
+    options: dict[str, Any],
+    progress: Progress,
+) -> dict[str, int]:
+    """Write the rows of all groups, up to the limit, and count them."""
+    counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
+    for groups in parts:
+        found = [list(chosen.rows(sides, options)) for sides in groups]
+        counts["groups_without_rows"] += sum(not rows for rows in found)
+        rows = [row for each in found for row in each][: None if how.limit is None else how.limit - counts["rows"]]
+        if rows:
+            files.write_table(_table(rows, chosen, files.scalars))
+        for row in rows:
+            lengths = [len(row[name]) for name in chosen.lists]
+            counts["tokens"] += sum(lengths)
+            counts["trained_tokens"] += sum(lengths) - row["context"]
+        counts["rows"] += len(rows)
+        counts["texts"] += len(rows) * (1 if chosen.name == "trl-kto" else 2)
+        progress.advance(len(groups))
+        if how.limit is not None and counts["rows"] >= how.limit:
+            break
+    return counts
 
 
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -172,28 +183,27 @@ def _groups(
     for first in range(0, n, GROUPS_AT_ONCE):
         stop = min(n, first + GROUPS_AT_ONCE)
         positions = np.arange(first, stop) if shuffled is None else np.asarray(shuffled[first:stop])
-        yield [_sides(opened, stored, int(group), options) for group in opened.kept[positions]]
+        yield [_sides(opened, stored, group, options) for group in opened.read(stored, opened.kept[positions])]
 
 
-def _sides(opened: PreferenceSplit, stored: Any, group: int, options: dict[str, Any]) -> list[Side]:
+def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: dict[str, Any]) -> list[Side]:
     """The completions of a group, cut as the policy says, up to their stops."""
-    episodes = np.arange(opened.begins[group], opened.begins[group + 1])
-    rows, records = stored.rows(episodes), opened.records(episodes)
-    lengths, prompts = np.diff(rows.starts), records["prompt_length"].astype(np.int64)
-    cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(episodes)]))[0])
+    lengths = np.array([len(ids) for ids in group.ids])
+    prompts = group.records["prompt_length"].astype(np.int64)
+    cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(lengths)]))[0])
+    kept = slice(cut, cut + opened.fitting.width)
+    prompt = int(prompts[0]) - cut
     sides: list[Side] = []
-    for start, stop, record in zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), records, strict=True):
-        own = slice(start + cut, min(stop, start + cut + opened.fitting.width))
-        ids, trained = rows.ids[own].astype(np.int64), np.asarray(rows.weights[own]) > 0
-        prompt = int(record["prompt_length"]) - cut
+    for whole, weights, record in zip(group.ids, group.weights, group.records, strict=True):
+        ids, trained = whole[kept].astype(np.int64), weights[kept] > 0
         end = int(np.flatnonzero(trained)[-1]) + 1 if trained.any() else prompt
         untrained = int((~trained[prompt:end]).sum())
         if end == prompt or (untrained and not options["whole_completions"]):
             reason = f"has {untrained:,} untrained tokens inside" if untrained else "has no trained token left"
             raise UsageError(
-                f"{stored.describe(int(episodes[0]) + len(sides))}: the completion {reason}, and TRL trains every "
-                "token of a completion; pass whole_completions=True (--option whole_completions=true) to train them, "
-                "or train on the batches of PreferenceLoader, which have a mask"
+                f"{stored.describe(group.first + len(sides))}: the completion {reason}, and TRL trains every token of "
+                "a completion; pass whole_completions=True (--option whole_completions=true) to train them, or train "
+                "on the batches of PreferenceLoader, which have a mask"
             )
         sides.append(Side(ids[:prompt], ids[prompt:end], record))
     return sides
@@ -209,7 +219,7 @@ def _has_margins(opened: PreferenceSplit, source: Path) -> bool:
     if known.any() and not known.all():
         raise UsageError(
             f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for every row. "
-            "Pass margin=none or margin=scores (--option margin=none)"
+            "Pass margin=none or margin=scores"
         )
     return bool(known.any())
 

@@ -95,13 +95,9 @@ def build_preferences(
             for name in SPLITS
         }
         options.progress.begin(out.name, unit="tokens")
+        task = PreferenceTask(conversation_encoder)
         chunks = options.executor.chunks(
-            PreferenceTask(conversation_encoder),
-            rows,
-            build.rejections,
-            out=out,
-            recipe=recipe,
-            progress=options.progress,
+            task, rows, build.rejections, out=out, recipe=recipe, progress=options.progress
         )
         for chunk in whole_groups(chunks):
             _write_chunk(chunk, split, writers)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,27 @@ class Fitting:
 
 
 _Bools = npt.NDArray[np.bool_]
+
+
+class AnyRows(Protocol):
+    """Rows of ids and weights by their numbers, as `niels_gpt.datasets` has them."""
+
+    def rows(self, numbers: Int64s) -> Any: ...
+
+
+class StoredGroup(NamedTuple):
+    """The completions of one prompt.
+
+    Attributes:
+        first: the number of the first episode.
+        ids, weights: of each completion with its prompt, arrays of shape (tokens,).
+        records: of `completions.bin`, shape (completions,).
+    """
+
+    first: int
+    ids: list[npt.NDArray[Any]]
+    weights: list[npt.NDArray[Any]]
+    records: npt.NDArray[np.void]
 
 
 class PreferenceSplit:
@@ -136,6 +157,23 @@ class PreferenceSplit:
             here = shard == hit
             found[here] = self._records[hit][episodes[here] - self._first[hit]]
         return found
+
+    def read(self, stored: AnyRows, groups: Int64s) -> list[StoredGroup]:
+        """Some groups, with one call for the ids of all.
+
+        Args:
+            stored: the rows of the same split, such as `open_dataset(path).split(name)`.
+        """
+        first, stop = self.begins[groups], self.begins[groups + 1]
+        sizes = stop - first
+        # Groups of 2 and 3 that begin at 8 and 0: 8 9 0 1 2.
+        episodes = first.repeat(sizes) + np.arange(sizes.sum()) - (sizes.cumsum() - sizes).repeat(sizes)
+        rows, records = stored.rows(episodes), self.records(episodes)
+        cuts, ends = rows.starts[1:-1], sizes.cumsum()[:-1]
+        ids = np.split(rows.ids, cuts)
+        weights = [np.ones(len(one), np.uint8) for one in ids] if rows.weights is None else np.split(rows.weights, cuts)
+        parts = zip(first.tolist(), [0, *ends.tolist()], [*ends.tolist(), len(ids)], strict=True)
+        return [StoredGroup(number, ids[a:b], weights[a:b], records[a:b]) for number, a, b in parts]
 
     def _refuse(self, shard: Shard, records: Any, begins: Int64s, long: Any, lost: Any) -> None:
         """Raise `CacheError` for the first group that the policies do not allow."""

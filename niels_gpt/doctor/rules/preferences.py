@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.messages import Message
-from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.sources.inputs import Record, Rejected
 from niels_gpt.sources.preference_files import record_to_preference
 from niels_gpt.sources.preference_rows import Completion, Preference
@@ -63,6 +63,7 @@ RULES: Final = (
 # How sure the rule is (standard errors), and from which difference on a length matters.
 LEAST_SURE: Final = 4.0
 LEAST_RATIO: Final = 1.1
+GROUPS_AT_ONCE: Final = 2048
 _SIDES: Final = ("best", "worst")
 
 
@@ -110,28 +111,31 @@ def check_stored(dataset: Dataset, splits: Sequence[str], max_length: int | None
 def _check_groups(
     dataset: Dataset, opened: PreferenceSplit, base: int, max_length: int | None, counters: Counters
 ) -> None:
-    rows, name = dataset.split(opened.episodes.split), opened.episodes.split
-    for group, (first, stop) in enumerate(zip(opened.begins[:-1].tolist(), opened.begins[1:].tolist(), strict=True)):
-        episodes = np.arange(first, stop)
-        found, records = rows.rows(episodes), opened.records(episodes)
-        ids = np.split(found.ids, found.starts[1:-1])
-        n = int(records["prompt_length"][0])
-        where = f"{dataset.path} {name} group {group}"
+    name = opened.episodes.split
+    n = len(opened.begins) - 1
+    for start in range(0, n, GROUPS_AT_ONCE):
+        numbers = np.arange(start, min(n, start + GROUPS_AT_ONCE))
+        for number, group in zip(numbers.tolist(), opened.read(dataset.split(name), numbers), strict=True):
+            for rule, note in _faults(group, max_length):
+                where = f"{dataset.path} {name} group {number}"
+                counters.add(rule, [Evidence(row=base + group.first, where=where, note=note)])
+            lengths = np.array([len(one) for one in group.ids]) - int(group.records["prompt_length"][0])
+            if len(lengths) > 1:
+                _add_pairs(lengths[:1], lengths[-1:], counters)
+            elif group.records["label"][0] >= 0:
+                _add_labelled(lengths, group.records["label"] > 0, counters)
 
-        def hit(rule: str, note: str, row: int = base + first, where: str = where) -> None:
-            counters.add(rule, [Evidence(row=row, where=where, note=note)])
 
-        if any(not np.array_equal(one[:n], ids[0][:n]) for one in ids[1:]):
-            hit("prompt-mismatch", f"the first {n:,} ids, which are the prompt, differ")
-        elif len(ids) > 1 and all(np.array_equal(one, ids[0]) for one in ids[1:]):
-            hit("identical-pair", "all completions have the same ids")
-        if max_length is not None and n >= max_length:
-            hit("chosen-shorter-than-prompt", f"the prompt has {n:,} tokens and fills rows of {max_length:,}")
-        lengths = np.array([len(one) - n for one in ids])
-        if len(ids) > 1:
-            _add_pairs(lengths[:1], lengths[-1:], counters)
-        elif records["label"][0] >= 0:
-            _add_labelled(lengths, records["label"] > 0, counters)
+def _faults(group: StoredGroup, max_length: int | None) -> Iterator[tuple[str, str]]:
+    """Rules that a group breaks, each with what was found."""
+    first, *others = group.ids
+    n = int(group.records["prompt_length"][0])
+    if any(not np.array_equal(one[:n], first[:n]) for one in others):
+        yield "prompt-mismatch", f"the first {n:,} ids, which are the prompt, differ"
+    elif others and all(np.array_equal(one, first) for one in others):
+        yield "identical-pair", "all completions have the same ids"
+    if max_length is not None and n >= max_length:
+        yield "chosen-shorter-than-prompt", f"the prompt has {n:,} tokens and fills rows of {max_length:,}"
 
 
 def _add_pairs(best: Int64s, worst: Int64s, counters: Counters) -> None:
