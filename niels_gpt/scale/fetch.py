@@ -29,7 +29,8 @@ from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, sync_directory, write_atomic
 from niels_gpt.storage.manifests import Manifest, check_file_records, check_keys, check_manifest_hash, read_manifest
-from niels_gpt.storage.remote import READ_BYTES, file_system, remote_errors, size_at
+from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, remote_errors, size_at
+from niels_gpt.storage.retries import is_missing
 from niels_gpt.storage.staging import rename_and_delete
 
 MAX_BYTES = 100 << 30  # of a read cache, unless another limit is passed
@@ -184,20 +185,22 @@ def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progre
         aside.unlink(missing_ok=True)
 
 
-def _at_most(source: Any, size: int, path: str) -> Iterator[bytes]:
+def _at_most(source: PatientFile, size: int, path: str) -> Iterator[bytes]:
     """The bytes of a file; `StorageError` as soon as there are more than `size`, before the disk fills up."""
     left = size
-    while chunk := source.read(min(READ_BYTES, left + 1)):
+    while chunk := source.read_some(min(READ_BYTES, left + 1)):
         if len(chunk) > left:
             raise StorageError(f"{path}: more than the {size:,} bytes of its manifest; publish it again")
         left -= len(chunk)
         yield chunk
 
 
-def _opened(fs: Any, path: str) -> Any:
+def _opened(fs: Any, path: str) -> PatientFile:
     try:
-        return fs.open(path, "rb", cache_type="none")
+        return PatientFile(fs, path, path)
     except FileNotFoundError as error:
+        if not is_missing(error):
+            raise
         raise CacheError(f"{path}: missing although its manifest lists it; publish it again") from error
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import UsageError
+from niels_gpt.scale.fetch import ReadCache
 from niels_gpt.storage.retries import Retries
 from niels_gpt.storage.shard_cache import HeldShard, ShardCache
 from tests.conftest import REPOSITORY
@@ -34,6 +35,7 @@ from tests.episodes.test_store import (
     shards_of,
     store,
 )
+from tests.test_cache_determinism import digests
 
 __all__ = ["store"]  # the fixture
 
@@ -144,6 +146,14 @@ def test_a_disk_smaller_than_two_windows(store: FileServer, tmp_path: Path) -> N
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("a file system cannot be mounted here")
     assert done.stdout == "True\n", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("fault", ["refuse", "busy", "break", "empty", "short"])
+def test_a_fetch_of_the_whole_dataset_waits_too(store: FileServer, tmp_path: Path, fault: str) -> None:
+    store.faults(f"*/shard_0000[2-3]/tokens.bin {fault} 1")
+    fetched = ReadCache(tmp_path / "fetched").open(f"{store.url}/chats")
+    assert fault not in (store.root / "faults").read_text()
+    assert digests(fetched) == digests(store.root / "chats")
 
 
 LIMITED = """
