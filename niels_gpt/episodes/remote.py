@@ -157,6 +157,7 @@ def _one_at_a_time(folder: Path, *, seconds: float) -> Iterator[None]:
                 time.sleep(0.02)
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the file open too, and would keep it
         os.close(descriptor)
 
 

@@ -237,6 +237,7 @@ def _locked(place: Path, *, wait: bool = True) -> Iterator[bool]:
     try:
         yield _flock(descriptor, wait)
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile has the file open too, and would keep it
         os.close(descriptor)
 
 
