@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.loss import LossOn
     from niels_gpt.renderers.template.default import DefaultRenderer
     from niels_gpt.renderers.types import RenderedTokens
+    from niels_gpt.sources.mapping import RowMapping
 
     AnyRenderer = Family | DefaultRenderer
 
@@ -218,6 +219,7 @@ def build(
     renderer_options: Mapping[str, Any] | None = None,
     loss_on: LossOn | None = None,
     format: str | None = None,
+    mapping: RowMapping | None = None,
     workers: int = 1,
     progress: Progress = SILENT,
     **options: Any,
@@ -232,6 +234,7 @@ def build(
         tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
         loss_on: which tokens are trained; default everything that the model itself emits.
         format: the shape of the rows; default as they look (`niels-gpt formats`).
+        mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
         options: of `build_episodes` (or `build_preferences`): val_frac, seed, max_bad_rows, overwrite, ..., or
             `options=BuildOptions(...)`.
@@ -247,14 +250,15 @@ def build(
     from niels_gpt.preferences.build import build_preferences
     from niels_gpt.scale.executor import LocalRunner, UnitExecutor
     from niels_gpt.sources.chat_files import chat_files
+    from niels_gpt.sources.mapping import NO_MAPPING
     from niels_gpt.sources.preference_files import preference_source
 
     # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    source: Any = preference_source(paths, format)
+    source: Any = None if mapping else preference_source(paths, format)
     write: Any = build_episodes if source is None else build_preferences
     if source is None:
-        source = chat_files(paths, format)
+        source = chat_files(paths, format, mapping or NO_MAPPING)
     elif loss_on is not None:
         raise UsageError("loss_on is for conversations; of preferences, the completions are trained. Leave it out")
     config = source.config()

@@ -135,7 +135,8 @@ def test_renderers_list_every_family_and_every_option() -> None:
 
 def test_formats_list_inputs_exports_and_imports() -> None:
     listed = as_json("formats")
-    assert [entry["name"] for entry in listed["inputs"]] == ["messages", "sharegpt", "alpaca", "prompt_completion"]
+    inputs = ["messages", "sharegpt", "alpaca", "prompt_completion", "anthropic", "gemini", "harmony"]
+    assert [entry["name"] for entry in listed["inputs"]] == inputs
     assert {"hf", "trl", "olmo"} <= {entry["name"] for entry in listed["exports"]}
     assert {"hf", "nanogpt"} <= {entry["name"] for entry in listed["imports"]}
     page = run_cli("formats").stdout

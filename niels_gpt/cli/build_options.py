@@ -18,6 +18,7 @@ from niels_gpt.cli.options import EXECUTION, ROWS, ChatFormat, LossFlags, MaxBad
 from niels_gpt.errors import UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.sources.slices import SLICE_BYTES
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
@@ -67,9 +68,37 @@ class ChatRowFlags:
         ),
     ] = "drop"
     default_system: Annotated[
-        str,
-        typer.Option(metavar="TEXT", help="System message of conversations without one.", rich_help_panel=ROWS),
-    ] = DEFAULT_SYSTEM_TEXT
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="System message of conversations without one.  \\[default: none; with a spm.model "
+            f"'{DEFAULT_SYSTEM_TEXT}']",
+            rich_help_panel=ROWS,
+        ),
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help=f"Where the rows have what: NAME is one of {', '.join(COLUMNS)}; PATH a column, data.turns or "
+            "a[0].text. Several with commas, or repeat.",
+            rich_help_panel=ROWS,
+        ),
+    ] = None
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="THEIRS=ROLE",
+            help=f"What the rows' roles mean, such as bot=assistant,human=user: one of {', '.join(ROLES)}.",
+            rich_help_panel=ROWS,
+        ),
+    ] = None
+    system_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH", help="The column with the system message: --columns system=PATH.", rich_help_panel=ROWS
+        ),
+    ] = None
     max_bad_rows: MaxBadRows = 0
     max_message_bytes: Annotated[
         int,
@@ -79,6 +108,28 @@ class ChatRowFlags:
             **ranges.MAX_MESSAGE_BYTES.option(),
         ),
     ] = MAX_MESSAGE_BYTES
+
+    def mapping(self, *, sentinels: bool) -> RowMapping:
+        """How rows are renamed.
+
+        Args:
+            sentinels: our own sentinels write the default system message themselves, and record it.
+
+        Raises:
+            UsageError: an unknown column or role, or a text that is not NAME=VALUE.
+        """
+        columns = pairs_of("--columns", self.columns, f"NAME=PATH, NAME one of {', '.join(COLUMNS)}")
+        if self.system_column is not None:
+            if "system" in columns:
+                raise UsageError("found --system-column and --columns system=; expected one of them")
+            columns["system"] = self.system_column
+        roles = pairs_of("--roles", self.roles, f"THEIRS=ROLE, ROLE one of {', '.join(ROLES)}")
+        return RowMapping.of(columns, roles, None if sentinels else self.default_system)
+
+    @property
+    def sentinel_system(self) -> str:
+        """The default system message where our own sentinels are written."""
+        return DEFAULT_SYSTEM_TEXT if self.default_system is None else self.default_system
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,9 @@ def build_sft(
     Several files: niels-gpt cache build-sft a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out cache/sft/all
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
-    source, runner, loss_on = chat_files(files, rows.form), executor.open(), loss.loss_on
     rendered = uses_renderer(tokenizer, renderer, loss)
+    mapping = rows.mapping(sentinels=not rendered)
+    source, runner, loss_on = chat_files(files, rows.form, mapping), executor.open(), loss.loss_on
     encoder = renderer.open(tokenizer, quiet=as_json) if rendered else load_tokenizer(tokenizer)
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
@@ -155,7 +156,7 @@ def build_sft(
             val_frac=val_frac,
             seed=seed,
             loss_on=loss_on,
-            default_system_text=rows.default_system,
+            default_system_text=rows.sentinel_system,
             token_dtype=token_dtype,
             source_name=source.name,
             source_config=config,

@@ -87,9 +87,12 @@ def build(
     Example: niels-gpt episodes build chats.jsonl --tokenizer tokenizer --out episodes/chats
 
     Several files: niels-gpt episodes build a.jsonl b.jsonl more/*.parquet --tokenizer tokenizer --out episodes/all
+
+    Other columns and roles: niels-gpt episodes build x.jsonl --columns messages=data.turns --roles bot=assistant ...
     """
     # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
-    source, runner = chat_files(files, rows.form), executor.open()
+    mapping = rows.mapping(sentinels=not uses_renderer(tokenizer, renderer, loss))
+    source, runner = chat_files(files, rows.form, mapping), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)
     encoder = conversation_encoder(tokenizer, renderer, loss, rows, executor.threads, quiet=as_json)
     from niels_gpt.episodes.build import build_episodes
@@ -136,7 +139,7 @@ def conversation_encoder(
         return as_encoder(renderer.open(tokenizer, quiet=quiet), loss_on, choices)
     return SentinelEncoder(
         load_tokenizer(tokenizer),
-        default_system_text=rows.default_system,
+        default_system_text=rows.sentinel_system,
         max_message_bytes=rows.max_message_bytes,
         num_threads=threads,
     )

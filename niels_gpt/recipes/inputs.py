@@ -15,6 +15,7 @@ from niels_gpt.builds.conversation_encoders import ConversationEncoder, Renderin
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.registry import format_named
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import SourceTable
@@ -25,6 +26,7 @@ from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import Duplicates, find_duplicates
 from niels_gpt.sources.filters import Filtered, RowCheck
+from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.tokenizer import load_tokenizer
 
@@ -91,8 +93,12 @@ def open_recipe(
 
 
 def _source(loaded: LoadedRecipe, table: SourceTable) -> ChatFile | ChatFiles:
+    system = table.default_system
+    if system is None and not _writes_sentinels(loaded):  # sentinels write the recipe's own, and record it
+        system = loaded.recipe.rows.default_system
+    mapping = RowMapping.of(table.columns, table.roles, system)
     try:
-        return chat_files([loaded.address(file) for file in table.files], table.format)
+        return chat_files([loaded.address(file) for file in table.files], table.format, mapping)
     except InputError as error:
         raise InputError(f"source {table.name}: {error}") from error
 
@@ -164,7 +170,7 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
     recipe = loaded.recipe
     tokenizer = _tokenizer(loaded)
     loss = None if recipe.loss is None else LossOn(recipe.loss.on, bodies_of_tools=frozenset(recipe.loss.tool_bodies))
-    if _is_sentencepiece(tokenizer) and options == RendererOptions():
+    if _writes_sentinels(loaded):
         if loss is not None:
             raise UsageError(
                 "loss is for renderers; a spm.model without a renderer is written by our own sentinels, which train "
@@ -172,12 +178,17 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
             )
         return SentinelEncoder(
             load_tokenizer(Path(tokenizer)),
-            default_system_text=recipe.rows.default_system,
+            default_system_text=recipe.rows.default_system or DEFAULT_SYSTEM_TEXT,
             max_message_bytes=recipe.rows.max_message_bytes,
             num_threads=threads,
         )
     policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unsupported)
     return as_encoder(options.open(tokenizer), loss, policy)
+
+
+def _writes_sentinels(loaded: LoadedRecipe) -> bool:
+    """Whether conversations are written by our own sentinels: a SentencePiece model, and no renderer is asked for."""
+    return _is_sentencepiece(_tokenizer(loaded)) and _renderer_options(loaded) == RendererOptions()
 
 
 def _is_sentencepiece(tokenizer: str) -> bool:

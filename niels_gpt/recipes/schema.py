@@ -33,10 +33,10 @@ from niels_gpt.episodes.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
-from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.duplicates import DuplicateOptions
 from niels_gpt.sources.filters import ROLES, RowFilters
+from niels_gpt.sources.mapping import RowMapping
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 
@@ -119,7 +119,7 @@ class RowsTable(Table):
     max_bad_rows: Annotated[int, within(ranges.MAX_BAD_ROWS)] = 0
     on_unsupported: Literal["drop", "error"] = "drop"
     allow_partial: bool = False
-    default_system: str = DEFAULT_SYSTEM_TEXT
+    default_system: str | None = None
     max_message_bytes: Annotated[int, within(ranges.MAX_MESSAGE_BYTES)] = MAX_MESSAGE_BYTES
 
 
@@ -160,12 +160,23 @@ class FilterTable(Table):
 
 
 class SourceTable(Table):
-    """`[[sources]]`: files of conversations with one format, and which of their rows are used."""
+    """`[[sources]]`: files of conversations, how their rows are read, and which of them are used.
+
+    `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`.
+    """
 
     name: Annotated[str, AfterValidator(_source_name)]
     files: Annotated[list[str], Field(min_length=1)]
     format: Annotated[str | None, one_of(DIALECTS)] = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    roles: dict[str, str] = Field(default_factory=dict)
+    default_system: str | None = None
     filter: FilterTable = Field(default_factory=FilterTable)
+
+    @model_validator(mode="after")
+    def _possible(self) -> SourceTable:
+        RowMapping.of(self.columns, self.roles)  # refuses unknown columns and roles
+        return self
 
 
 class PhaseTable(Table):

@@ -16,18 +16,21 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.chat_shapes import DIALECTS, detect, to_messages, tools_of
+from niels_gpt.sources.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
 from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, fingerprint
 from niels_gpt.sources.locations import files_of
+from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
+from niels_gpt.sources.provider_shapes import SHAPES
 from niels_gpt.sources.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
 
+SAMPLED: Final = 100  # rows that are looked at to detect a format
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
 
@@ -38,19 +41,24 @@ class ChatFile(ChatSource):
     Args:
         path: the file, or its URL (`s3://bucket/chats.jsonl`, extra `remote` or `s3`).
         dialect: one of `chat_shapes.DIALECTS`; `None` takes that of the first row that has the keys of one.
+        mapping: how the rows are renamed before they are read.
 
     Raises:
-        UsageError: an unknown dialect.
+        UsageError: an unknown dialect, or one that the mapping's columns contradict.
         InputError: the file is missing, a directory, empty or damaged (when it is read).
     """
 
     path: AnyFile
     dialect: str | None = None
+    mapping: RowMapping = NO_MAPPING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", as_file(self.path))  # callers may pass a string
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
+        implied = self.mapping.dialect
+        if implied is not None and self.dialect not in (None, implied):
+            raise UsageError(f"the columns make rows of {implied}, and the format is {self.dialect}; leave one out")
 
     @property
     def name(self) -> str:
@@ -63,16 +71,35 @@ class ChatFile(ChatSource):
 
     def config(self) -> dict[str, Any]:
         """Name, bytes and sha256 of the file, and the dialect that it is read as. Reads the file once."""
-        return {"inputs": fingerprint([existing_file(self.path)]), "dialect": self.detected_dialect()}
+        inputs = fingerprint([existing_file(self.path)])
+        return {"inputs": inputs, "dialect": self.detected_dialect(), **self.mapping.describe()}
 
     def detected_dialect(self) -> str | None:
-        """The dialect of the rows; `None` if none of the first hundred rows has the keys of any."""
-        if self.dialect is not None:
-            return self.dialect
-        for record in islice(read_records(self.path), 100):
-            if isinstance(record, Record) and isinstance(record.value, dict) and (dialect := detect(record.value)):
-                return dialect
-        return None
+        """The dialect of the first hundred rows; `None` if none of them has the keys of any.
+
+        Raises:
+            UsageError: a row can be read in two ways, which give different messages.
+        """
+        if self.dialect is not None or self.mapping.dialect is not None:
+            return self.dialect or self.mapping.dialect
+        seen: dict[str, None] = {}  # in the order of the rows
+        for record in islice(read_records(self.path), SAMPLED):
+            if isinstance(record, Record) and isinstance(record.value, dict):
+                found = candidates(record.value)
+                self._refuse_two_readings(record, found)
+                seen |= dict.fromkeys(found[:1])
+        # Rows of a provider without calls look like plain messages; one row with them shows what all are.
+        first = next(iter(seen), None)
+        return next((name for name in SHAPES if name in seen), first) if first == "messages" else first
+
+    def _refuse_two_readings(self, record: Record, dialects: Sequence[str]) -> None:
+        if len(dialects) < 2:
+            return
+        readings = {dialect: record_to_conversation(record, dialect, self.mapping) for dialect in dialects}
+        usable = {name: row for name, row in readings.items() if isinstance(row, Conversation)}
+        if len({repr(row.messages) for row in usable.values()}) > 1:
+            both = "; ".join(f"as {name}: {_reading(row)}" for name, row in usable.items())
+            raise UsageError(f"{record.where} can be read in two ways, {both}. Choose one with --format")
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The normalised conversations in order, from row `start` on; `Rejected` in place of unusable rows."""
@@ -93,10 +120,20 @@ class ChatFile(ChatSource):
     def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         dialect = self.detected_dialect() or "messages"
         for record in records:
-            yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect)
+            yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
 
 
-def record_to_conversation(record: Record, dialect: str) -> Conversation | Rejected:
+def _reading(chat: Conversation) -> str:
+    """A conversation on a line: `user 'hello', assistant 'hi'`."""
+    said = [f"{message['role']} {shown(message['content'], 30)}" for message in chat.messages[:3]]
+    return ", ".join(said) + (f", and {len(chat.messages) - 3} more" if len(chat.messages) > 3 else "")
+
+
+def record_to_conversation(
+    record: Record,
+    dialect: str,
+    mapping: RowMapping = NO_MAPPING,
+) -> Conversation | Rejected:
     """A record as a conversation, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
     row, where = record.value, record.where
     if not isinstance(row, dict):
@@ -107,10 +144,13 @@ def record_to_conversation(record: Record, dialect: str) -> Conversation | Rejec
         row, nulls = without_arrow_nulls(row)
         changed = (ARROW_NULLS,) if nulls else ()
     try:
-        messages, tools = normalise(to_messages(row, dialect)), tools_of(row)
+        if mapping:
+            row = mapping.renamed(row)
+        messages, tools = normalise(to_messages(row, dialect, dict(mapping.roles))), tools_of(row, dialect)
+        messages = mapping.with_system(messages)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    used = {"messages", "tools", *DIALECTS[dialect][0]}
+    used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
     metadata = {key: value for key, value in row.items() if key not in used}
     return Conversation(messages, where=where, tools=tools, metadata=metadata, changed=changed)
 
@@ -183,7 +223,8 @@ class ChatFiles(ChatSource):
     def config(self) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""
         described = [file.config() for file in self.files]
-        return {"inputs": [{**one["inputs"][0], "dialect": one["dialect"]} for one in described]}
+        inputs = [{**one["inputs"][0], "dialect": one["dialect"]} for one in described]
+        return {"inputs": inputs, **self.files[0].mapping.describe()}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
@@ -218,14 +259,18 @@ def _sourced(file: ChatFile, rows: Iterable[Conversation | Rejected]) -> Iterato
             yield row
 
 
-def chat_files(inputs: Sequence[str | AnyFile], dialect: str | None = None) -> ChatFile | ChatFiles:
+def chat_files(
+    inputs: Sequence[str | AnyFile],
+    dialect: str | None = None,
+    mapping: RowMapping = NO_MAPPING,
+) -> ChatFile | ChatFiles:
     """The source of files, URLs and glob patterns, in this order without repeats.
 
     Raises:
         UsageError: an unknown dialect. InputError: a pattern matches nothing.
     """
     paths = dict.fromkeys(path for one in inputs for path in _expand(one))
-    files = tuple(ChatFile(path, dialect) for path in paths)
+    files = tuple(ChatFile(path, dialect, mapping) for path in paths)
     return files[0] if len(files) == 1 else ChatFiles(files)
 
 

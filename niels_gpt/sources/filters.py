@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.ranges import FILTER_COUNT
 from niels_gpt.sources.base import ChatSource

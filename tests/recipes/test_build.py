@@ -334,3 +334,16 @@ def test_duplicates_and_benchmarks_in_a_recipe(folder: Path, tmp_path_factory: p
     loaded, lock = read_lock(elsewhere / "recipe.lock.json")
     build_recipe(loaded, locked=lock, executor=UnitExecutor(LocalRunner(2), slice_bytes=2000))
     assert digests(elsewhere / "made/sources") == digests(folder / "made/sources")
+
+
+def test_a_mapping_in_a_recipe(folder: Path) -> None:
+    rows = [{"q": text(n, 4), "a": text(n, 9)} for n in range(30)]
+    write_rows(folder / "pairs.jsonl", rows)
+    recipe = RECIPE.replace('format = "alpaca"\n', 'columns = { prompt = "q", completion = "a" }\n')
+    (folder / "recipe.toml").write_text(recipe)
+    built = build_recipe(read_recipe(folder / "recipe.toml"))
+    assert sum(built.manifests["pairs"]["totals"].values()) == 30
+    assert built.manifests["pairs"]["dataset_config"]["mapping"] == {"columns": {"prompt": "q", "completion": "a"}}
+    (folder / "recipe.toml").write_text(recipe.replace('completion = "a"', 'answer = "a"'))
+    with pytest.raises(UsageError, match=r"recipe\.toml:14: sources\.1: no column 'answer'; expected one of messages"):
+        read_recipe(folder / "recipe.toml")

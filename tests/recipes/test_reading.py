@@ -56,7 +56,7 @@ def test_a_small_recipe_has_all_defaults(tmp_path: Path) -> None:
     [
         (
             'fromat = "alpaca"',
-            "recipe.toml:9: sources.0.fromat: unknown key; expected one of name, files, format, filter",
+            "recipe.toml:9: sources.0.fromat: unknown key; expected one of name, files, format",
         ),
         ('format = "aplaca"', "recipe.toml:9: sources.0.format: found 'aplaca'; expected one of messages, sharegpt"),
         (

@@ -106,8 +106,15 @@ def test_tools_and_everything_else_of_a_row_are_kept(tmp_path: Path) -> None:
 def test_the_dialect_can_be_overridden(tmp_path: Path) -> None:
     both = {"messages": [ANSWER], "prompt": "2 + 2?", "completion": "4"}
     file = write(tmp_path / "c.jsonl", both)
-    assert conversations(file) == [[ANSWER]]
+    readings = (
+        r"jsonl:1 can be read in two ways, as messages: assistant '4'; as prompt_completion: user '2 \+ 2\?', assist"
+    )
+    with pytest.raises(UsageError, match=readings):
+        conversations(file)
+    assert conversations(file, "messages") == [[ANSWER]]
     assert conversations(file, "prompt_completion") == [[ASK, ANSWER]]
+    alike = write(tmp_path / "alike.jsonl", {"messages": [ASK, ANSWER], "prompt": "2 + 2?", "completion": "4"})
+    assert conversations(alike) == [[ASK, ANSWER]], "both readings are the same"
     with pytest.raises(UsageError, match="no format 'x'; known: messages, sharegpt, alpaca, prompt_completion"):
         ChatFile(file, "x")
 

@@ -1,0 +1,201 @@
+"""Mappings: which columns of a row hold what, what its roles are called, and a system message for rows without one.
+
+::
+
+    RowMapping.of({"messages": "data.turns", "role": "who", "content": "text"}, {"bot": "assistant"})
+
+    {"data": {"turns": [{"who": "user", "text": "2 + 2?"}, {"who": "bot", "text": "4"}]}}
+    ->  {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}], ...}
+
+A mapping only renames: what a value means is decided by the format (`chat_shapes`), as for any other row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from niels_gpt.errors import MessageError, UsageError, did_you_mean, shown
+from niels_gpt.messages import Message
+
+COLUMNS: Final = ("messages", "role", "content", "prompt", "completion", "system", "tools")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]|\.")
+
+Row = Mapping[str, Any]
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowMapping:
+    """How rows are renamed before they are read.
+
+    Attributes:
+        columns: pairs of one of `COLUMNS` and a path such as `data.turns` or `choices[0].message`. `role` and
+            `content` are the fields of one message, the others are in the row.
+        roles: pairs of a role as the rows call it and one of `ROLES`.
+        default_system: the system message of conversations without one; `None`: they have none.
+
+    Raises:
+        UsageError: an unknown column or role, a path that cannot be read, or columns that contradict each other.
+    """
+
+    columns: Pairs = ()
+    roles: Pairs = ()
+    default_system: str | None = None
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, str] | None = None, roles: Mapping[str, str] | None = None, system: str | None = None
+    ) -> RowMapping:
+        """A mapping from dicts."""
+        return cls(columns=tuple((columns or {}).items()), roles=tuple((roles or {}).items()), default_system=system)
+
+    def __post_init__(self) -> None:
+        names = dict(self.columns)
+        for name, path in self.columns:
+            if name not in COLUMNS:
+                raise UsageError(
+                    f"no column {name!r}; expected one of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}"
+                )
+            _steps(path)
+        for theirs, ours in self.roles:
+            if ours not in ROLES:
+                meant = did_you_mean(ours, ROLES)
+                raise UsageError(f"role {theirs!r} is to be {ours!r}; expected one of {', '.join(ROLES)}{meant}")
+        if ("prompt" in names) != ("completion" in names):
+            missing = "completion" if "prompt" in names else "prompt"
+            raise UsageError(f"columns name no {missing}; a pair needs prompt and completion")
+        if "prompt" in names and {"messages", "role", "content"} & set(names):
+            raise UsageError("columns name messages and a prompt; expected one of them")
+
+    def __bool__(self) -> bool:
+        """Whether it changes anything."""
+        return self != RowMapping()
+
+    @property
+    def dialect(self) -> str | None:
+        """The format that the columns imply; `None` where they leave it open."""
+        names = dict(self.columns)
+        if "prompt" in names:
+            return "prompt_completion"
+        return "messages" if {"messages", "role", "content"} & set(names) else None
+
+    def describe(self) -> dict[str, Any]:
+        """As a source's `config` records it; empty if it changes nothing."""
+        found: dict[str, Any] = {"columns": dict(self.columns), "roles": dict(self.roles)}
+        if self.default_system is not None:
+            found["default_system"] = self.default_system
+        return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
+
+    def renamed(self, row: Row) -> dict[str, Any]:
+        """The row with its columns under the names that the formats know.
+
+        Raises:
+            MessageError: a path leads nowhere (`no_column`), or a message lacks its field (`missing_field`).
+        """
+        columns = dict(self.columns)
+        if not columns:
+            return dict(row)
+        used = {_steps(path)[0] for path in columns.values()}
+        found = {key: value for key, value in row.items() if key not in used}
+        for name in ("messages", "prompt", "completion", "system", "tools"):
+            if name in columns:
+                found[name] = _at(row, name, columns[name])
+            elif name in row and name not in found and name not in used:
+                found[name] = row[name]
+        if "role" in columns or "content" in columns:
+            turns = found.get("messages", row.get("messages"))
+            found["messages"] = self._turns(turns, columns.get("role", "role"), columns.get("content", "content"))
+        return found
+
+    def _turns(self, turns: Any, role: str, content: str) -> Any:
+        if not isinstance(turns, list):
+            return turns  # refused where messages are read, with its type
+        return [_turn(turn, index, role, content) for index, turn in enumerate(turns)]
+
+    def with_system(self, messages: list[Message]) -> list[Message]:
+        """The messages, with the default system message if they have none."""
+        if self.default_system is None or messages[0]["role"] in ("system", "developer"):
+            return messages
+        return [{"role": "system", "content": self.default_system}, *messages]
+
+
+NO_MAPPING: Final = RowMapping()
+
+
+def _turn(turn: Any, index: int, role: str, content: str) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
+    values = {}
+    for name, path in (("role", role), ("content", content)):
+        try:
+            values[name] = _at(turn, name, path)
+        except MessageError as error:
+            raise MessageError("missing_field", f"message {index}: {error}") from error
+    used = {_steps(path)[0] for path in (role, content)}
+    return values | {key: value for key, value in turn.items() if key not in used and key not in values}
+
+
+def _steps(path: str) -> list[str | int]:
+    """`choices[0].message` -> ["choices", 0, "message"].
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    steps: list[str | int] = []
+    at = 0
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if step is None:
+            break
+        at = step.end()
+        if step[0] != ".":
+            steps.append(step[1] if step[1] is not None else int(step[2]))
+    if at < len(path) or not steps or isinstance(steps[0], int) or ".." in path or path.strip(".") != path:
+        raise UsageError(f"{path!r} is no path of a column; expected names and numbers such as data.turns or a[0].text")
+    return steps
+
+
+def _at(row: Row, name: str, path: str) -> Any:
+    """The value at a path.
+
+    Raises:
+        MessageError: there is nothing (`no_column`); the message says how far the path leads.
+    """
+    if path in row:  # a column whose own name has dots
+        return row[path]
+    value: Any = row
+    for number, step in enumerate(_steps(path)):
+        if not _has(value, step):
+            found = ", ".join(map(repr, value)) if isinstance(value, Mapping) else shown(value)
+            before = "the row" if number == 0 else "it"
+            raise MessageError("no_column", f"{name} is to be at {path}, but {before} has no {step!r}: found {found}")
+        value = value[step]
+    return value
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(step, int) and step < len(value)
+    return isinstance(value, Mapping) and isinstance(step, str) and step in value
+
+
+def pairs_of(flag: str, texts: list[str] | None, expected: str) -> dict[str, str]:
+    """`["bot=assistant,human=user", "gpt=assistant"]` -> their pairs.
+
+    Raises:
+        UsageError: no `=`, or one name twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        for part in text.split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not name or not value:
+                raise UsageError(f"{flag} {text}: expected {expected}, several with commas between")
+            if name in found:
+                raise UsageError(f"{flag} names {name!r} twice; expected it once")
+            found[name] = value
+    return found

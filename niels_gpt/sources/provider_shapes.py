@@ -1,0 +1,318 @@
+"""Rows as the interfaces of model providers write them, converted to messages: Anthropic, Gemini and Harmony.
+
+====================  ==============================================================================================
+anthropic             `messages` whose contents are blocks: text, thinking, tool_use, tool_result; `system` beside them
+gemini                `contents` of `parts`: text, functionCall, functionResponse; `systemInstruction` beside them
+harmony               `messages` with `channel` (analysis, commentary, final) and `recipient`
+====================  ==============================================================================================
+
+What our messages have no place for (redacted thinking, text behind a call) is an error that names it. Two things are
+not taken over, because they say nothing of the conversation: signatures of reasoning, which only the provider can
+check, and marks for its cache. `is_error` of a tool result stays as a key of its message, for templates that read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from niels_gpt.errors import MessageError, shown
+
+Row = Mapping[str, Any]
+Turn = dict[str, Any]
+
+# Blocks that only Anthropic's interface has: by one of these a row of `messages` is recognised.
+ANTHROPIC_BLOCKS: Final = frozenset({"tool_use", "tool_result", "redacted_thinking"})
+
+
+def looks_like(messages: Any, row: Row) -> str | None:
+    """Which of these interfaces wrote a row of `messages`; `None`: none of them, or it cannot be seen."""
+    if not isinstance(messages, list):
+        return None
+    turns = [turn for turn in messages if isinstance(turn, Mapping)]
+    if any("channel" in turn or "recipient" in turn for turn in turns):
+        return "harmony"
+    blocks = [block for turn in turns if isinstance(turn.get("content"), list) for block in turn["content"]]
+    if any(isinstance(block, Mapping) and block.get("type") in ANTHROPIC_BLOCKS for block in blocks):
+        return "anthropic"
+    tools = row.get("tools")
+    if isinstance(tools, list) and any(isinstance(tool, Mapping) and "input_schema" in tool for tool in tools):
+        return "anthropic"
+    return None
+
+
+# ---- Anthropic
+
+
+def anthropic(row: Row) -> list[Any]:
+    """The messages of a row as Anthropic's interface writes it."""
+    turns: list[Any] = []
+    if row.get("system"):
+        turns.append({"role": "system", "content": _text_of(row["system"], "system")})
+    for index, turn in enumerate(_list(row, "messages")):
+        if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
+            turns.append(turn)
+        elif turn.get("role") == "assistant":
+            turns.append(_anthropic_answer(turn, index))
+        else:
+            turns += _anthropic_question(turn, index)
+    return turns
+
+
+def _anthropic_answer(turn: Row, index: int) -> Turn:
+    parts: list[Any] = []
+    calls: list[Any] = []
+    for number, block in enumerate(turn["content"]):
+        kind, where = _kind(block, index, number)
+        if kind == "tool_use":
+            function = {"name": block.get("name"), "arguments": block.get("input")}
+            calls.append({"type": "function", "id": block.get("id"), "function": function})
+        elif kind == "redacted_thinking":
+            raise MessageError(
+                "unsupported_block", f"{where} is redacted_thinking, which only the provider can read; drop the row"
+            )
+        elif calls:
+            raise MessageError(
+                "text_behind_a_call", f"{where} is {kind} behind a tool_use; expected calls last. Split the message"
+            )
+        elif kind == "thinking":
+            parts.append({"type": "thinking", "thinking": block.get("thinking")})
+        else:
+            parts.append({key: value for key, value in block.items() if key != "cache_control"})
+    answer = {key: value for key, value in turn.items() if key != "content"}
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    answer["content"] = texts[0] if len(parts) == len(texts) == 1 else parts or None
+    return answer | ({"tool_calls": calls} if calls else {})
+
+
+def _anthropic_question(turn: Row, index: int) -> list[Turn]:
+    """Results of tools, which are messages of their own here, and what the user says beside them."""
+    results: list[Turn] = []
+    parts: list[Any] = []
+    for number, block in enumerate(turn["content"]):
+        kind, where = _kind(block, index, number)
+        if kind != "tool_result":
+            parts.append({key: value for key, value in block.items() if key != "cache_control"})
+            continue
+        if parts:
+            raise MessageError(
+                "result_behind_text", f"{where} is a tool_result behind other blocks; expected results first"
+            )
+        content = _text_of(block.get("content") or "", where)
+        result = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+        results.append(result | ({"is_error": True} if block.get("is_error") else {}))
+    if not parts:
+        return results
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    said = {key: value for key, value in turn.items() if key != "content"}
+    return [*results, {**said, "content": texts[0] if len(parts) == len(texts) == 1 else parts}]
+
+
+def _kind(block: Any, index: int, number: int) -> tuple[str, str]:
+    where = f"message {index}: content.{number}"
+    if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+        raise MessageError("wrong_type", f"{where} is {shown(block)}; expected an object with a type")
+    if block["type"] == "text" and not isinstance(block.get("text"), str):
+        raise MessageError("wrong_type", f"{where}.text is {shown(block.get('text'))}; expected a text")
+    return block["type"], where
+
+
+def _text_of(value: Any, where: str) -> str:
+    """A text, or the texts of a list of text blocks."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(
+        isinstance(block, Mapping) and block.get("type") == "text" and isinstance(block.get("text"), str)
+        for block in value
+    ):
+        return "".join(block["text"] for block in value)
+    raise MessageError("wrong_type", f"{where} is {shown(value)}; expected a text or text blocks")
+
+
+def anthropic_tools(tools: list[Any]) -> list[Any]:
+    """Tools in the OpenAI chat format."""
+    return [
+        {"type": "function", "function": _renamed(tool, {"input_schema": "parameters"})}
+        if isinstance(tool, Mapping) and "input_schema" in tool
+        else tool
+        for tool in tools
+    ]
+
+
+# ---- Gemini
+
+
+def gemini(row: Row) -> list[Any]:
+    """The messages of a row as Gemini's interface writes it."""
+    turns: list[Any] = []
+    system = row.get("systemInstruction") or row.get("system_instruction")
+    if system:
+        parts = system.get("parts") if isinstance(system, Mapping) else None
+        turns.append({"role": "system", "content": system if parts is None else _gemini_texts(parts, "system")})
+    calls = 0
+    for index, turn in enumerate(_list(row, "contents")):
+        if not isinstance(turn, Mapping) or not isinstance(turn.get("parts"), list):
+            raise MessageError("missing_field", f"message {index}: expected an object with 'role' and 'parts'")
+        if turn.get("role") in ("model", "assistant"):
+            answer, calls = _gemini_answer(turn["parts"], index, calls)
+            turns.append(answer)
+        elif turn.get("role") in ("user", "function", None):
+            turns += _gemini_question(turn["parts"], index, turns)
+        else:
+            role = turn.get("role")
+            raise MessageError("unknown_role", f"message {index}: role is {role!r}; expected user, model or function")
+    return turns
+
+
+def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]:
+    """An assistant message, and how many calls there were up to its end: by their numbers they get ids."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    made: list[Any] = []
+    for number, part in enumerate(parts):
+        call = _part(part, "functionCall", "function_call")
+        if call is not None:
+            calls += 1
+            function = {"name": call.get("name"), "arguments": call.get("args") or {}}
+            made.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
+            continue
+        text = _gemini_texts([part], f"message {index}: parts.{number}")
+        if made:
+            where = f"message {index}: parts.{number}"
+            raise MessageError("text_behind_a_call", f"{where} is text behind a functionCall; expected calls last")
+        (thoughts if part.get("thought") else texts).append(text)
+    answer: Turn = {"role": "assistant", "content": "".join(texts) if texts or not made else None}
+    if thoughts:
+        answer["reasoning_content"] = "".join(thoughts)
+    return answer | ({"tool_calls": made} if made else {}), calls
+
+
+def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Turn]:
+    """Results of functions, each for the call of its id or name in the message before, and what the user says."""
+    open_calls = list(before[-1].get("tool_calls", [])) if before and isinstance(before[-1], dict) else []
+    results: list[Turn] = []
+    texts: list[str] = []
+    for number, part in enumerate(parts):
+        response = _part(part, "functionResponse", "function_response")
+        if response is None:
+            texts.append(_gemini_texts([part], f"message {index}: parts.{number}"))
+            continue
+        call = _call_of(response, open_calls, f"message {index}: parts.{number}")
+        value = response.get("response")
+        content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        results.append({"role": "tool", "name": response.get("name"), "tool_call_id": call["id"], "content": content})
+    return [*results, {"role": "user", "content": "".join(texts)}] if texts else results
+
+
+def _call_of(response: Row, calls: list[Any], where: str) -> Any:
+    """The call that a result is for, taken from the list, so that calls of one name get their results in order."""
+    name, own = response.get("name"), response.get("id")
+    for number, call in enumerate(calls):
+        if call["id"] == own if own is not None else call["function"]["name"] == name:
+            return calls.pop(number)
+    found = ", ".join(f"{call['function']['name']} ({call['id']})" for call in calls) or "none"
+    raise MessageError(
+        "result_without_call",
+        f"{where} is a result of {name!r}{'' if own is None else f' with id {own!r}'}, and the calls before it that "
+        f"have no result yet are: {found}",
+    )
+
+
+def _part(part: Any, *names: str) -> Row | None:
+    found = next((part[name] for name in names if isinstance(part, Mapping) and name in part), None)
+    return found if isinstance(found, Mapping) else None
+
+
+def _gemini_texts(parts: list[Any], where: str) -> str:
+    for part in parts:
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+            found = ", ".join(map(repr, part)) if isinstance(part, Mapping) else shown(part)
+            raise MessageError(
+                "unsupported_part", f"{where} has {found}; expected text, functionCall or functionResponse"
+            )
+    return "".join(part["text"] for part in parts)
+
+
+def gemini_tools(tools: list[Any]) -> list[Any]:
+    """Tools in the OpenAI chat format."""
+    made: list[Any] = []
+    for tool in tools:
+        declared = None
+        if isinstance(tool, Mapping):
+            declared = tool.get("functionDeclarations") or tool.get("function_declarations")
+        if isinstance(declared, list):
+            made += [{"type": "function", "function": dict(one)} for one in declared if isinstance(one, Mapping)]
+        else:
+            made.append(tool)
+    return made
+
+
+# ---- Harmony
+
+
+def harmony(row: Row) -> list[Any]:
+    """The messages of a row as the format of gpt-oss writes them, with channels and recipients."""
+    turns: list[Any] = []
+    thought: str | None = None
+    for index, turn in enumerate(_list(row, "messages")):
+        if not isinstance(turn, Mapping) or turn.get("role") != "assistant":
+            if thought is not None:
+                raise _lone_thought(index - 1)
+            turns.append(_harmony_other(turn))
+            continue
+        channel, content = turn.get("channel"), turn.get("content")
+        if channel == "analysis" and turn.get("recipient") in (None, "all"):
+            thought = (thought or "") + _text_of(content, f"message {index}: content")
+            continue
+        answer = {key: value for key, value in turn.items() if key not in ("channel", "recipient", "content_type")}
+        if thought is not None:
+            answer["reasoning_content"], thought = thought, None
+        recipient = turn.get("recipient")
+        if recipient not in (None, "all"):
+            function = {"name": str(recipient).removeprefix("functions."), "arguments": content}
+            answer |= {"content": None, "tool_calls": [{"type": "function", "function": function}]}
+        elif channel not in ("final", "commentary", None):
+            known = "analysis, commentary, final"
+            raise MessageError("unknown_channel", f"message {index}: channel is {channel!r}; expected one of {known}")
+        turns.append(answer)
+    if thought is not None:
+        raise _lone_thought(len(row["messages"]) - 1)
+    return turns
+
+
+def _harmony_other(turn: Any) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
+    other = {key: value for key, value in turn.items() if key not in ("channel", "recipient")}
+    if isinstance(other.get("name"), str):
+        other["name"] = other["name"].removeprefix("functions.")
+    return other
+
+
+def _lone_thought(index: int) -> MessageError:
+    return MessageError(
+        "reasoning_alone", f"message {index}: an analysis that no answer or call follows; drop it, or drop the row"
+    )
+
+
+# ---- helpers
+
+
+def _renamed(value: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): item for key, item in value.items()}
+
+
+def _list(row: Row, key: str) -> list[Any]:
+    value = row[key]
+    if not isinstance(value, list):
+        raise MessageError("messages_not_a_list", f"{key} is a {type(value).__name__}; expected a list of objects")
+    return value
+
+
+SHAPES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Row], list[Any]]]]] = {
+    "anthropic": (("messages",), anthropic),
+    "gemini": (("contents",), gemini),
+    "harmony": (("messages",), harmony),
+}
+TOOLS: Final[Mapping[str, Callable[[list[Any]], list[Any]]]] = {"anthropic": anthropic_tools, "gemini": gemini_tools}
