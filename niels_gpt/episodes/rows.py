@@ -339,11 +339,6 @@ class EpisodeReader:
         self._segment_files = [shard.segments for shard in shards] if split.has_segments else None
 
     @property
-    def has_masks(self) -> bool:
-        """The dataset has masks, and they are used."""
-        return self._masks is not None
-
-    @property
     def has_segments(self) -> bool:
         """Episodes may hold several texts."""
         return self._segments is not None

@@ -28,6 +28,7 @@ from niels_gpt.renderers.template.bounds import BoundedEnvironment
 from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
 from niels_gpt.renderers.template.run import run_template
 from niels_gpt.renderers.template.spans import ControlTokens, Span
+from niels_gpt.renderers.template.substitution import common_prefix
 
 _FLAG = "add_generation_prompt"
 _CONVERSATION = frozenset({"messages", "tools", "documents"})  # the variables that change with the conversation
@@ -78,23 +79,11 @@ def _prefill_length(text: str, prompt: str, controls: ControlTokens) -> int:
     """
     if text.startswith(prompt):
         return len(prompt)
-    shared = _common_prefix(text, prompt)
+    shared = common_prefix(text, prompt)
     opened = text.rfind("<", 0, shared)
     if opened > text.rfind(">", 0, shared):
         shared = opened
     return controls.before_split_token(text, shared)
-
-
-def _common_prefix(one: str, other: str) -> int:
-    """How many characters two texts have in common from their start, by bisection (`startswith` runs in C)."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(other[low:middle], low):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _content_bounds(turn: Sequence[Span]) -> tuple[int, int]:
@@ -116,7 +105,7 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
 
     The shorter text need not be a prefix of the longer: some templates end in eos only where no prompt follows.
     """
-    shared = controls.before_split_token(with_prompt, _common_prefix(with_prompt, without))
+    shared = controls.before_split_token(with_prompt, common_prefix(with_prompt, without))
     return with_prompt[shared:]
 
 
