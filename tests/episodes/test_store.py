@@ -242,9 +242,7 @@ def test_faults_that_pass(store: FileServer, tmp_path: Path, fault: str) -> None
 def test_faults_that_stay_are_named(
     store: FileServer, tmp_path: Path, fault: str, error: type[Exception], words: str
 ) -> None:
-    loader = remote(
-        store, cache_in(tmp_path, retries=Retries(attempts=2, stall_seconds=1 if fault == "stall" else 5))
-    )
+    loader = remote(store, cache_in(tmp_path, retries=Retries(attempts=2, stall_seconds=1 if fault == "stall" else 5)))
     store.faults(f"*/tokens.bin {fault}")
     with pytest.raises(error, match=words) as found:
         rows_of(loader, 60)
