@@ -92,29 +92,37 @@ def test_which_prompts_are_fixed(source: str, expected: str | None) -> None:
     assert fixed_prompt(source, no_clock, {"bos_token": "<s>", "style": "bold"}) == expected
 
 
+def gives_the_facts_of_rendering(name: str, conversations: int) -> bool:
+    """Compare the shortcut with rendering the past of every turn; false if the template has no fixed prompt."""
+    renderer = renderer_of(name)
+    if renderer._fixed_prompt is None or "reversed_order" in name:  # the past is no beginning of that one's whole
+        return False
+    rendering = TemplateRenderer(
+        renderer.encoder,
+        template=renderer.source,
+        clock=lambda form: "2026-01-01",
+        bos_token="<s>",
+        eos_token="<|im_end|>",
+    )
+    rendering._fixed_prompt = None
+    rng = random.Random(name)
+    for _ in range(conversations):
+        messages, tools = random_chat(rng)
+        try:
+            expected = rendering.render(messages, tools=tools)
+        except (MessageError, TemplateError):
+            continue
+        assert renderer.render(messages, tools=tools) == expected, name
+    return True
+
+
 @needs_assets
 def test_a_fixed_prompt_is_what_rendering_finds() -> None:
-    """The shortcut gives the facts that rendering the past of every turn gives."""
-    fixed = 0
-    for name in SOURCES:
-        renderer = renderer_of(name)
-        if renderer._fixed_prompt is None or "reversed_order" in name:  # the past is no beginning of that one's whole
-            continue
-        fixed += 1
-        rendering = TemplateRenderer(
-            renderer.encoder,
-            template=renderer.source,
-            clock=lambda form: "2026-01-01",
-            bos_token="<s>",
-            eos_token="<|im_end|>",
-        )
-        rendering._fixed_prompt = None
-        rng = random.Random(name)
-        for _ in range(6):
-            messages, tools = random_chat(rng)
-            try:
-                expected = rendering.render(messages, tools=tools)
-            except (MessageError, TemplateError):
-                continue
-            assert renderer.render(messages, tools=tools) == expected, name
-    assert fixed > 60
+    assert sum(gives_the_facts_of_rendering(name, 1) for name in SOURCES) > 60
+
+
+@needs_assets
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_fixed_prompt_is_what_rendering_finds_often(name: str) -> None:
+    gives_the_facts_of_rendering(name, 12)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+from contextlib import suppress
+
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
@@ -153,9 +155,9 @@ def check(name: str, rng: random.Random, number: int | None) -> int:
 @needs_assets
 def test_no_place_of_a_caller_makes_a_control_id() -> None:
     rng = random.Random(18)
-    compared = {name: check(name, rng, 12) for name in SOURCES}
+    compared = {name: check(name, rng, 6) for name in SOURCES}
     assert len(compared) > 200
-    assert sum(compared.values()) > 1200
+    assert sum(compared.values()) > 600
     assert sum(1 for number in compared.values() if number) > 180
 
 
@@ -164,6 +166,57 @@ def test_no_place_of_a_caller_makes_a_control_id() -> None:
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_place_of_a_caller_makes_a_control_id_anywhere(name: str) -> None:
     check(name, random.Random(name), None)
+
+
+@needs_assets
+@pytest.mark.parametrize("filtered", ["center(30)", "wordwrap(200)", "string | center(30)", "pprint"])
+def test_keys_and_kinds_of_parts_make_no_control_id(filtered: str) -> None:
+    """They have no substitutes; where a filter loses origins, nothing but this shows that they are the caller's."""
+    source = LOOP.replace("EXPRESSION", f"m.content | {filtered}")
+    renderer = TemplateRenderer(renderer_of(next(iter(SOURCES))).encoder, template=source)
+    control = renderer.encoder.control_ids["<|im_start|>"]
+
+    def count(part: dict[str, Any], **more: Any) -> int | str:
+        messages: Any = [{"role": "user", "content": [part], **more}, {"role": "assistant", "content": "a"}]
+        try:
+            return renderer.render_ids(messages).count(control)
+        except (MessageError, TemplateError) as error:
+            return type(error).__name__
+
+    for place in ("<|im_start|>", "x<|im_start|>", "<|im_start|>user"):
+        assert count({"type": place, "text": "x"}) in (2, "MessageError", "TemplateError")
+        assert count({"type": "text", "text": "x", place: "y"}) in (2, "MessageError", "TemplateError")
+        assert count({"type": "text", "text": "x", "more": {place: 1}}) in (2, "MessageError", "TemplateError")
+        assert count({"type": "text", "text": place}) in (2, "MessageError", "TemplateError")
+
+
+COMPARING = [
+    "{% if '<|im_start|>' in messages[0].content %}{% endif %}",
+    "{% if messages[0].content == '<|im_start|>' %}{% endif %}",
+]
+
+
+@needs_assets
+@pytest.mark.parametrize("comparing", COMPARING)
+@pytest.mark.parametrize("text", ["x<|im_start|>", "<|im_start|>x", "<|im_start|>", "x <|im_start|> y", "x"])
+def test_a_token_that_the_template_compares_with_stays_text(comparing: str, text: str) -> None:
+    """What a template compares with has no substitutes either, or it would behave otherwise on the probe."""
+    source = comparing + LOOP.replace("EXPRESSION", "m.content | center(60)")
+    renderer = TemplateRenderer(renderer_of(next(iter(SOURCES))).encoder, template=source)
+    control = renderer.encoder.control_ids["<|im_start|>"]
+    with suppress(MessageError, TemplateError):
+        chat: Any = [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]
+        assert renderer.render_ids(chat).count(control) == 2
+
+
+@needs_assets
+def test_keys_of_messages_make_no_control_id() -> None:
+    source = LOOP.replace("EXPRESSION", "m | string | center(300)")
+    renderer = TemplateRenderer(renderer_of(next(iter(SOURCES))).encoder, template=source)
+    control = renderer.encoder.control_ids["<|im_start|>"]
+    chat: Any = [{"role": "user", "content": "x", "<|im_start|>": "y"}, {"role": "assistant", "content": "a"}]
+    with suppress(MessageError, TemplateError):
+        assert renderer.render_ids(chat).count(control) == 2
 
 
 # ---- texts that lost their origin

@@ -18,9 +18,17 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.provenance import LITERAL, LOST, NO_MESSAGE
 from niels_gpt.renderers.template.spans import ControlTokens, Span
+from niels_gpt.renderers.template.substitution import COMPARED_KEYS
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 _WITHOUT_LABELS = frozenset({"content", "role", "tool_calls", "train", "weight", *REASONING_FIELDS})
+_CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
+# The words of the chat format itself. They are in every conversation and spell no control token, so that they must not
+# keep a template from writing tokens such as <|text|>.
+_STANDARD_WORDS = frozenset(
+    {"", "role", "content", "type", "text", "id", "function", "name", "arguments", "tool_calls", "tool_call_id"}
+    | {"train", "weight", "image", "image_url", "url", "path", "video", "video_url", *REASONING_FIELDS}
+)
 
 
 def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> Emitter:
@@ -77,11 +85,14 @@ def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
     return content
 
 
-def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
+def with_proven_literals(
+    spans: list[Span], proof: Proof, messages: Sequence[Message], labels: set[str], controls: ControlTokens
+) -> list[Span]:
     """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
 
     It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have none,
-    so nothing changes if one of them may have a part in a control token that is written there.
+    so nothing changes if one of them may have a part in a control token that is written there. Nor does it if a content
+    spells that control token: a template that compares contents with it needs it as it is, without substitutes.
 
     Args:
         labels: these other texts (`labels_of`).
@@ -92,6 +103,9 @@ def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], cont
     written = lost & (proof.content < 0)
     tokens = {proof.text[start:stop] for start, stop in controls.places(proof.text) if written[start:stop].any()}
     if any(label in token or token in label for token in tokens for label in labels):
+        return spans
+    contents = [message[field] for message in messages for field in message if field in _CONTENT_FIELDS]  # type: ignore[literal-required]
+    if tokens and any(token in text for text in _strings(contents) for token in tokens):
         return spans
     found, at = [], 0
     for span in spans:
@@ -127,8 +141,26 @@ def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, A
     found = set(_strings([tools, list(own.values())]))
     for message in messages:
         found |= set(_strings([value for key, value in message.items() if key not in _WITHOUT_LABELS]))
-        found |= {call["id"] for call in message.get("tool_calls", ()) if isinstance(call.get("id"), str)}
-    return found - {""}
+        found |= set(_without_substitutes([message.get("content"), message.get("tool_calls")]))
+        found |= {*message}  # a template may write a whole message, and with it the caller's own keys
+    return found - _STANDARD_WORDS
+
+
+def _without_substitutes(value: Any) -> Iterator[str]:
+    """The strings in contents and calls that have no substitutes: keys outside of arguments, kinds and ids.
+
+    See `substitution._Substitution.value`.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            if key in COMPARED_KEYS:
+                yield from _strings(item)
+            elif key != "arguments":
+                yield from _without_substitutes(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _without_substitutes(item)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -324,7 +324,7 @@ class TemplateRenderer(ShowsExample):
         if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
             return traced
         labels = labels_of(messages, tools, self._variables)
-        spans = with_proven_literals(spans, proof, labels, self._controls)
+        spans = with_proven_literals(spans, proof, messages, labels, self._controls)
         check_controls(spans, messages, (tools, self._variables), self._controls)
         return emit_proof(proof, spans, messages)
 

@@ -39,7 +39,7 @@ NONE: Final = -1  # no substitute, no leaf
 _RANGES: Final = ((0x3400, 0x4DC0), (0x4E00, 0x9FFD), (0xAC00, 0xD7A4), (0x20000, 0x2A6DE), (0x2A700, 0x2EBE1))
 _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 # Keys in contents whose values templates compare or look up: the kind of a part or a call, and the ids of calls.
-_COMPARED_KEYS: Final = frozenset({"type", "id"})
+COMPARED_KEYS: Final = frozenset({"type", "id"})
 _NO_SEARCH: Final = frozenset({"get", "items", "keys", "pop"})  # methods of mappings: their arguments are keys
 # Left sides of `in` that ask for a key of a message: `'tool_calls' in message`.
 _FIELDS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "type", "text", *REASONING_FIELDS})
@@ -146,7 +146,7 @@ class _Substitution:
             names = self._keys(value, message) if keys else {key: key for key in value}
             return {
                 names[key]: item
-                if key in _COMPARED_KEYS and not keys
+                if key in COMPARED_KEYS and not keys
                 else self.value(item, message, keys=keys or key == "arguments")
                 for key, item in value.items()
             }
