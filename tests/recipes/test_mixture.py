@@ -106,7 +106,7 @@ def test_no_part_is_off_by_more_than_half_a_row(
 # ---- phases
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 7), st.lists(st.integers(0, 9), min_size=3, max_size=3)), min_size=1, max_size=4),
     st.booleans(),

@@ -451,13 +451,13 @@ def sweep(folder: Path, family: str, number: int, seed: int, parts: bool = False
 @needs_assets
 @pairs
 def test_random_conversations(folder: Path, family: str) -> None:
-    sweep(folder, family, 6, seed=1)
+    sweep(folder, family, 4, seed=1)
 
 
 @needs_assets
 @pairs
 def test_random_conversations_in_parts(folder: Path, family: str) -> None:
-    sweep(folder, family, 3, seed=3, parts=True)
+    sweep(folder, family, 2, seed=3, parts=True)
 
 
 BESIDE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -22,6 +23,8 @@ def s3_server() -> Iterator[str]:
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    # Moto's buckets are the process's: those of another module's server would still be here.
+    urllib.request.urlopen(urllib.request.Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
     environment = {
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
         "AWS_ACCESS_KEY_ID": "test",
@@ -32,7 +35,7 @@ def s3_server() -> Iterator[str]:
         for name, value in environment.items():
             patch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()  # clients of an earlier server
-        fsspec.filesystem("s3").makedirs(BUCKET, exist_ok=True)  # a server remembers those of its process
+        fsspec.filesystem("s3").makedirs(BUCKET)
         yield f"s3://{BUCKET}"
     server.stop()
 

@@ -17,6 +17,7 @@ from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.inputs import Document
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.storage import retries
 from niels_gpt.storage.files import json_bytes
 from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.storage.remote import RemoteFile
@@ -170,7 +171,8 @@ class Guarded(fsspec.implementations.memory.MemoryFileSystem):  # type: ignore[m
         return dict(super().info(path, **given))
 
 
-def test_passwords_are_not_shown(tmp_path: Path, published: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_passwords_are_not_shown(tmp_path: Path, published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT", 0.01)  # the broken store is asked six times
     fsspec.register_implementation("guarded", Guarded, clobber=True)
     url = "guarded://me:secret@host/chats"
     progress = Notes()

@@ -6,6 +6,7 @@ operation lost the origin, the proof may restore it: what is no content, and can
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -85,17 +86,14 @@ def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
     return content
 
 
-def with_proven_literals(
-    spans: list[Span], proof: Proof, messages: Sequence[Message], labels: set[str], controls: ControlTokens
-) -> list[Span]:
+def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
     """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
 
     It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have none,
-    so nothing changes if one of them may have a part in a control token that is written there. Nor does it if a content
-    spells that control token: a template that compares contents with it needs it as it is, without substitutes.
+    so nothing changes if one of them may have a part in a control token that is written there.
 
     Args:
-        labels: these other texts (`labels_of`).
+        labels: these other texts (`labels_of`, `compared_tokens`).
     """
     if all(span.origin != LOST for span in spans):
         return spans
@@ -103,9 +101,6 @@ def with_proven_literals(
     written = lost & (proof.content < 0)
     tokens = {proof.text[start:stop] for start, stop in controls.places(proof.text) if written[start:stop].any()}
     if any(label in token or token in label for token in tokens for label in labels):
-        return spans
-    contents = [message[field] for message in messages for field in message if field in _CONTENT_FIELDS]  # type: ignore[literal-required]
-    if tokens and any(token in text for text in _strings(contents) for token in tokens):
         return spans
     found, at = [], 0
     for span in spans:
@@ -144,6 +139,20 @@ def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, A
         found |= set(_without_substitutes([message.get("content"), message.get("tool_calls")]))
         found |= {*message}  # a template may write a whole message, and with it the caller's own keys
     return found - _STANDARD_WORDS
+
+
+def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], controls: ControlTokens) -> set[str]:
+    """The control tokens that contents spell and that have no substitutes, because the template compares with them.
+
+    A content of such strings alone is substituted as a whole, so it does not count.
+
+    Args:
+        retained: matches the strings that the template compares with.
+    """
+    contents = [value for message in messages for field, value in message.items() if field in _CONTENT_FIELDS]
+    texts = [text for text in _strings(contents) if retained.sub("", text).strip()]
+    pieces = {found[0] for text in texts for found in retained.finditer(text)}
+    return {piece for piece in pieces if any(True for _ in controls.places(piece))}
 
 
 def _without_substitutes(value: Any) -> Iterator[str]:

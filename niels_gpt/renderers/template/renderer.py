@@ -27,7 +27,7 @@ from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import get_reasoning_parser, get_tool_parser
 from niels_gpt.renderers.template.proof import Proof
-from niels_gpt.renderers.template.proven import emit_proof, labels_of, with_proven_literals
+from niels_gpt.renderers.template.proven import compared_tokens, emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
@@ -324,7 +324,8 @@ class TemplateRenderer(ShowsExample):
         if not proof.problems and (traced := self._confirmed(proof, messages, tools, gen)) is not None:
             return traced
         labels = labels_of(messages, tools, self._variables)
-        spans = with_proven_literals(spans, proof, messages, labels, self._controls)
+        labels |= compared_tokens(messages, self._retained, self._controls)
+        spans = with_proven_literals(spans, proof, labels, self._controls)
         check_controls(spans, messages, (tools, self._variables), self._controls)
         return emit_proof(proof, spans, messages)
 
