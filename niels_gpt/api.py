@@ -183,7 +183,7 @@ def loader(
         raise UsageError("found sampling and seed or shuffle; put all of it into the Sampling")
     order = {"epoch_shuffle": shuffle, "epoch_seed": seed or 0} if sampling is None else {"sampling": sampling}
     if mixture is not None:
-        path, packing = mixture.folders, mixture.packing
+        path, packing = list(mixture.folders), mixture.packing
         seed = mixture.seed if seed is None else seed
         options = {"too_long": mixture.too_long} | options
         order = {"sampling": sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)}

@@ -98,6 +98,12 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
         for reason, count in each.left_out.items():
             line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} rows looked at"
             out().print(Text(line, style="yellow"), soft_wrap=True)
+        if each.bad_rows > plan.max_bad_rows:
+            line = (
+                f"{each.name}: the build would stop: {each.bad_rows:,} unusable rows in the sample, and "
+                f"rows.max_bad_rows is {plan.max_bad_rows:,}; raise it to leave such rows out"
+            )
+            out().print(Text(line, style="red"), soft_wrap=True)
     if plan.phases:
         rows = {each.name: (each.training_rows, each.tokens) for each in plan.sources}
         out().print(_phases(plan.phases, rows, "estimated"))

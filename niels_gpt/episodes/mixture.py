@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -299,45 +299,32 @@ def read_mixture(folder: Path) -> Mixture | None:
     )
 
 
-@dataclass(frozen=True)
-class LoaderMixture:
-    """A mixture as a loader takes it: directories for names.
-
-    Attributes:
-        folders: of the parts, in their order.
-        phases: rows of each directory in each phase.
-    """
-
-    folders: list[str]
-    phases: list[dict[str, int]]
-    sequence_length: int
-    packing: bool
-    too_long: str
-    seed: int
-
-
-def mixture_for(path: Any, *, sequence_length: int | None, packing: bool | None) -> LoaderMixture | None:
+def mixture_for(path: Any, *, sequence_length: int | None, packing: bool | None) -> Mixture | None:
     """The mixture of a directory that a recipe built; `None` for anything else, such as an episodes dataset.
 
+    Its parts are named by their directories, as a loader names them.
+
     Args:
-        path: as `dataset_dir` of a loader. sequence_length, packing: what the caller asked for, if anything.
+        path: as `dataset_dir` of a loader. sequence_length, packing: what the caller passed, if anything.
 
     Raises:
-        UsageError: the caller asks for other rows than those that the mixture counts. CacheError: see `read_mixture`.
+        UsageError: the caller wants other rows than those that the mixture counts. CacheError: see `read_mixture`.
     """
     if not isinstance(path, str | Path) or (found := read_mixture(Path(path))) is None:
         return None
-    for name, asked, counted in (
+    for name, wanted, counted in (
         ("sequence_length", sequence_length, found.sequence_length),
         ("packing", packing, found.packing),
     ):
-        if asked is not None and asked != counted:
+        if wanted is not None and wanted != counted:
             raise UsageError(
-                f"{name} is {asked!r}, but {Path(path) / MIXTURE_NAME} counts rows with {name} {counted!r}; leave it "
+                f"{name} is {wanted!r}, but {Path(path) / MIXTURE_NAME} counts rows with {name} {counted!r}; leave it "
                 "out, build the recipe with the other value, or pass the directories in sources/ with proportions"
             )
     places = {name: str(Path(path) / folder) for name, folder in found.folders.items()}
-    phases = [{places[name]: rows for name, rows in phase.items()} for phase in found.phases]
-    return LoaderMixture(
-        list(places.values()), phases, found.sequence_length, found.packing, found.too_long, found.seed
+    return replace(
+        found,
+        parts=tuple(replace(part, name=places[part.name]) for part in found.parts),
+        folders={place: place for place in places.values()},
+        phases=tuple({places[name]: rows for name, rows in phase.items()} for phase in found.phases),
     )

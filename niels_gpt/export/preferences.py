@@ -127,7 +127,7 @@ def write_preferences(
     progress.begin(f"{split} to {chosen.name}", total=len(opened), unit="groups")
     try:
         counts = _write_groups(_groups(dataset, opened, split, how, options), files, chosen, how, options, progress)
-    except BaseException:
+    except BaseException:  # Ctrl-C too must not leave open files in a directory that is deleted next
         files.abandon()
         raise
     return facts, counts, files
@@ -183,7 +183,7 @@ def _groups(
     for first in range(0, n, GROUPS_AT_ONCE):
         stop = min(n, first + GROUPS_AT_ONCE)
         positions = np.arange(first, stop) if shuffled is None else np.asarray(shuffled[first:stop])
-        yield [_sides(opened, stored, group, options) for group in opened.read(stored, opened.kept[positions])]
+        yield [_sides(opened, stored, group, options) for group in opened.read(stored, opened.filtered[positions])]
 
 
 def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: dict[str, Any]) -> list[Side]:

@@ -50,7 +50,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
             {
                 "preferences": groups.episodes.fingerprint,
                 "rows": schedule.describe(),
-                "groups": [len(groups), groups.kept.key.hex()],
+                "groups": [len(groups), groups.filtered.key.hex()],
                 "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
             }
         )
@@ -67,7 +67,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
         own = drawn[self.own_rows]
         filled = own != EMPTY
         groups = np.full(len(own), -1, dtype=np.int64)
-        groups[filled] = self.groups.kept[own[filled]]
+        groups[filled] = self.groups.filtered[own[filled]]
         begins = self.groups.begins
         # Groups that are missing get rows of padding, so that all batches of pairs have one shape.
         sizes = np.where(filled, begins[groups + 1] - begins[groups], self.groups.smallest)

@@ -108,7 +108,7 @@ class PreferenceSplit:
     Attributes:
         episodes: the files; an episode is a completion with its prompt.
         begins: the episode at which each group begins, and the number of episodes: int64, shape (groups + 1,).
-        kept: maps positions (after filtering) to groups.
+        filtered: maps positions (after filtering) to groups.
         too_long, without_completion: how many groups are left out, or would be cut.
 
     Raises:
@@ -132,11 +132,11 @@ class PreferenceSplit:
             dropped.append(group + np.flatnonzero(long if fitting.too_long == "skip" else lost))
             episode, group = episode + len(records), group + len(begins)
         self.begins = np.append(np.concatenate(starts), episode)
-        self.kept = RowFilter(len(self.begins) - 1, np.concatenate(dropped))
+        self.filtered = RowFilter(len(self.begins) - 1, np.concatenate(dropped))
         self._first = np.cumsum([0, *map(len, self._records)])
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.filtered)
 
     @property
     def smallest(self) -> int:
@@ -146,7 +146,7 @@ class PreferenceSplit:
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's groups."""
         first = self._first[self.episodes.shard_of_dataset]
-        at = [self.kept.before(int(np.searchsorted(self.begins, episode))) for episode in first]
+        at = [self.filtered.before(int(np.searchsorted(self.begins, episode))) for episode in first]
         return [Span(start, stop) for start, stop in pairwise(at)]
 
     def records(self, episodes: Int64s) -> npt.NDArray[np.void]:

@@ -187,7 +187,7 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
 
 
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:
-    """Whether conversations are written by our own sentinels: a SentencePiece model, and no renderer is asked for."""
+    """Whether conversations are written by our own sentinels: a SentencePiece model without a renderer."""
     return _is_sentencepiece(_tokenizer(loaded)) and _renderer_options(loaded) == RendererOptions()
 
 

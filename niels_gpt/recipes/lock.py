@@ -28,7 +28,7 @@ from niels_gpt.version import __version__
 
 LOCK_SUFFIX: Final = ".lock.json"
 LOCK_VERSION: Final = 1
-LIBRARIES: Final = ("numpy", "tokenizers", "gigatoken", "jinja2", "sentencepiece", "transformers")
+LIBRARIES: Final = ("numpy", "tokenizers", "gigatoken", "jinja2", "sentencepiece", "transformers", "rensa")
 
 
 @dataclass(frozen=True)

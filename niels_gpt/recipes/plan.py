@@ -43,6 +43,7 @@ class SourceEstimate:
         sampled: how many of them were encoded for the estimate.
         exact: all rows were encoded.
         left_out: rows of the sample that would be left out, by reason.
+        bad_rows: those of them that are not left out on purpose; the build stops at more than `rows.max_bad_rows`.
         used, tokens, trained_tokens: of the whole source.
         median, percentile_95, longest: tokens of a conversation, in the sample.
         too_long: conversations longer than a row, of the whole source.
@@ -58,6 +59,7 @@ class SourceEstimate:
     sampled: int
     exact: bool
     left_out: dict[str, int]
+    bad_rows: int
     used: int
     tokens: int
     trained_tokens: int
@@ -78,11 +80,13 @@ class Plan:
         sources: in the recipe's order.
         phases: estimated rows of each source in each phase of an epoch; empty without a mixture.
         out: the directory that a build would create.
+        max_bad_rows: of each source, before the build stops.
     """
 
     sources: list[SourceEstimate]
     phases: list[dict[str, int]]
     out: str
+    max_bad_rows: int
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -104,7 +108,7 @@ def plan_recipe(opened: OpenedRecipe, progress: Progress = SILENT) -> Plan:
     if recipe.mixture is not None and all(each.training_rows for each in estimates):
         parts = [Part(each.name, each.training_rows, each.tokens, each.trained_tokens) for each in estimates]
         phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
-    return Plan(estimates, phases, str(opened.out))
+    return Plan(estimates, phases, str(opened.out), recipe.rows.max_bad_rows)
 
 
 @dataclass
@@ -114,6 +118,7 @@ class _Sample:
     rows: int = 0  # all rows of the source
     seen: int = 0
     rejections: Counter[str] = field(default_factory=Counter)
+    bad_rows: int = 0
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
     trained: int = 0
     seconds: float = 0.0
@@ -124,14 +129,15 @@ def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEsti
     resolved: Any = source.resolved()  # type: ignore[attr-defined]
     slices = list(resolved.slices(SLICE_BYTES))
     sample = _Sample()
-    chosen = {round(number * (len(slices) - 1) / max(1, SLICES - 1)) for number in range(min(SLICES, len(slices)))}
-    if len(slices) <= SLICES:
-        chosen = set(range(len(slices)))
+    # Of 31 slices every second one: 0 2 4 ... 30. Of 16 or fewer, all.
+    last, number_chosen = len(slices) - 1, min(SLICES, len(slices))
+    chosen = {round(number * last / max(1, number_chosen - 1)) for number in range(number_chosen)}
     with tempfile.TemporaryDirectory() as folder:
         task = EpisodeTask(opened.encoder, "uint8")
         for number in sorted(chosen):
+            before = sample.seen
             _look(task, resolved, slices[number], Path(folder), sample, whole=len(slices) == 1)
-            progress.advance(sample.seen)
+            progress.advance(sample.seen - before)
     # Rows of the slices that were looked into stand for the others.
     rows = round(sample.rows * len(slices) / max(1, len(chosen)))
     return _scaled(recipe, name, opened.configs[name], sample, rows)
@@ -150,6 +156,7 @@ def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sa
     sample.seconds += time.perf_counter() - started
     rejections.close()
     sample.rejections.update(rejections.dropped)
+    sample.bad_rows += rejections.bad_rows
     sample.seen += len(first)
     sample.rows += len(first) + sum(1 for _ in rows)
 
@@ -175,6 +182,7 @@ def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, 
         sampled=sample.seen,
         exact=exact,
         left_out=dict(sample.rejections),
+        bad_rows=sample.bad_rows,
         used=round(len(lengths) * scale),
         tokens=tokens,
         trained_tokens=round(sample.trained * scale),

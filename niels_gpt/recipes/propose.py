@@ -60,8 +60,9 @@ def propose(inputs: Sequence[str], tokenizer: str, *, base: Path) -> str:
     if not any(each.conversations for each in found):
         first = next((each.example for each in found if each.example), "the files hold no rows")
         raise UsageError(f"no row of {', '.join(str(each.file.path) for each in found)} is a conversation: {first}")
-    renderer, lengths = _rendered(found, tokenizer)
-    return _written(found, tokenizer, renderer, lengths, base)
+    if tokenizer.endswith(".model"):
+        return _written(found, tokenizer, None, [], base)
+    return _written(found, tokenizer, *_rendered(found, tokenizer), base)
 
 
 def _look(file: ChatFile) -> FoundFile:
@@ -81,8 +82,6 @@ def _look(file: ChatFile) -> FoundFile:
 
 def _rendered(found: Sequence[FoundFile], tokenizer: str) -> tuple[str, list[int]]:
     """Which renderer is taken and why, and the length of each conversation in tokens."""
-    if tokenizer.endswith(".model"):
-        return "our own sentinels, because the tokenizer is a SentencePiece model", []
     automatic = automatic_renderer(tokenizer)
     renderer, lengths = create_renderer(tokenizer), list[int]()
     for chat in (chat for each in found for chat in each.conversations):
@@ -93,7 +92,10 @@ def _rendered(found: Sequence[FoundFile], tokenizer: str) -> tuple[str, list[int
     return f"{automatic.renderer}: {automatic.reason}", lengths
 
 
-def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str, lengths: list[int], base: Path) -> str:
+def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str | None, lengths: list[int], base: Path) -> str:
+    """The text of the recipe; without a renderer, conversations are written by our own sentinels."""
+    off = "" if renderer else "# "
+    chosen = renderer or "our own sentinels, because the tokenizer is a SentencePiece model"
     length, comment = _length(lengths)
     names = _names(found)
     head = [
@@ -111,11 +113,11 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str, lengths:
         f"path = {_text(_relative(tokenizer, base))}",
         "",
         "[renderer]",
-        f'name = "auto"                            # {renderer}',
+        f'name = "auto"                            # {chosen}',
         "# options = { enable_thinking = false }    # `niels-gpt renderers NAME` lists the options",
         "",
-        "[loss]" if not renderer.startswith("our own") else "# [loss]                                  # for renderers",
-        f'{_off(renderer)}on = "all_assistant_turns"               # or last_assistant_turn, last_message, ...',
+        f"{off}[loss]",
+        f'{off}on = "all_assistant_turns"               # or last_assistant_turn, last_message, ...',
         "",
         "[rows]",
         "max_bad_rows = 0                         # unusable rows to leave out before the build gives up",
@@ -140,10 +142,6 @@ def _written(found: Sequence[FoundFile], tokenizer: str, renderer: str, lengths:
         '# to = "trl"',
     ]
     return "\n".join([*head, *sources, *mixture]) + "\n"
-
-
-def _off(renderer: str) -> str:
-    return "# " if renderer.startswith("our own") else ""
 
 
 def _source(name: str, found: FoundFile, base: Path) -> list[str]:

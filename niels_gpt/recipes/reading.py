@@ -90,6 +90,8 @@ def check_recipe(
 
 
 def _read(file: Path) -> tuple[dict[str, Any], Lines]:
+    if file.is_dir():
+        raise InputError(f"{file}: a directory; expected a recipe: a .toml, .yaml or .lock.json file")
     if not file.is_file():
         raise InputError(f"{file}: no such file; expected a recipe (niels-gpt init DATA writes one)")
     if not file.name.endswith((".toml", *YAML_SUFFIXES)):
@@ -112,7 +114,7 @@ def _read(file: Path) -> tuple[dict[str, Any], Lines]:
 
 
 def toml_lines(text: str) -> Lines:
-    """The line of each key that stands at the beginning of a line, counted from 1.
+    """The line of each key that begins a line, counted from 1.
 
     Keys inside inline tables are not found; `_line_of` then answers with the line of the table.
     """

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
-from niels_gpt.sources.provider_shapes import SHAPES, TOOLS, looks_like
+from niels_gpt.sources.provider_shapes import SHAPES, TOOLS, list_at, looks_like
 
 Row = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ Roles = Mapping[str, str]
 
 
 def _messages(row: Row, roles: Roles) -> list[Any]:
-    turns = list(map(_with_flag, _list(row, "messages")))
+    turns = list(map(_with_flag, list_at(row, "messages")))
     if roles:
         turns = [_with_role(turn, roles) for turn in turns]
     return _beside(row, turns)
@@ -84,7 +84,7 @@ def _with_flag(message: Any) -> Any:
 
 def _sharegpt(row: Row, roles: Roles) -> list[Any]:
     known = {**SHAREGPT_ROLES, **roles}
-    turns = [_sharegpt_turn(turn, index, known) for index, turn in enumerate(_list(row, "conversations"))]
+    turns = [_sharegpt_turn(turn, index, known) for index, turn in enumerate(list_at(row, "conversations"))]
     return _system(row) + turns
 
 
@@ -135,21 +135,16 @@ def _prompt_completion(row: Row, roles: Roles) -> list[Any]:
     else:
         before = [
             {**message, "train": False} if isinstance(message, dict) and message.get("role") == "assistant" else message
-            for message in _list(row, "prompt")
+            for message in list_at(row, "prompt")
         ]
-    after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else _list(row, "completion")
+    after = (
+        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else list_at(row, "completion")
+    )
     return _beside(row, [_with_role(turn, roles) for turn in before + after])
 
 
 def _system(row: Row) -> list[Any]:
     return [{"role": "system", "content": row["system"]}] if row.get("system") else []
-
-
-def _list(row: Row, key: str) -> list[Any]:
-    value = row[key]
-    if not isinstance(value, list):
-        raise MessageError("messages_not_a_list", f"{key} is a {type(value).__name__}; expected a list of objects")
-    return value
 
 
 Convert = Callable[[Row, Roles], list[Any]]

@@ -6,7 +6,7 @@ gemini                `contents` of `parts`: text, functionCall, functionRespons
 harmony               `messages` with `channel` (analysis, commentary, final) and `recipient`
 ====================  ==============================================================================================
 
-What our messages have no place for (redacted thinking, text behind a call) is an error that names it. Two things are
+What our messages have no place for (redacted thinking, text after a call) is an error that names it. Two things are
 not taken over, because they say nothing of the conversation: signatures of reasoning, which only the provider can
 check, and marks for its cache. `is_error` of a tool result stays as a key of its message, for templates that read it.
 """
@@ -50,7 +50,7 @@ def anthropic(row: Row) -> list[Any]:
     turns: list[Any] = []
     if row.get("system"):
         turns.append({"role": "system", "content": _text_of(row["system"], "system")})
-    for index, turn in enumerate(_list(row, "messages")):
+    for index, turn in enumerate(list_at(row, "messages")):
         if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
             turns.append(turn)
         elif turn.get("role") == "assistant":
@@ -74,7 +74,7 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
             )
         elif calls:
             raise MessageError(
-                "text_behind_a_call", f"{where} is {kind} behind a tool_use; expected calls last. Split the message"
+                "text_after_call", f"{where} is {kind} after a tool_use; expected calls last. Split the message"
             )
         elif kind == "thinking":
             parts.append({"type": "thinking", "thinking": block.get("thinking")})
@@ -97,7 +97,7 @@ def _anthropic_question(turn: Row, index: int) -> list[Turn]:
             continue
         if parts:
             raise MessageError(
-                "result_behind_text", f"{where} is a tool_result behind other blocks; expected results first"
+                "result_after_text", f"{where} is a tool_result after other blocks; expected results first"
             )
         content = _text_of(block.get("content") or "", where)
         result = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
@@ -151,7 +151,7 @@ def gemini(row: Row) -> list[Any]:
         parts = system.get("parts") if isinstance(system, Mapping) else None
         turns.append({"role": "system", "content": system if parts is None else _gemini_texts(parts, "system")})
     calls = 0
-    for index, turn in enumerate(_list(row, "contents")):
+    for index, turn in enumerate(list_at(row, "contents")):
         if not isinstance(turn, Mapping) or not isinstance(turn.get("parts"), list):
             raise MessageError("missing_field", f"message {index}: expected an object with 'role' and 'parts'")
         if turn.get("role") in ("model", "assistant"):
@@ -180,7 +180,7 @@ def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]
         text = _gemini_texts([part], f"message {index}: parts.{number}")
         if made:
             where = f"message {index}: parts.{number}"
-            raise MessageError("text_behind_a_call", f"{where} is text behind a functionCall; expected calls last")
+            raise MessageError("text_after_call", f"{where} is text after a functionCall; expected calls last")
         (thoughts if part.get("thought") else texts).append(text)
     answer: Turn = {"role": "assistant", "content": "".join(texts) if texts or not made else None}
     if thoughts:
@@ -255,7 +255,7 @@ def harmony(row: Row) -> list[Any]:
     """The messages of a row as the format of gpt-oss writes them, with channels and recipients."""
     turns: list[Any] = []
     thought: str | None = None
-    for index, turn in enumerate(_list(row, "messages")):
+    for index, turn in enumerate(list_at(row, "messages")):
         if not isinstance(turn, Mapping) or turn.get("role") != "assistant":
             if thought is not None:
                 raise _lone_thought(index - 1)
@@ -299,15 +299,20 @@ def _lone_thought(index: int) -> MessageError:
 # ---- helpers
 
 
-def _renamed(value: Row, names: Mapping[str, str]) -> dict[str, Any]:
-    return {names.get(key, key): item for key, item in value.items()}
+def list_at(row: Row, key: str) -> list[Any]:
+    """The list in a column.
 
-
-def _list(row: Row, key: str) -> list[Any]:
+    Raises:
+        MessageError: it holds something else (`messages_not_a_list`).
+    """
     value = row[key]
     if not isinstance(value, list):
         raise MessageError("messages_not_a_list", f"{key} is a {type(value).__name__}; expected a list of objects")
     return value
+
+
+def _renamed(value: Row, names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): item for key, item in value.items()}
 
 
 SHAPES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Row], list[Any]]]]] = {

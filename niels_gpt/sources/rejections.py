@@ -44,6 +44,11 @@ class Rejections:
         """The number of bad rows that are allowed."""
         return self._limit
 
+    @property
+    def bad_rows(self) -> int:
+        """How many rejected rows were not left out on purpose."""
+        return self._bad
+
     def record(self, rows: Iterable[Rejected]) -> None:
         """Count rejected rows.
 
