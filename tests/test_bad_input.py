@@ -74,12 +74,13 @@ def niels(
 
 
 def check_refused(result: Result, code: int, *said: str) -> None:
-    """One `error:` line that holds all of `said`, the exit code, and no traceback."""
+    """One error that holds all of `said`, the exit code, and no traceback."""
     assert result.code == code, result.err
     assert "Traceback" not in result.out + result.err
     errors = [line for line in result.err.splitlines() if line.startswith("error:")]
     assert len(errors) == 1, result.err
-    assert [part for part in said if part not in errors[0]] == [], errors[0]
+    whole = result.err[result.err.index("error:") :]
+    assert [part for part in said if part not in whole] == [], whole
 
 
 def check_nothing_left(out: Path) -> None:
@@ -178,8 +179,15 @@ FIVE_ROWS = [GOOD, '{"messages": [}', GOOD, chat(("bot", "hi")), GOOD]
 
 def test_bad_rows_stop_the_build_unless_allowed(niels: Niels) -> None:
     Path("chats.jsonl").write_text("\n".join(FIVE_ROWS) + "\n", encoding="utf-8")
-    check_refused(niels(*BUILD), DATA, "chats.jsonl:2:")
-    check_refused(niels(*BUILD, "--max-bad-rows", 1), DATA, "chats.jsonl:4:", "more than the 1 bad rows allowed")
+    for limit in (0, 1, "20%"):
+        reasons = (
+            "chats.jsonl:2:",
+            "invalid_json, 1 row",
+            "chats.jsonl:4:",
+            "unknown_role, 1 row; --roles THEIRS=ROLE",
+        )
+        counts = f"Unusable: 2 of all 5 rows; allowed: {limit}"
+        check_refused(niels(*BUILD, "--max-bad-rows", limit), DATA, *reasons, counts, "--max-bad-rows 2")
     check_nothing_left(Path("out/chats"))
 
 
@@ -361,7 +369,9 @@ def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, 
     assert everything.returncode == 0, everything.stderr
     metas = [json.loads((tmp_path / place / "meta.json").read_text()) for place in ("one", "all/pretrain/roam")]
     assert [meta["dropped"] for meta in metas] == [{"empty": 1}, {"empty": 2}]  # roam notes lose their front matter
-    assert not list(tmp_path.rglob("rejected.jsonl"))
+    lines = (tmp_path / "one/rejected.jsonl").read_text().splitlines()
+    assert [json.loads(line)["expected"] for line in lines] == [True]
+    assert all("bad_rows" not in meta for meta in metas)
 
 
 class Pathless(FakeTokenizer):

@@ -195,6 +195,8 @@ def test_the_functions_behind_the_options_refuse_the_same(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = (float("nan"), float("inf"), "1", True) if name in FRACTIONS else (1.5, "1", True)
+    if name == "max_bad_rows":  # a text may say it too: "1", "5%", "all"
+        wrong = (1.5, "-1", "none", "101%", "-1%", "1e3", "٣", True)
     for value in (-1, HUGE, *wrong):
         with pytest.raises(UsageError, match=r"is .*; expected (at least|at most|0 or more|a (whole )?number)"):
             function(**{name: value})

@@ -14,7 +14,7 @@ A *recipe* is the part of the manifest that is known before the build: all that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,10 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt import ranges
-from niels_gpt.builds.tasks import SERIAL, Executor, reporting_outcome
+from niels_gpt.builds.tasks import SERIAL, Chunk, Executor, Task, reporting_outcome
 from niels_gpt.errors import Mismatch, OutputExists, TokenizerError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import Manifest, read_manifest, with_manifest_hash
@@ -55,7 +54,10 @@ class BuildOptions:
 
     Attributes:
         source_name, source_config: recorded. A dataset of the same `source_config` is not built twice.
-        max_bad_rows: how many unusable rows to leave out (they go to `rejected.jsonl`) before giving up.
+        max_bad_rows: how many unusable rows to leave out (they go to `rejected.jsonl`) before giving up: a number, a
+            share of the rows ("5%"), or "all".
+        relative_to: paths below this directory are written relative to it into `rejected.jsonl`, so that the same build
+            elsewhere writes the same bytes.
         overwrite: replace an earlier build at the output directory.
         executor: where the build's tasks run, see `niels_gpt.scale`; the bytes do not depend on it.
         fraction_read: returns how much of the input has been read, 0 to 1, to estimate the time left.
@@ -64,7 +66,8 @@ class BuildOptions:
 
     source_name: str | None = None
     source_config: dict[str, Any] | None = None
-    max_bad_rows: int = 0
+    max_bad_rows: int | str = 0
+    relative_to: Path | None = None
     overwrite: bool = False
     executor: Executor = SERIAL
     fraction_read: Callable[[], float | None] = unknown_fraction
@@ -81,7 +84,7 @@ class BuildOptions:
 
     def check(self) -> None:
         """Raise `UsageError` for a number out of range."""
-        ranges.MAX_BAD_ROWS.check(self.max_bad_rows)
+        BadRowLimit.of(self.max_bad_rows)
 
     def expect_tokens(self, tokens: int) -> None:
         """Estimate the final number of tokens: a quarter read and a million written means four million."""
@@ -208,6 +211,11 @@ def report_changes(out: Path, changed: Mapping[str, int], progress: Progress) ->
         progress.note(f"{out}: {rows:,} rows: {message}")
 
 
+def rows_of_chunk(chunk: Chunk) -> int:
+    """The number of rows in a chunk whose entries are rows."""
+    return len(chunk.lengths)
+
+
 @contextmanager
 def new_build(
     out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str, check: Callable[[Path], object]
@@ -225,6 +233,7 @@ def new_build(
         yield None
         return
     build = Build(out, recipe, max_bad_rows=options.max_bad_rows, overwrite=options.overwrite, manifest=manifest)
+    build.rejections.relative_to = options.relative_to
     with reporting_outcome(options.executor, out, options.progress), build:
         yield build
 
@@ -245,9 +254,9 @@ class Build:
         OutputExists, StorageError: see `StagedDirectory`.
     """
 
-    def __init__(self, out: Path, meta: Manifest, *, max_bad_rows: int, overwrite: bool, manifest: str) -> None:
-        ranges.MAX_BAD_ROWS.check(max_bad_rows)
-        self._meta, self._manifest = meta, manifest
+    def __init__(self, out: Path, meta: Manifest, *, max_bad_rows: int | str, overwrite: bool, manifest: str) -> None:
+        BadRowLimit.of(max_bad_rows)
+        self._out, self._meta, self._manifest = out, meta, manifest
         self._staged = StagedDirectory(out, manifest=manifest, overwrite=overwrite)
         self.path = self._staged.path
         self.rejections = Rejections(self.path, max_bad_rows)
@@ -258,6 +267,22 @@ class Build:
         self._stack.enter_context(self._staged)
         self.add(self.rejections)
         return self
+
+    def chunks(
+        self, task: Task, rows: Iterable[Any], options: BuildOptions, rows_in: Callable[[Chunk], int] = rows_of_chunk
+    ) -> Generator[Chunk]:
+        """The chunks of all rows, as the executor gives them; see `Rejections.within_limit` for unusable rows.
+
+        Args:
+            rows_in: the number of rows in a chunk, where some rows make several entries.
+
+        Raises:
+            TooManyBadRows: more than `max_bad_rows`. Else as the task and the executor raise.
+        """
+        chunks = options.executor.chunks(
+            task, rows, self.rejections, out=self._out, recipe=self._meta, progress=options.progress
+        )
+        return self.rejections.within_limit(chunks, rows_in, options.progress)
 
     def add(self, writer: AnyWriter) -> AnyWriter:
         """Register a writer: its files are listed in the manifest, and deleted if the build fails."""
@@ -280,6 +305,8 @@ class Build:
         files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
         # Two readings of the cache format exist: totals as an object, or as top-level keys. Both find them.
         counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
+        if self.rejections.bad_rows:
+            counts["bad_rows"] = {"left_out": self.rejections.bad_rows, "of": self.rejections.rows}
         if self.rejections.changed:
             counts["changed"] = dict(sorted(self.rejections.changed.items()))
         write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(self._meta | counts | {"files": files})))

@@ -40,7 +40,7 @@ from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
 from niels_gpt.progress import Progress
 from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.rejections import REJECTED_NAME, Rejections
+from niels_gpt.sources.rejections import ALL, REJECTED_NAME, Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, json_bytes, sync_directory, write_atomic
@@ -56,12 +56,12 @@ from niels_gpt.storage.staging import rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
 LISTING_NAME: Final = "slices.txt"
-UNITS_VERSION: Final = 3  # units of another version are built again
+UNITS_VERSION: Final = 4  # units of another version are built again
 MANIFEST_NAME: Final = "unit.json"
 METADATA_NAME: Final = "facts.jsonl"
 GROUPS_NAME: Final = "groups.jsonl"
 ATTEMPTS: Final = "attempts"
-REQUIRED_KEYS: Final = ("rows", "tokens", "stopped", "whole", "files")
+REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
 ROWS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
 
@@ -152,8 +152,11 @@ def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) ->
 
 
 def retain_or_delete(out: Path, folder: Path, progress: Progress) -> None:
-    """After a failed build: retain the folder if it has finished units, else delete it."""
-    if finished := _count(folder):
+    """After a failed build: retain the folder if it has finished units, else delete it.
+
+    A single unit is not worth a directory that has to be explained.
+    """
+    if (finished := _count(folder)) > 1:
         progress.note(f"{out}: {finished:,} finished units stay in {folder}; the same command continues from there")
     else:
         rename_and_delete(units_path(out))
@@ -173,14 +176,12 @@ class UnitTask:
         number: of the unit, in the order of the input.
         part: the slice that it is made from.
         folder: where the units of the build are, see `prepare`.
-        max_bad_rows: a unit with more stops, because the build will stop there.
         attempt: how often the executor has started it before.
     """
 
     number: int
     part: Slice
     folder: Path
-    max_bad_rows: int
     attempt: int = 0
 
     @property
@@ -224,7 +225,7 @@ def is_finished(unit_task: UnitTask) -> bool:
         return False
     if not isinstance(manifest, dict):
         return False
-    return manifest.get("slice") == _recorded(unit_task.part) and manifest.get("stopped") is False
+    return manifest.get("slice") == _recorded(unit_task.part)
 
 
 def _commit(aside: Path, unit_task: UnitTask) -> None:
@@ -235,7 +236,7 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
         except OSError:
             if is_finished(unit_task):  # another attempt was first; its bytes are the same
                 return
-            # A unit that stopped at too many bad rows, when fewer were allowed, or one that is damaged.
+            # A damaged unit.
             shutil.rmtree(unit_task.path, ignore_errors=True)
             aside.rename(unit_task.path)
         sync_directory(unit_task.folder)
@@ -244,14 +245,10 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
 def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> None:
     """Write all files of a unit, its manifest last."""
     writer = _UnitWriter(folder, binary_mask=task.binary_mask, with_metadata=task.with_metadata)
-    rejections = _UnitRejections(folder, unit_task.max_bad_rows, writer)
-    stopped = False
+    rejections = _UnitRejections(folder, writer)
     try:
-        try:
-            for chunk in task.chunks(source.read(unit_task.part), rejections):
-                writer.write(chunk)
-        except _TooManyBadRows:
-            stopped = True
+        for chunk in task.chunks(source.read(unit_task.part), rejections):
+            writer.write(chunk)
         files = writer.close()
         rejections.close()
         files |= {name: record.to_json() for name, record in rejections.files.items()}
@@ -263,7 +260,6 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
         "rows": writer.rows,
         "tokens": writer.tokens,
         "whole": task.binary_mask,
-        "stopped": stopped,
         "changed": dict(rejections.changed),
         "files": files,
     }
@@ -326,27 +322,20 @@ def _lines(values: Iterable[Any]) -> bytes:
     return "".join(json.dumps(value) + "\n" for value in values).encode()
 
 
-class _TooManyBadRows(Exception):
-    """The unit has more bad rows than the whole build may have."""
-
-
 class _UnitRejections(Rejections):
     """Writes every rejected row with the number of rows before it, so that the build can reject it in its place.
 
-    The limit applies to the whole build. Here it only stops a unit that exceeds it by itself.
+    The limit applies to the whole build, so a unit has none.
     """
 
-    def __init__(self, folder: Path, max_bad_rows: int, writer: _UnitWriter) -> None:
-        super().__init__(folder, max_bad_rows)
+    def __init__(self, folder: Path, writer: _UnitWriter) -> None:
+        super().__init__(folder, ALL)
         self._writer = writer
 
     def _add(self, row: Rejected) -> None:
-        self._bad += not row.expected
         if self._file is None:
             self._file = HashedWriter(self._path)
         self._file.write(_lines([[self._writer.rows, asdict(row)]]))
-        if self._bad > self._limit:
-            raise _TooManyBadRows
 
 
 class Unit:
@@ -354,7 +343,6 @@ class Unit:
 
     Attributes:
         rows, tokens: number of usable rows and of their ids.
-        stopped: it was cut short, because it has more bad rows than the build may have.
         changed: see `Rejections.changed`.
 
     Raises:
@@ -370,7 +358,6 @@ class Unit:
                 raise DataError(f"{file}: differs from what was written; the unit is built again")
         self.rows: int = manifest["rows"]
         self.tokens: int = manifest["tokens"]
-        self.stopped: bool = manifest["stopped"]
         self.changed: dict[str, int] = manifest["changed"]
         self._weights_dtype = "u1" if manifest["whole"] else "<f4"
 

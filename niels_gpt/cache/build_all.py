@@ -52,6 +52,7 @@ from niels_gpt.sources.base import ORDERS, SHUFFLE_BUFFER, ChatSource, SourceOpt
 from niels_gpt.sources.hub import HubDataset, HubSource
 from niels_gpt.sources.hub_corpora import FineWebEduUnits
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
+from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.storage.files import json_bytes, write_atomic
@@ -99,7 +100,7 @@ class Settings:
     token_dtype: str | None = None
     english_only: bool = True
     max_messages: int | None = None
-    max_bad_rows: int = 0
+    max_bad_rows: int | str = 0
     with_gutenberg: bool = False
     threads: int | None = None
     overwrite: bool = False
@@ -164,7 +165,7 @@ def _check_numbers(settings: Settings) -> None:
     (ranges.EPISODES_SHARD_BYTES if settings.token_dtype == "uint32" else ranges.CACHE_SHARD_BYTES).check(
         settings.shard_bytes
     )
-    ranges.MAX_BAD_ROWS.check(settings.max_bad_rows)
+    BadRowLimit.of(settings.max_bad_rows)
     ranges.THREADS.check(settings.threads, "threads")
     ranges.VAL_FRAC.check(settings.val_frac)
     ValidationSplit(settings.val_frac, settings.seed)
@@ -349,6 +350,8 @@ def _build(
         return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=reason)
     status: Status = "already built" if before == (out / META_NAME).stat().st_mtime_ns else "built"
     counts = {"splits": meta["splits"], "dropped": meta["dropped"], "source": meta["dataset_config"]}
+    if "bad_rows" in meta:
+        counts["bad_rows"] = meta["bad_rows"]
     seconds = time.perf_counter() - started
     return Outcome(target.name, target.place, "pinned" if newer else status, seconds, newer, counts)
 

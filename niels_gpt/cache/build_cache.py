@@ -83,7 +83,7 @@ def build_pretrain_cache(
     options: BuildOptions | None = None,
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
-    max_bad_rows: int = 0,
+    max_bad_rows: int | str = 0,
     overwrite: bool = False,
     executor: Executor = SERIAL,
     fraction_read: Callable[[], float | None] = unknown_fraction,
@@ -171,7 +171,7 @@ def _write_documents(
     budgets = TokenBudgets({"train": meta["max_train_tokens"], "val": meta["max_val_tokens"]})
     total = meta["max_train_tokens"] + meta["max_val_tokens"]
     options.progress.begin(out.name, total=total if total < UNLIMITED_TOKENS else None, unit="tokens")
-    chunks = options.executor.chunks(task, texts, build.rejections, out=out, recipe=meta, progress=options.progress)
+    chunks = build.chunks(task, texts, options)
     with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
         documents = _in_order(with_split(chunks, split), meta["shuffle_buffer"], meta["seed"])
         for batch in batches(documents, _characters):
@@ -182,6 +182,8 @@ def _write_documents(
             if total >= UNLIMITED_TOKENS:
                 options.expect_tokens(sum(writer.tokens for writer in writers.values()))
             if budgets.full:
+                # How far the last chunk reaches depends on the executor, the documents that are written do not.
+                build.rejections.usable = sum(budgets.documents.values())
                 break
     build.close_writers()
     totals = {f"{name}_tokens": writer.tokens for name, writer in writers.items()}
@@ -219,7 +221,7 @@ def build_sft_cache(
     options: BuildOptions | None = None,
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
-    max_bad_rows: int = 0,
+    max_bad_rows: int | str = 0,
     overwrite: bool = False,
     executor: Executor = SERIAL,
     fraction_read: Callable[[], float | None] = unknown_fraction,
@@ -294,9 +296,7 @@ def _write_examples(
     writers = {name: build.add(ExampleWriter(build.path, name, dtype, masked=masked)) for name in SPLITS}
     trained = dict.fromkeys(SPLITS, 0)
     options.progress.begin(out.name, unit="tokens")
-    for chunk in options.executor.chunks(
-        task, examples, build.rejections, out=out, recipe=meta, progress=options.progress
-    ):
+    for chunk in build.chunks(task, examples, options):
         _write_chunk(chunk, split, writers, trained)
         options.progress.advance(len(chunk.ids))
         options.expect_tokens(sum(writer.tokens for writer in writers.values()))

@@ -99,7 +99,7 @@ class ChatRowFlags:
             metavar="PATH", help="The column with the system message: --columns system=PATH.", rich_help_panel=ROWS
         ),
     ] = None
-    max_bad_rows: MaxBadRows = 0
+    max_bad_rows: MaxBadRows = "0"
     max_message_bytes: Annotated[
         int,
         typer.Option(

@@ -48,7 +48,16 @@ from niels_gpt.cli.options import (
     one_of,
     shard_bytes,
 )
-from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.cli.terminal import (
+    ShownProgress,
+    add_left_out,
+    key_values,
+    left_out_of,
+    out,
+    print_bad_rows,
+    print_json,
+    table_of,
+)
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
@@ -199,7 +208,7 @@ def build_pretrain(
         ),
     ] = None,
     seed: Seed = SEED,
-    max_bad_rows: MaxBadRows = 0,
+    max_bad_rows: MaxBadRows = "0",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -335,7 +344,7 @@ def build_all_command(
     val_frac: Annotated[
         float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
     ] = VAL_FRAC,
-    max_bad_rows: MaxBadRows = 0,
+    max_bad_rows: MaxBadRows = "0",
     overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
@@ -414,6 +423,8 @@ def _print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> 
         return
     out().print(_outcomes(outcomes))
     out().print(Text(f"report: {report}", style="dim"), soft_wrap=True)
+    for outcome in outcomes:
+        print_bad_rows(outcome.name, outcome.counts)
 
 
 def _line(outcome: Outcome) -> str:
@@ -470,10 +481,7 @@ def _counts(meta: Meta) -> Table:
     for split, row in meta["splits"].items():
         trained = [f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"] if share else []
         table.add_row(split, *(f"{row[column]:,}" for column in columns), *trained)
-    for reason, number in meta.get("dropped", {}).items():
-        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
-    for reason, number in meta.get("changed", {}).items():
-        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    add_left_out(table, meta)
     return table
 
 
@@ -481,8 +489,7 @@ def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     """What a build wrote."""
     meta = open_meta(cache)
     if as_json:
-        left_out = {name: meta.get(name, {}) for name in ("dropped", "changed")}
-        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], **left_out})
+        print_json({"cache": str(cache), **meta["totals"], "splits": meta["splits"], **left_out_of(meta)})
         return
     console = out()
     console.print(_counts(meta))
@@ -490,6 +497,7 @@ def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
     elsewhere = "mask_dtype" in meta or "separator_ids" in meta
     look = f"niels-gpt show {cache} 0" + (f" --tokenizer {tokenizer}" if elsewhere else "")
     console.print(Text(f"{cache} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+    print_bad_rows(cache, meta)
 
 
 @app.command()

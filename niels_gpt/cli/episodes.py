@@ -35,7 +35,16 @@ from niels_gpt.cli.options import (
     too_long,
 )
 from niels_gpt.cli.show import show
-from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.cli.terminal import (
+    ShownProgress,
+    add_left_out,
+    key_values,
+    left_out_of,
+    out,
+    print_bad_rows,
+    print_json,
+    table_of,
+)
 from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.errors import UsageError
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
@@ -118,13 +127,12 @@ def build(
         )
     manifest = open_manifest(directory) or {}
     if as_json:
-        # Manifests of earlier versions do not count changed rows.
-        left_out = {"dropped": manifest["dropped"], "changed": manifest.get("changed", {})}
-        print_json({"dataset": str(directory), "splits": manifest["splits"], **left_out})
+        print_json({"dataset": str(directory), "splits": manifest["splits"], **left_out_of(manifest)})
         return
     out().print(_counts(manifest))
     look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
     out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+    print_bad_rows(directory, manifest)
 
 
 def conversation_encoder(
@@ -188,10 +196,7 @@ def _counts(manifest: dict[str, Any]) -> Table:
         row = manifest["splits"][split]
         share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
-    for reason, number in manifest.get("dropped", {}).items():
-        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
-    for reason, number in manifest.get("changed", {}).items():
-        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    add_left_out(table, manifest)
     return table
 
 

@@ -152,12 +152,22 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.",
 ValFrac = Annotated[
     float, typer.Option("--val-frac", help="Share of the rows for validation.", **ranges.VAL_FRAC.option())
 ]
+
+
+def _checked_limit(value: str) -> str:
+    from niels_gpt.sources.rejections import BadRowLimit  # `--help` and commands that build nothing do without it
+
+    BadRowLimit.of(value, "--max-bad-rows")
+    return value
+
+
 MaxBadRows = Annotated[
-    int,
+    str,
     typer.Option(
-        help="Unusable rows to leave out (into rejected.jsonl) before giving up.",
+        metavar="N|P%|all",
+        help="Unusable rows to leave out (into rejected.jsonl) before giving up: a number, a share such as 5%, or all.",
         rich_help_panel=ROWS,
-        **ranges.MAX_BAD_ROWS.option(),
+        callback=_checked_limit,
     ),
 ]
 Threads = Annotated[

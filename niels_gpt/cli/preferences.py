@@ -29,7 +29,15 @@ from niels_gpt.cli.options import (
     sequence_length,
     shard_bytes,
 )
-from niels_gpt.cli.terminal import ShownProgress, out, print_json, table_of
+from niels_gpt.cli.terminal import (
+    ShownProgress,
+    add_left_out,
+    left_out_of,
+    out,
+    print_bad_rows,
+    print_json,
+    table_of,
+)
 from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.preference_rows import FORMS
@@ -110,12 +118,13 @@ def build(
         )
     manifest = open_manifest(directory) or {}
     if as_json:
-        left_out = {"dropped": manifest["dropped"], "changed": manifest.get("changed", {})}
-        print_json({"dataset": str(directory), "form": manifest["form"], "splits": manifest["splits"], **left_out})
+        result = {"dataset": str(directory), "form": manifest["form"], "splits": manifest["splits"]}
+        print_json(result | left_out_of(manifest))
         return
     out().print(_counts(manifest))
     look = f"niels-gpt show {directory} 0 --tokenizer {tokenizer}"
     out().print(Text(f"{directory} is complete. Look at it: {look}", style="green"), soft_wrap=True)
+    print_bad_rows(directory, manifest)
 
 
 def _counts(manifest: dict[str, Any]) -> Table:
@@ -124,10 +133,7 @@ def _counts(manifest: dict[str, Any]) -> Table:
     for split in SPLITS:
         row = manifest["splits"][split]
         table.add_row(split, *(f"{row[name]:,}" for name in ("groups", "episodes", "tokens", "trained_tokens")))
-    for reason, number in manifest.get("dropped", {}).items():
-        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
-    for reason, number in manifest.get("changed", {}).items():
-        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+    add_left_out(table, manifest)
     return table
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from niels_gpt.cli.build_options import ExecutorFlags
 from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
-from niels_gpt.cli.terminal import ShownProgress, note, out, print_json, table_of
+from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, table_of
 from niels_gpt.errors import OutputExists
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ def _show_plan(plan: Plan, recipe: Path, workers: int, as_json: bool) -> None:
         for reason, count in each.left_out.items():
             line = f"{each.name}: left out for {reason}: {count:,} of {each.sampled:,} rows looked at"
             out().print(Text(line, style="yellow"), soft_wrap=True)
-        if each.bad_rows > plan.max_bad_rows:
+        if each.stops:
             line = (
-                f"{each.name}: the build would stop: {each.bad_rows:,} unusable rows in the sample, and "
-                f"rows.max_bad_rows is {plan.max_bad_rows:,}; raise it to leave such rows out"
+                f"{each.name}: the build would stop: {each.bad_rows:,} of {each.sampled:,} rows looked at are unusable "
+                f"(rows.max_bad_rows is {plan.max_bad_rows}); raise it to leave such rows out"
             )
             out().print(Text(line, style="red"), soft_wrap=True)
     if plan.phases:
@@ -137,7 +137,8 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
     splits = {name: manifest["splits"] for name, manifest in built.manifests.items()}
     dropped = {name: manifest["dropped"] for name, manifest in built.manifests.items()}
     if as_json:
-        result = {"out": str(built.out), "sources": splits, "dropped": dropped}
+        bad_rows = {name: manifest.get("bad_rows") for name, manifest in built.manifests.items()}
+        result = {"out": str(built.out), "sources": splits, "dropped": dropped, "bad_rows": bad_rows}
         print_json({**result, "mixture": built.mixture.to_json()})
         return
     table = table_of("source", right=("train", "val", "tokens", "trained tokens", "left out"))
@@ -159,6 +160,8 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
         note("all inputs and all files that were made are those of the lock")
     load = f'ng.loader("{built.out}", batch_size=8)'
     out().print(Text(f"{built.out} is complete. Read it: {load}", style="green"), soft_wrap=True)
+    for name, manifest in built.manifests.items():
+        print_bad_rows(name, manifest)
 
 
 def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Table:

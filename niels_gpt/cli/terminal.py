@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,37 @@ def _print_error(message: str) -> None:
     from rich.text import Text
 
     err().print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is told in the last line of a build
+
+
+def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a build left out or changed, for JSON. Manifests of earlier versions do not count all of it."""
+    return {
+        "dropped": manifest.get("dropped", {}),
+        "changed": manifest.get("changed", {}),
+        "bad_rows": manifest.get("bad_rows"),
+    }
+
+
+def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
+    """Add the rows that a build left out or changed to the table of its counts."""
+    for reason, number in manifest.get("dropped", {}).items():
+        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
+    for reason, number in manifest.get("changed", {}).items():
+        table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
+
+
+def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
+    """Say when a build left out more than `WARN_OF_BAD_ROWS` of its rows as unusable; for its last line."""
+    from rich.text import Text
+
+    bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
+    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:
+        share = f"{bad['left_out'] / bad['of']:.1%}"
+        line = f"{where}: {bad['left_out']:,} of {bad['of']:,} rows ({share}) were unusable and are not in it"
+        out().print(Text(f"{line}; rejected.jsonl lists them", style="bold yellow"), soft_wrap=True)
 
 
 PLAIN_SECONDS = 5.0

@@ -64,7 +64,7 @@ def build_episodes(
     options: BuildOptions | None = None,
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
-    max_bad_rows: int = 0,
+    max_bad_rows: int | str = 0,
     overwrite: bool = False,
     executor: Executor = SERIAL,
     fraction_read: Callable[[], float | None] = unknown_fraction,
@@ -112,9 +112,7 @@ def build_episodes(
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         options.progress.begin(out.name, unit="tokens")
-        for chunk in options.executor.chunks(
-            task, conversations, build.rejections, out=out, recipe=recipe, progress=options.progress
-        ):
+        for chunk in build.chunks(task, conversations, options):
             _write_chunk(chunk, split, writers)
             options.progress.advance(len(chunk.ids))
             # The total is an estimate from the share of the input that was read.

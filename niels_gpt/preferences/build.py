@@ -46,7 +46,7 @@ def build_preferences(
     options: BuildOptions | None = None,
     source_name: str | None = None,
     source_config: dict[str, Any] | None = None,
-    max_bad_rows: int = 0,
+    max_bad_rows: int | str = 0,
     overwrite: bool = False,
     executor: Executor = SERIAL,
     fraction_read: Callable[[], float | None] = unknown_fraction,
@@ -96,10 +96,7 @@ def build_preferences(
         }
         options.progress.begin(out.name, unit="tokens")
         task = PreferenceTask(conversation_encoder)
-        chunks = options.executor.chunks(
-            task, rows, build.rejections, out=out, recipe=recipe, progress=options.progress
-        )
-        for chunk in whole_groups(chunks):
+        for chunk in whole_groups(build.chunks(task, rows, options, groups_in)):
             _write_chunk(chunk, split, writers)
             options.progress.advance(len(chunk.ids))
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
@@ -116,6 +113,11 @@ def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[P
             yield Rejected(row.where, "other_form", detail)
         else:
             yield row
+
+
+def groups_in(chunk: Chunk) -> int:
+    """How many groups begin in a chunk: with the numbers 0 1 0 1 2, two."""
+    return sum(each["number"] == 0 for each in chunk.metadata)
 
 
 def whole_groups(chunks: Iterable[Chunk]) -> Iterator[Chunk]:

@@ -22,10 +22,9 @@ from niels_gpt.builds.conversations import EpisodeTask
 from niels_gpt.episodes.mixture import Part, rows_of
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.ranges import LARGE
 from niels_gpt.recipes.inputs import OpenedRecipe
 from niels_gpt.recipes.schema import Recipe
-from niels_gpt.sources.rejections import Rejections
+from niels_gpt.sources.rejections import ALL, BadRowLimit, Rejections
 from niels_gpt.sources.slices import SLICE_BYTES, Slice
 
 SLICES: Final = 16
@@ -43,7 +42,8 @@ class SourceEstimate:
         sampled: how many of them were encoded for the estimate.
         exact: all rows were encoded.
         left_out: rows of the sample that would be left out, by reason.
-        bad_rows: those of them that are not left out on purpose; the build stops at more than `rows.max_bad_rows`.
+        bad_rows: those of them that are not left out on purpose.
+        stops: they are too many for `rows.max_bad_rows`, so a build would stop.
         used, tokens, trained_tokens: of the whole source.
         median, percentile_95, longest: tokens of a conversation, in the sample.
         too_long: conversations longer than a row, of the whole source.
@@ -60,6 +60,7 @@ class SourceEstimate:
     exact: bool
     left_out: dict[str, int]
     bad_rows: int
+    stops: bool
     used: int
     tokens: int
     trained_tokens: int
@@ -86,7 +87,7 @@ class Plan:
     sources: list[SourceEstimate]
     phases: list[dict[str, int]]
     out: str
-    max_bad_rows: int
+    max_bad_rows: int | str
 
     def to_json(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -119,6 +120,7 @@ class _Sample:
     seen: int = 0
     rejections: Counter[str] = field(default_factory=Counter)
     bad_rows: int = 0
+    expected: int = 0  # left out on purpose
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
     trained: int = 0
     seconds: float = 0.0
@@ -132,12 +134,12 @@ def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEsti
     # Of 31 slices every second one: 0 2 4 ... 30. Of 16 or fewer, all.
     last, number_chosen = len(slices) - 1, min(SLICES, len(slices))
     chosen = {round(number * last / max(1, number_chosen - 1)) for number in range(number_chosen)}
-    with tempfile.TemporaryDirectory() as folder:
-        task = EpisodeTask(opened.encoder, "uint8")
-        for number in sorted(chosen):
-            before = sample.seen
+    task = EpisodeTask(opened.encoder, "uint8")
+    for number in sorted(chosen):
+        before = sample.seen
+        with tempfile.TemporaryDirectory() as folder:
             _look(task, resolved, slices[number], Path(folder), sample, whole=len(slices) == 1)
-            progress.advance(sample.seen - before)
+        progress.advance(sample.seen - before)
     # Rows of the slices that were looked into stand for the others.
     rows = round(sample.rows * len(slices) / max(1, len(chosen)))
     return _scaled(recipe, name, opened.configs[name], sample, rows)
@@ -148,7 +150,7 @@ def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sa
     rows: Iterator[Any] = iter(source.read(part))
     limit = SLICES * ROWS_OF_SLICE if whole else ROWS_OF_SLICE
     first = list(islice(rows, limit))
-    rejections = Rejections(folder, LARGE)
+    rejections = Rejections(folder, ALL)
     started = time.perf_counter()
     for chunk in task.chunks(first, rejections):
         sample.lengths.append(chunk.lengths)
@@ -157,6 +159,7 @@ def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sa
     rejections.close()
     sample.rejections.update(rejections.dropped)
     sample.bad_rows += rejections.bad_rows
+    sample.expected += rejections.dropped.total() - rejections.bad_rows
     sample.seen += len(first)
     sample.rows += len(first) + sum(1 for _ in rows)
 
@@ -183,6 +186,7 @@ def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, 
         exact=exact,
         left_out=dict(sample.rejections),
         bad_rows=sample.bad_rows,
+        stops=not BadRowLimit.of(recipe.rows.max_bad_rows).allows(sample.bad_rows, sample.seen - sample.expected),
         used=round(len(lengths) * scale),
         tokens=tokens,
         trained_tokens=round(sample.trained * scale),

@@ -93,7 +93,7 @@ def build_recipe(
 
 
 def _data_files(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The files that a lock records: not the list of rejected rows, which names the paths of this machine."""
+    """The files that a lock records: not the list of rejected rows, whose wording may change with our version."""
     return {name: record for name, record in manifest["files"].items() if name != REJECTED_NAME}
 
 
@@ -109,6 +109,7 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
             source_name=name,
             source_config=opened.configs[name],
             max_bad_rows=recipe.rows.max_bad_rows,
+            relative_to=opened.loaded.base,
             overwrite=overwrite,
             executor=executor,
             progress=progress,

@@ -37,6 +37,7 @@ from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.duplicates import DuplicateOptions
 from niels_gpt.sources.filters import ROLES, RowFilters
 from niels_gpt.sources.mapping import RowMapping
+from niels_gpt.sources.rejections import BadRowLimit
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 
@@ -49,6 +50,11 @@ def within(limits: ranges.Range) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def _bad_row_limit(value: int | str) -> int | str:
+    BadRowLimit.of(value)
+    return value
 
 
 def one_of(names: Any) -> AfterValidator:
@@ -116,7 +122,7 @@ class LossTable(Table):
 class RowsTable(Table):
     """`[rows]`: what becomes of conversations that do not fit as they are."""
 
-    max_bad_rows: Annotated[int, within(ranges.MAX_BAD_ROWS)] = 0
+    max_bad_rows: Annotated[int | str, AfterValidator(_bad_row_limit)] = 0
     on_unsupported: Literal["drop", "error"] = "drop"
     allow_partial: bool = False
     default_system: str | None = None

@@ -85,7 +85,7 @@ class UnitExecutor:
         folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
         self._fraction_read = None
         unit_tasks = (
-            UnitTask(number, part, folder, rejections.max_bad_rows)
+            UnitTask(number, part, folder)
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
@@ -116,18 +116,12 @@ class UnitExecutor:
 
 def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
     """The unit's chunks; its rejected rows are recorded in their places between them."""
-    try:
-        for part in unit.contents():
-            if isinstance(part, Rejected):
-                rejections.record([part])
-            else:
-                yield part
-        rejections.changed.update(unit.changed)
-    finally:
-        # A stopped unit is not whole: `record` has raised, or the budgets are full. A run that allows more bad rows
-        # must build it again.
-        if unit.stopped:
-            rename_and_delete(unit.path)
+    for part in unit.contents():
+        if isinstance(part, Rejected):
+            rejections.record([part])
+        else:
+            yield part
+    rejections.changed.update(unit.changed)
 
 
 def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:

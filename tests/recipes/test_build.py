@@ -347,3 +347,24 @@ def test_a_mapping_in_a_recipe(folder: Path) -> None:
     (folder / "recipe.toml").write_text(recipe.replace('completion = "a"', 'answer = "a"'))
     with pytest.raises(UsageError, match=r"recipe\.toml:14: sources\.1: no column 'answer'; expected one of messages"):
         read_recipe(folder / "recipe.toml")
+
+
+def test_a_plan_and_a_build_of_unusable_rows(folder: Path) -> None:
+    """Unusable rows in several files, which are several slices of the sample."""
+    for part in range(2):
+        with (folder / f"chats/{part}.jsonl").open("a") as file:
+            file.write("{}\n" * 4)
+    for limit, stops in (("0", True), ("6.2%", True), ("6.25%", False), ("all", False)):
+        loaded = read_recipe(folder / "recipe.toml", [f"rows.max_bad_rows={limit}"])
+        chats, pairs = plan_recipe(open_recipe(loaded)).sources
+        assert (chats.stops, chats.bad_rows, chats.sampled) == (stops, 8, 128)
+        assert (pairs.stops, pairs.bad_rows, pairs.left_out) == (False, 0, {"excluded": 10})
+        if stops:
+            with pytest.raises(DataError, match=r"Unusable: 8 of all 128 rows"):
+                build_recipe(loaded)
+            assert not list(folder.glob("made/sources/*"))
+    built = build_recipe(loaded)
+    assert built.manifests["chats"]["bad_rows"] == {"left_out": 8, "of": 128}
+    lines = [json.loads(line) for line in (folder / "made/sources/chats/rejected.jsonl").read_text().splitlines()]
+    assert [line["where"] for line in lines] == [f"chats/{part}.jsonl:{n}" for part in (0, 1) for n in range(61, 65)]
+    assert all(line["detail"].startswith(f"{line['where']}: ") for line in lines)

@@ -58,7 +58,7 @@ def chats(tmp_path: Path) -> ChatFile:
 def task_of(chats: ChatFile, folder: Path) -> UnitTask:
     (part,) = chats.slices(1 << 20)
     (folder / ATTEMPTS).mkdir(parents=True)
-    return UnitTask(0, part, folder, max_bad_rows=100)
+    return UnitTask(0, part, folder)
 
 
 def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) -> None:
@@ -104,7 +104,7 @@ def test_what_a_unit_holds_comes_back_in_its_order(tmp_path: Path) -> None:
     groups = (None, None, "a", "a", None, "b")
     (tmp_path / "kept" / ATTEMPTS).mkdir(parents=True)
     (part,) = Grouped(groups).slices(1)
-    unit_task = UnitTask(0, part, tmp_path / "kept", max_bad_rows=1)
+    unit_task = UnitTask(0, part, tmp_path / "kept")
     build_unit(DocumentTask(document_encoder(FakeTokenizer(100_000), "eos")), Grouped(groups), unit_task)
     first, bad, second = Unit(unit_task.path).contents()
     assert isinstance(first, Chunk)

@@ -239,8 +239,14 @@ def test_rows_are_counted_from_0_and_errors_say_so(tmp_path: Path, name: str) ->
     assert isinstance(row, Rejected)
     assert row.where == f"{tmp_path / name} row 1"
     assert row.detail == f"{row.where}: {row.why}"
-    with pytest.raises(DataError, match=r"Rows are counted from 0\. To leave"):
-        Rejections(tmp_path, 0).record([row])
+    with pytest.raises(DataError, match=r"Rows are counted from 0\. Unusable: 1 of all 1 rows; allowed: 0\n"):
+        refuse(tmp_path, row)
+
+
+def refuse(folder: Path, row: Rejected) -> None:
+    rejections = Rejections(folder, 0)
+    rejections.record([row])
+    rejections.check()
 
 
 def test_lines_are_counted_from_1(tmp_path: Path) -> None:
@@ -249,7 +255,7 @@ def test_lines_are_counted_from_1(tmp_path: Path) -> None:
     assert isinstance(row, Rejected)
     assert row.where == f"{tmp_path / 'a.jsonl'}:2"
     with pytest.raises(DataError) as found:
-        Rejections(tmp_path, 0).record([row])
+        refuse(tmp_path, row)
     assert "Rows are counted" not in str(found.value)
 
 
