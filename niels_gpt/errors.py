@@ -197,6 +197,7 @@ EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub
     "s3fs": "s3",
     "yaml": "yaml",
     "rensa": "dedup",
+    "py3langid": "language",
 }
 
 STORAGE_REMEDIES = {

@@ -44,6 +44,10 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, estimate rows, tokens, disk and time, build nothing.")
     ] = False,
+    allow_code: Annotated[
+        bool,
+        typer.Option("--allow-code", help="Run the Python functions that the recipe names for its sources."),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +69,7 @@ def build(
             from niels_gpt.recipes.inputs import open_recipe
             from niels_gpt.recipes.plan import plan_recipe
 
-            opened = open_recipe(loaded, threads=executor.threads, duplicates=False)
+            opened = open_recipe(loaded, threads=executor.threads, duplicates=False, allow_code=allow_code)
             if loaded.recipe.duplicates is not None:
                 progress.note("duplicates are looked for by the build; this plan still counts them")
             elif locked is not None:
@@ -80,6 +84,7 @@ def build(
                 executor=runner,
                 overwrite=overwrite,
                 threads=executor.threads,
+                allow_code=allow_code,
                 progress=progress,
             )
     if dry_run:

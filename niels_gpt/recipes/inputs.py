@@ -27,6 +27,7 @@ from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import Duplicates, find_duplicates
 from niels_gpt.sources.filters import Filtered, RowCheck
 from niels_gpt.sources.mapping import RowMapping
+from niels_gpt.sources.row_functions import RowFunction
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.tokenizer import load_tokenizer
 
@@ -57,16 +58,23 @@ class OpenedRecipe:
 
 
 def open_recipe(
-    loaded: LoadedRecipe, *, threads: int | None = None, duplicates: bool = True, progress: Progress = SILENT
+    loaded: LoadedRecipe,
+    *,
+    threads: int | None = None,
+    duplicates: bool = True,
+    allow_code: bool = False,
+    progress: Progress = SILENT,
 ) -> OpenedRecipe:
     """Open the files and the tokenizer of a recipe. Reads every input file once, for its hash.
 
     Args:
         duplicates: look for the recipe's duplicates, which reads every row once more and writes to `OUT/duplicates`;
             else leave this check out.
+        allow_code: run the functions that sources name.
 
     Raises:
-        UsageError: an option that the renderer or a format does not have. InputError: a file is missing or empty.
+        UsageError: a renderer or format without such an option, or a function without `allow_code`.
+        InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
     recipe = loaded.recipe
@@ -74,7 +82,8 @@ def open_recipe(
         _check_export(export.to, export.options)
     options = _renderer_options(loaded)
     options.check()
-    files = {table.name: _source(loaded, table) for table in recipe.sources}
+    functions = {table.name: _function(loaded, table, allow_code) for table in recipe.sources}
+    files = {table.name: _source(loaded, table, functions[table.name]) for table in recipe.sources}
     encoder = _encoder(loaded, options, threads)
     checks: dict[str, list[RowCheck]] = {name: [] for name in files}
     for table in recipe.sources:
@@ -92,11 +101,22 @@ def open_recipe(
     return OpenedRecipe(loaded, sources, {name: source.config() for name, source in sources.items()}, encoder)
 
 
-def _source(loaded: LoadedRecipe, table: SourceTable) -> ChatFile | ChatFiles:
+def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> RowFunction | None:
+    if table.function is None:
+        return None
+    if not allow_code:
+        raise UsageError(
+            f"source {table.name}: function {table.function} is Python code, which a recipe may not run by itself; "
+            f"read it (in {loaded.base}, or an installed module), then pass --allow-code (allow_code=True)"
+        )
+    return RowFunction.load(table.function, loaded.base)
+
+
+def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFile | ChatFiles:
     system = table.default_system
     if system is None and not _writes_sentinels(loaded):  # sentinels write the recipe's own, and record it
         system = loaded.recipe.rows.default_system
-    mapping = RowMapping.of(table.columns, table.roles, system)
+    mapping = RowMapping.of(table.columns, table.roles, system, function)
     try:
         return chat_files([loaded.address(file) for file in table.files], table.format, mapping)
     except InputError as error:

@@ -60,6 +60,7 @@ def build_recipe(
     executor: Executor = SERIAL,
     overwrite: bool = False,
     threads: int | None = None,
+    allow_code: bool = False,
     progress: Progress = SILENT,
 ) -> BuiltRecipe:
     """Build all that a recipe says.
@@ -69,13 +70,14 @@ def build_recipe(
         executor: where conversations are encoded, see `niels_gpt.scale`; the bytes do not depend on it.
         overwrite: replace what an earlier build wrote.
         threads: of each process; the bytes do not depend on it.
+        allow_code: run the Python functions that the recipe's sources name.
 
     Raises:
         Mismatch: `out` holds a build of other inputs, or inputs or outputs differ from the lock's.
         UsageError: the mixture cannot be met. DataError: too many bad rows, or a source without usable ones. Else see
             `open_recipe`, `build_episodes` and `export`.
     """
-    opened = open_recipe(loaded, threads=threads, progress=progress)
+    opened = open_recipe(loaded, threads=threads, allow_code=allow_code, progress=progress)
     if locked is not None:
         locked.check_inputs(opened.configs, opened.encoder.describe())
     for name in opened.sources:

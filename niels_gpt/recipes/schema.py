@@ -38,6 +38,7 @@ from niels_gpt.sources.duplicates import DuplicateOptions
 from niels_gpt.sources.filters import ROLES, RowFilters
 from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.rejections import BadRowLimit
+from niels_gpt.sources.row_functions import check_dotted_name
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 
@@ -55,6 +56,10 @@ def within(limits: ranges.Range) -> AfterValidator:
 def _bad_row_limit(value: int | str) -> int | str:
     BadRowLimit.of(value)
     return value
+
+
+def _dotted_name(value: str | None) -> str | None:
+    return value if value is None else check_dotted_name(value)
 
 
 def one_of(names: Any) -> AfterValidator:
@@ -154,6 +159,7 @@ class FilterTable(Table):
     match: str | None = None
     exclude: str | None = None
     role: Annotated[str | None, one_of(ROLES)] = None
+    languages: list[str] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> FilterTable:
@@ -162,13 +168,15 @@ class FilterTable(Table):
 
     def row_filters(self) -> RowFilters:
         """The filters as the value that a source takes."""
-        return RowFilters(**self.model_dump())
+        values = self.model_dump()
+        return RowFilters(**values | {"languages": None if self.languages is None else tuple(self.languages)})
 
 
 class SourceTable(Table):
     """`[[sources]]`: files of conversations, how their rows are read, and which of them are used.
 
-    `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`.
+    `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`; `function` is the name of one of
+    `sources.row_functions`, which runs only where the caller allows it.
     """
 
     name: Annotated[str, AfterValidator(_source_name)]
@@ -177,6 +185,7 @@ class SourceTable(Table):
     columns: dict[str, str] = Field(default_factory=dict)
     roles: dict[str, str] = Field(default_factory=dict)
     default_system: str | None = None
+    function: Annotated[str | None, AfterValidator(_dotted_name)] = None
     filter: FilterTable = Field(default_factory=FilterTable)
 
     @model_validator(mode="after")

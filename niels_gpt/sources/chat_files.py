@@ -83,7 +83,7 @@ class ChatFile(ChatSource):
         if self.dialect is not None or self.mapping.dialect is not None:
             return self.dialect or self.mapping.dialect
         seen: dict[str, None] = {}  # in the order of the rows
-        for record in islice(read_records(self.path), SAMPLED):
+        for record in islice(self._made(read_records(self.path)), SAMPLED):
             if isinstance(record, Record) and isinstance(record.value, dict):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
@@ -119,8 +119,12 @@ class ChatFile(ChatSource):
 
     def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         dialect = self.detected_dialect() or "messages"
-        for record in records:
+        for record in self._made(records):
             yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
+
+    def _made(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
+        """The records as the mapping's function makes them, if it has one."""
+        return records if self.mapping.function is None else self.mapping.function.applied(records)
 
 
 def _reading(chat: Conversation) -> str:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.errors import MissingExtra, UsageError, did_you_mean
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.ranges import FILTER_COUNT
@@ -30,6 +31,8 @@ from niels_gpt.sources.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 ROWS_AT_ONCE: Final = 256
+LANGUAGE_CHARACTERS: Final = 10_000  # of a conversation, from which its language is told
+LANGUAGE_LETTERS: Final = 20  # fewer do not tell it: py3langid takes "Hello" for Breton
 
 Reason = tuple[str, str]  # a code, by which rows are counted, and a sentence
 
@@ -55,9 +58,12 @@ class RowFilters:
         match: a regular expression (Python's `re`) that some content must contain.
         exclude: one that no content may contain.
         role: only the contents of this role are searched by `match` and `exclude`.
+        languages: codes such as "en" and "de". A conversation is used if the language of its contents is one of them,
+            or if they are too short to tell (`LANGUAGE_LETTERS`). The library py3langid decides.
 
     Raises:
-        UsageError: a number out of range, an expression that Python cannot read, or no such role.
+        UsageError: a number out of range, an expression that Python cannot read, no such role, or no such language.
+        MissingExtra: languages without py3langid.
     """
 
     min_messages: int | None = None
@@ -68,6 +74,7 @@ class RowFilters:
     match: str | None = None
     exclude: str | None = None
     role: str | None = None
+    languages: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_messages", "max_messages", "min_characters", "max_characters", "min_answer_characters"):
@@ -85,6 +92,8 @@ class RowFilters:
             raise UsageError(f"role is {self.role!r}; expected one of {known}{did_you_mean(self.role, ROLES)}")
         if self.role is not None and self.match is None and self.exclude is None:
             raise UsageError("role is set without match or exclude; it says where these two search")
+        if self.languages is not None:
+            _check_languages(self.languages)
 
     def __bool__(self) -> bool:
         """Whether there is any filter."""
@@ -93,12 +102,18 @@ class RowFilters:
     def describe(self) -> dict[str, Any]:
         """See `RowCheck`: the filters that are set."""
         found = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.languages is not None:
+            # Another version may decide otherwise, so it makes another build.
+            found |= {"languages": sorted(self.languages), "py3langid": version("py3langid")}
         return {"filters": found} if found else {}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """See `RowCheck`."""
         return [
-            self._by_count(chat.messages) or self._by_length(chat.messages) or self._by_text(chat.messages)
+            self._by_count(chat.messages)
+            or self._by_length(chat.messages)
+            or self._by_text(chat.messages)
+            or self._by_language(chat.messages)
             for chat in chats
         ]
 
@@ -145,9 +160,38 @@ class RowFilters:
             return "not_matched", f"no content contains the expression {self.match!r}"
         return None
 
+    def _by_language(self, messages: list[Message]) -> Reason | None:
+        if self.languages is None:
+            return None
+        text = "\n".join(text for message in messages for text in _contents(message))[:LANGUAGE_CHARACTERS]
+        if sum(map(str.isalpha, text)) < LANGUAGE_LETTERS:
+            return None
+        language = _identifier().classify(text)[0]
+        if language in self.languages:
+            return None
+        return "other_language", f"its language is {language}, languages are {', '.join(self.languages)}"
+
     @cached_property
     def _expressions(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
         return _compiled("match", self.match), _compiled("exclude", self.exclude)
+
+
+def _identifier() -> Any:
+    try:
+        import py3langid
+    except ImportError as error:
+        raise MissingExtra("py3langid") from error
+    return py3langid
+
+
+def _check_languages(languages: Sequence[str]) -> None:
+    known = sorted({code for code, _ in _identifier().rank("")})
+    for language in languages:
+        if language not in known:
+            meant = did_you_mean(language, known)
+            raise UsageError(f"languages name {language!r}; expected codes such as en, de or zh{meant}")
+    if not languages:
+        raise UsageError("languages is empty, so no row would be left; name one, or leave it out")
 
 
 def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean, shown
 from niels_gpt.messages import Message
+from niels_gpt.sources.row_functions import RowFunction
 
 COLUMNS: Final = ("messages", "role", "content", "prompt", "completion", "system", "tools")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
@@ -37,6 +38,7 @@ class RowMapping:
             `content` are the fields of one message, the others are in the row.
         roles: pairs of a role as the rows call it and one of `ROLES`.
         default_system: the system message of conversations without one; `None`: they have none.
+        function: makes each row before anything else is done with it.
 
     Raises:
         UsageError: an unknown column or role, a path that cannot be read, or columns that contradict each other.
@@ -45,13 +47,19 @@ class RowMapping:
     columns: Pairs = ()
     roles: Pairs = ()
     default_system: str | None = None
+    function: RowFunction | None = None
 
     @classmethod
     def of(
-        cls, columns: Mapping[str, str] | None = None, roles: Mapping[str, str] | None = None, system: str | None = None
+        cls,
+        columns: Mapping[str, str] | None = None,
+        roles: Mapping[str, str] | None = None,
+        system: str | None = None,
+        function: RowFunction | None = None,
     ) -> RowMapping:
         """A mapping from dicts."""
-        return cls(columns=tuple((columns or {}).items()), roles=tuple((roles or {}).items()), default_system=system)
+        pairs = tuple((columns or {}).items()), tuple((roles or {}).items())
+        return cls(columns=pairs[0], roles=pairs[1], default_system=system, function=function)
 
     def __post_init__(self) -> None:
         names = dict(self.columns)
@@ -88,6 +96,8 @@ class RowMapping:
         found: dict[str, Any] = {"columns": dict(self.columns), "roles": dict(self.roles)}
         if self.default_system is not None:
             found["default_system"] = self.default_system
+        if self.function is not None:
+            found["function"] = self.function.describe()
         return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
 
     def renamed(self, row: Row) -> dict[str, Any]:
