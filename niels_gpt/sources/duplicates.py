@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -187,6 +188,7 @@ class _Seen:
         self._options = options
         self._paths = {name: folder / f".{name}.tmp" for name in ("hashes", "places", "sources", "minhashes")}
         self._files = {name: path.open("wb") for name, path in self._paths.items()}
+        self._maps: dict[str, mmap.mmap] = {}
 
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
         rows = (row for row in source.iterate() if isinstance(row, Conversation))
@@ -211,7 +213,18 @@ class _Seen:
         shape = (-1,) if width is None else (-1, width)
         if not path.stat().st_size:
             return np.zeros((0,) if width is None else (0, width), dtype=dtype)
-        return np.memmap(path, dtype=dtype, mode="r").reshape(shape)
+        if name not in self._maps:
+            with path.open("rb") as file:
+                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return np.frombuffer(self._maps[name], dtype=dtype).reshape(shape)
+
+    def release(self, name: str) -> None:
+        """Give back the memory of the values that were read; they are read again when they are used.
+
+        Without this, all MinHashes (512 bytes a row) would come to count as memory of this process.
+        """
+        if name in self._maps and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+            self._maps[name].madvise(mmap.MADV_DONTNEED)
 
     def delete(self) -> None:
         self.close()
@@ -267,8 +280,10 @@ def _originals(seen: _Seen, options: DuplicateOptions, progress: Progress) -> tu
     progress.begin("comparing rows", total=PERMUTATIONS // length, unit="bands")
     candidates = np.flatnonzero(original == np.arange(n))
     for band in range(PERMUTATIONS // length):
-        for a, b in _pairs(minhashes, candidates, band * length, length):
+        keys = _keys(seen, minhashes, candidates, band * length, length)
+        for a, b in _pairs(keys, candidates):
             _join(original, similarity, minhashes, a, b, options.near)
+            seen.release("minhashes")
         progress.advance(1)
     return _roots(original), similarity
 
@@ -289,22 +304,25 @@ def _firsts(values: UInt64s) -> Int64s:
     return np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
 
 
-def _pairs(
-    minhashes: npt.NDArray[np.uint32], candidates: Int64s, start: int, length: int
-) -> Iterator[tuple[Int64s, Int64s]]:
-    """Rows that agree in a band, each with the first row of its group and with the one before it, some at a time."""
+def _keys(seen: _Seen, minhashes: npt.NDArray[np.uint32], candidates: Int64s, start: int, length: int) -> UInt64s:
+    """A hash of each candidate's numbers in a band; 0 for a row without words."""
     keys = np.zeros(len(candidates), dtype=np.uint64)
-    empty = np.zeros(len(candidates), dtype=np.bool_)
     for at in range(0, len(candidates), PAIRS_AT_ONCE):
-        part = minhashes[candidates[at : at + PAIRS_AT_ONCE]][:, start : start + length].astype(np.uint64)
+        part = minhashes[candidates[at : at + PAIRS_AT_ONCE], start : start + length].astype(np.uint64)
         key = np.zeros(len(part), dtype=np.uint64)
         for column in part.T:
             key = mixed(key ^ column)
-        keys[at : at + PAIRS_AT_ONCE], empty[at : at + PAIRS_AT_ONCE] = key, ~part.any(axis=1)
+        keys[at : at + PAIRS_AT_ONCE] = np.where(part.any(axis=1), np.maximum(key, 1), 0)
+        seen.release("minhashes")
+    return keys
+
+
+def _pairs(keys: UInt64s, candidates: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+    """Rows of one key, each with the first row of its group and with the one before it, some at a time."""
     order = np.argsort(keys, kind="stable")
     firsts = _firsts(keys[order])
-    # Without words there is nothing to compare, and all such rows have one key.
-    later = np.flatnonzero((firsts != np.arange(len(order))) & ~empty[order])
+    # Rows without words have nothing to compare.
+    later = np.flatnonzero((firsts != np.arange(len(order))) & (keys[order] != 0))
     rows, first, before = candidates[order[later]], candidates[order[firsts[later]]], candidates[order[later - 1]]
     for at in range(0, len(rows), PAIRS_AT_ONCE):
         some = slice(at, at + PAIRS_AT_ONCE)
