@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from niels_gpt.builds.conversation_encoders import ConversationEncoder, RenderingPolicy, SentinelEncoder, as_encoder
+from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, refuse_preferences, require_episodes
 from niels_gpt.episodes.remote import is_url
-from niels_gpt.errors import InputError, UsageError, storage_errors
+from niels_gpt.errors import InputError, Mismatch, UsageError, storage_errors
 from niels_gpt.export.registry import format_named
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
@@ -26,9 +27,11 @@ from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
 from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import Duplicates, find_duplicates
 from niels_gpt.sources.filters import Filtered, RowCheck
+from niels_gpt.sources.locations import pinned
 from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.row_functions import RowFunction
 from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.storage.manifests import HASH_KEY
 from niels_gpt.tokenizer import load_tokenizer
 
 
@@ -37,13 +40,16 @@ class OpenedRecipe:
     """A recipe with its sources and its encoder.
 
     Attributes:
-        sources: by name, in the recipe's order.
-        configs: what identifies each source: files with their hashes, formats, filters.
+        loaded: the recipe, with the commit in each address of the hub.
+        sources: those that are built, by name, in the recipe's order.
+        datasets: the directories of those that are built already.
+        configs: what identifies each source: files with their hashes, formats, filters; or a dataset's manifest.
         encoder: makes ids and masks.
     """
 
     loaded: LoadedRecipe
     sources: Mapping[str, ChatSource]
+    datasets: Mapping[str, Path]
     configs: Mapping[str, dict[str, Any]]
     encoder: ConversationEncoder
 
@@ -52,9 +58,14 @@ class OpenedRecipe:
         """The directory of everything that the recipe makes."""
         return self.loaded.place(self.loaded.recipe.out)
 
+    @property
+    def names(self) -> list[str]:
+        """Of all sources, in the recipe's order."""
+        return [table.name for table in self.loaded.recipe.sources]
+
     def folder(self, name: str) -> Path:
         """The episodes of a source."""
-        return self.out / "sources" / name
+        return self.datasets.get(name, self.out / "sources" / name)
 
 
 def open_recipe(
@@ -77,16 +88,20 @@ def open_recipe(
         InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
-    recipe = loaded.recipe
-    for export in recipe.exports:
+    for export in loaded.recipe.exports:
         _check_export(export.to, export.options)
     options = _renderer_options(loaded)
     options.check()
-    functions = {table.name: _function(loaded, table, allow_code) for table in recipe.sources}
-    files = {table.name: _source(loaded, table, functions[table.name]) for table in recipe.sources}
+    loaded = _at_commits(loaded)
+    recipe = loaded.recipe
+    datasets = {table.name: _dataset(loaded, table) for table in recipe.sources if table.dataset is not None}
+    tables = [table for table in recipe.sources if table.dataset is None]
+    functions = {table.name: _function(loaded, table, allow_code) for table in tables}
+    files = {table.name: _source(loaded, table, functions[table.name]) for table in tables}
     encoder = _encoder(loaded, options, threads)
+    stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
     checks: dict[str, list[RowCheck]] = {name: [] for name in files}
-    for table in recipe.sources:
+    for table in tables:
         if filters := table.filter.row_filters():
             checks[table.name].append(filters)
         if recipe.decontaminate is not None:
@@ -98,7 +113,50 @@ def open_recipe(
         for name, found in _duplicates(loaded, sources, files, progress).items():
             checks[name].append(found)
         sources = {name: _checked(files[name], checks[name]) for name in files}
-    return OpenedRecipe(loaded, sources, {name: source.config() for name, source in sources.items()}, encoder)
+    configs = stored | {name: source.config() for name, source in sources.items()}
+    return OpenedRecipe(loaded, sources, datasets, configs, encoder)
+
+
+def _at_commits(loaded: LoadedRecipe) -> LoadedRecipe:
+    """The recipe with the commit in each address of the hub, so that its lock names what was read."""
+    recipe = loaded.recipe
+    sources = [
+        table if table.files is None else table.model_copy(update={"files": list(map(pinned, table.files))})
+        for table in recipe.sources
+    ]
+    benchmarks = recipe.decontaminate
+    if benchmarks is not None:
+        benchmarks = benchmarks.model_copy(update={"files": list(map(pinned, benchmarks.files))})
+    return replace(loaded, recipe=recipe.model_copy(update={"sources": sources, "decontaminate": benchmarks}))
+
+
+def _dataset(loaded: LoadedRecipe, table: SourceTable) -> Path:
+    name = table.dataset or ""
+    if is_url(name):
+        raise UsageError(f"source {table.name}: {name} is in a store; fetch it first: niels-gpt fetch {name} DIRECTORY")
+    folder = loaded.place(name)
+    require_episodes(folder)
+    manifest = open_manifest(folder)
+    if manifest is None:
+        raise InputError(f"source {table.name}: {folder} has no {MANIFEST_NAME}, which identifies its episodes")
+    refuse_preferences(folder, manifest)
+    return folder
+
+
+def _config_of_dataset(name: str, folder: Path, encoder: ConversationEncoder) -> dict[str, Any]:
+    """What identifies a dataset that is built already.
+
+    Raises:
+        Mismatch: its ids are those of another tokenizer.
+    """
+    manifest = open_manifest(folder) or {}
+    found, wanted = manifest.get("tokenizer_sha256"), encoder.describe()["tokenizer_sha256"]
+    if found != wanted:
+        raise Mismatch(
+            f"source {name}: {folder} has ids of the tokenizer {str(found)[:12]}, and the recipe's is "
+            f"{str(wanted)[:12]}; expected one tokenizer for all sources"
+        )
+    return {"dataset": {"manifest_sha256": manifest.get(HASH_KEY), "files": manifest["files"]}}
 
 
 def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> RowFunction | None:
@@ -118,7 +176,7 @@ def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | No
         system = loaded.recipe.rows.default_system
     mapping = RowMapping.of(table.columns, table.roles, system, function)
     try:
-        return chat_files([loaded.address(file) for file in table.files], table.format, mapping)
+        return chat_files([loaded.address(file) for file in table.files or ()], table.format, mapping)
     except InputError as error:
         raise InputError(f"source {table.name}: {error}") from error
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.conversations import EpisodeTask
-from niels_gpt.episodes.mixture import Part, rows_of
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import open_manifest
+from niels_gpt.episodes.mixture import Part, measured, rows_of
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe
@@ -102,14 +104,37 @@ def plan_recipe(opened: OpenedRecipe, progress: Progress = SILENT) -> Plan:
     """
     recipe = opened.loaded.recipe
     estimates = []
-    for name in opened.sources:
+    for name in opened.names:
         progress.begin(f"sampling {name}", unit="rows")
-        estimates.append(_estimate(opened, name, progress))
+        estimates.append(_counted(opened, name) if name in opened.datasets else _estimate(opened, name, progress))
     phases = []
     if recipe.mixture is not None and all(each.training_rows for each in estimates):
         parts = [Part(each.name, each.training_rows, each.tokens, each.trained_tokens) for each in estimates]
         phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
     return Plan(estimates, phases, str(opened.out), recipe.rows.max_bad_rows)
+
+
+def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
+    """The counts of a dataset that is built already."""
+    folder, sequence = opened.folder(name), opened.loaded.recipe.sequence
+    manifest = open_manifest(folder) or {}
+    lengths = EpisodeSplit([folder], "train", min_tokens=0).lengths()
+    (part,) = measured(
+        [folder], [name], sequence_length=sequence.length, packing=sequence.packing, too_long=sequence.too_long
+    )
+    rows = sum(row["episodes"] for row in manifest["splits"].values())
+    size = sum(record["bytes"] for record in manifest["files"].values())
+    sample = _Sample(rows=rows, seen=rows, lengths=[lengths], trained=0)
+    return replace(
+        _scaled(opened.loaded.recipe, name, {"inputs": []}, sample, rows),
+        files=len(manifest["files"]),
+        bytes=size,
+        used=rows,
+        tokens=sum(row["tokens"] for row in manifest["splits"].values()),
+        trained_tokens=sum(row["trained_tokens"] for row in manifest["splits"].values()),
+        training_rows=part.rows,
+        disk_bytes=0,
+    )
 
 
 @dataclass

@@ -13,6 +13,7 @@ Every step is whole or absent. The same command later skips what is finished and
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +86,13 @@ def build_recipe(
     mixture = _mixture(opened)
     write_mixture(opened.out, mixture)
     exports = _export_all(opened, overwrite=overwrite, progress=progress)
-    manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.sources}
-    outputs = {f"sources/{name}/episodes.json": _data_files(manifest) for name, manifest in manifests.items()} | exports
+    manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.names}
+    # A dataset that was built before is an input.
+    outputs = {f"sources/{name}/episodes.json": _data_files(manifests[name]) for name in opened.sources} | exports
     if locked is not None:
         locked.check_outputs(outputs)
         return BuiltRecipe(opened.out, manifests, mixture, None)
-    lock = Lock.of(loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
+    lock = Lock.of(opened.loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
     return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
 
 
@@ -122,7 +124,7 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
 def _mixture(opened: OpenedRecipe) -> Mixture:
     """The mixture, counted on the rows that were built."""
     recipe = opened.loaded.recipe
-    names, sequence = list(opened.sources), recipe.sequence
+    names, sequence = opened.names, recipe.sequence
     parts = measured(
         [opened.folder(name) for name in names],
         names,
@@ -139,7 +141,7 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
         phases = [{part.name: part.rows for part in parts}]
     else:
         phases = [rows_of(parts, wanted) for wanted in recipe.mixture.proportions()]
-    folders = {name: f"sources/{name}" for name in names}
+    folders = {name: os.path.relpath(opened.folder(name), opened.out) for name in names}
     return Mixture(
         sequence_length=sequence.length,
         packing=sequence.packing,
@@ -155,7 +157,7 @@ def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) ->
     """Write the exports that are not there yet; returns the files of all, by the path of their manifest."""
     outputs = {}
     for table in opened.loaded.recipe.exports:
-        for name in opened.sources:
+        for name in opened.names:
             place = f"exports/{table.to}/{name}"
             folder = opened.out / place
             source = opened.folder(name)

@@ -175,12 +175,15 @@ class FilterTable(Table):
 class SourceTable(Table):
     """`[[sources]]`: files of conversations, how their rows are read, and which of them are used.
 
+    Or a `dataset` that is built already, whose episodes are used as they are.
+
     `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`; `function` is the name of one of
     `sources.row_functions`, which runs only where the caller allows it.
     """
 
     name: Annotated[str, AfterValidator(_source_name)]
-    files: Annotated[list[str], Field(min_length=1)]
+    files: Annotated[list[str] | None, Field(min_length=1)] = None
+    dataset: Annotated[str | None, Field(min_length=1)] = None
     format: Annotated[str | None, one_of(DIALECTS)] = None
     columns: dict[str, str] = Field(default_factory=dict)
     roles: dict[str, str] = Field(default_factory=dict)
@@ -190,6 +193,19 @@ class SourceTable(Table):
 
     @model_validator(mode="after")
     def _possible(self) -> SourceTable:
+        if (self.files is None) == (self.dataset is None):
+            found = "neither files nor a dataset" if self.files is None else "files and a dataset"
+            raise UsageError(f"found {found}; expected one of them")
+        if self.dataset is not None:
+            # A lock sets every key, most of them to their defaults.
+            fields = type(self).model_fields
+            others = [
+                name
+                for name in sorted(self.model_fields_set - {"name", "dataset", "files"})
+                if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+            ]
+            for name in others:
+                raise UsageError(f"found {name} and a dataset, whose rows are built already; leave one of them out")
         RowMapping.of(self.columns, self.roles)  # refuses unknown columns and roles
         return self
 
@@ -291,6 +307,13 @@ class Recipe(Table):
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise UsageError(f"two sources are named {twice[0]!r}; expected a name of its own for each")
+        stored = [source.name for source in self.sources if source.dataset is not None]
+        for table in ("duplicates", "decontaminate") if stored else ():
+            if getattr(self, table) is not None:
+                raise UsageError(
+                    f"found {table} and the dataset {stored[0]!r}, whose texts cannot be searched any more; name its "
+                    f"files instead, or leave {table} out"
+                )
         for wanted in self.mixture.proportions() if self.mixture else ():
             wanted.check_names(names)
         return self

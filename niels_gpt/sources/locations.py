@@ -56,15 +56,15 @@ def hub_name(url: str) -> str | None:
 
 def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[RemoteFile]:
     """The files that a URL names. A file's URL is not looked up: whether it is there shows when it is read."""
-    pinned = RemoteFile(_pinned(file.url))
+    at_commit = RemoteFile(pinned(file.url))
     names_data_set = file.url.startswith("hf://datasets/") and hub_name(file.url) is not None
     if not (names_data_set or _is_pattern(file.url) or file.url.endswith("/")):
-        return [pinned]
-    fs, path = file_system(pinned.url)
+        return [at_commit]
+    fs, path = file_system(at_commit.url)
     with remote_errors("listing", file.url):
         if _is_pattern(path):
             if size_at(fs, path) is not None:  # a name that has a bracket in it
-                return [pinned]
+                return [at_commit]
             names = [name for name, info in repeated(lambda: fs.glob(path, detail=True)).items() if _is_file(info)]
         else:
             below = repeated(lambda: fs.find(path))
@@ -73,7 +73,7 @@ def _remote_files(file: RemoteFile, suffixes: tuple[str, ...]) -> Sequence[Remot
         sought = "no file fits this pattern" if _is_pattern(path) else f"no file below it ends in {', '.join(suffixes)}"
         raise InputError(f"{file}: {sought}; check the URL")
     # What a file system leaves out of its names: "s3://" before "bucket/raw", "ftp://host" before "/raw".
-    beginning = pinned.url.rstrip("/").removesuffix(path)
+    beginning = at_commit.url.rstrip("/").removesuffix(path)
     return [RemoteFile(beginning + name) for name in sorted(names)]
 
 
@@ -86,7 +86,7 @@ def _is_pattern(url: str) -> bool:
     return not url.startswith(("http://", "https://")) and any(sign in url for sign in "*[")
 
 
-def _pinned(url: str) -> str:
+def pinned(url: str) -> str:
     """The URL with the commit in place of a branch, a tag or nothing, if it is of a data set on the hub.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,11 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import DataError, InputError, Mismatch, UsageError
+from niels_gpt.errors import DataError, InputError, Mismatch, NielsError, UsageError
 from niels_gpt.recipes import build_recipe, open_recipe, plan_recipe, read_lock, read_recipe
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.storage.manifests import with_manifest_hash
 from niels_gpt.tokenizer import load_tokenizer
 from tests.assets import ASSETS, needs_assets
 from tests.conftest import REPOSITORY, run_cli
@@ -368,3 +370,60 @@ def test_a_plan_and_a_build_of_unusable_rows(folder: Path) -> None:
     lines = [json.loads(line) for line in (folder / "made/sources/chats/rejected.jsonl").read_text().splitlines()]
     assert [line["where"] for line in lines] == [f"chats/{part}.jsonl:{n}" for part in (0, 1) for n in range(61, 65)]
     assert all(line["detail"].startswith(f"{line['where']}: ") for line in lines)
+
+
+def test_a_dataset_that_is_built_already(folder: Path) -> None:
+    """It is counted, mixed and exported as other sources are; the lock records its files."""
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    shutil.move(folder / "made/sources/pairs", folder / "ready")
+    shutil.rmtree(folder / "made")
+    begin, end = RECIPE.split('files = ["pairs.jsonl"]')
+    (folder / "recipe.toml").write_text(f'{begin}dataset = "ready"{end[end.index("[mixture]") - 1 :]}')
+    loaded = read_recipe(folder / "recipe.toml")
+    plan = plan_recipe(open_recipe(loaded))
+    built = build_recipe(loaded)
+    pairs = built.mixture.parts[1]
+    assert [each.training_rows for each in plan.sources][1] == pairs.rows
+    assert plan.sources[1].exact
+    assert plan.sources[1].disk_bytes == 0
+    assert built.mixture.folders == {"chats": "sources/chats", "pairs": "../ready"}
+    assert not (folder / "made/sources/pairs").exists()
+    assert {path.name for path in (folder / "made/exports/hf").iterdir()} == {"chats", "pairs"}
+    loader = ng.loader(folder / "made", batch_size=1)
+    assert len(list(loader)) == built.mixture.rows("chats") + built.mixture.rows("pairs")
+    wanted = digests(folder / "made")
+    shutil.rmtree(folder / "made")
+    locked, lock = read_lock(folder / "recipe.lock.json")
+    build_recipe(locked, locked=lock)
+    assert digests(folder / "made") == wanted
+    data = bytearray((folder / "ready/episodes.json").read_bytes())
+    other = json.loads(data)
+    other["seed"] += 1
+    (folder / "ready/episodes.json").write_text(json.dumps(with_manifest_hash(other)))
+    with pytest.raises(Mismatch, match=r"sources\.pairs\.dataset\.manifest_sha256"):
+        build_recipe(locked, locked=lock)
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "said"),
+    [
+        ('files = ["pairs.jsonl"]\ndataset = "ready"', "", "found files and a dataset"),
+        ("", "", "found neither files nor a dataset"),
+        ('dataset = "ready"\nformat = "alpaca"', "", "found format and a dataset"),
+        ('dataset = "ready"', "[duplicates]\nexact = true\n", "found duplicates and the dataset 'pairs'"),
+        ('dataset = "nowhere"', "", "no such directory"),
+        ('dataset = "chats"', "", "no episodes: expected"),
+        ('dataset = "s3://bucket/x"', "", "niels-gpt fetch"),
+        ('dataset = "other"', "", "expected one tokenizer for all sources"),
+    ],
+)
+def test_datasets_that_do_not_fit(folder: Path, source: str, more: str, said: str) -> None:
+    build_recipe(read_recipe(folder / "recipe.toml"))
+    shutil.move(folder / "made/sources/pairs", folder / "ready")
+    shutil.copytree(folder / "ready", folder / "other")
+    manifest = json.loads((folder / "other/episodes.json").read_text()) | {"tokenizer_sha256": "0" * 64}
+    (folder / "other/episodes.json").write_text(json.dumps(with_manifest_hash(manifest)))
+    begin, end = RECIPE.split('files = ["pairs.jsonl"]')
+    (folder / "recipe.toml").write_text(f"{begin}{source}{end[end.index('[mixture]') - 1 :]}{more}")
+    with pytest.raises(NielsError, match=re.escape(said)):
+        open_recipe(read_recipe(folder / "recipe.toml"))

@@ -56,7 +56,7 @@ def test_a_small_recipe_has_all_defaults(tmp_path: Path) -> None:
     [
         (
             'fromat = "alpaca"',
-            "recipe.toml:9: sources.0.fromat: unknown key; expected one of name, files, format",
+            "recipe.toml:9: sources.0.fromat: unknown key; expected one of name, files, dataset, format",
         ),
         ('format = "aplaca"', "recipe.toml:9: sources.0.format: found 'aplaca'; expected one of messages, sharegpt"),
         (
@@ -83,7 +83,10 @@ def test_a_small_recipe_has_all_defaults(tmp_path: Path) -> None:
         ("[[sources]]\nname = 'chats'\nfiles = ['x']", "two sources are named 'chats'"),
         ("[[sources]]\nname = '../x'\nfiles = ['x']", "recipe.toml:10: sources.1.name: found '../x'; expected a name"),
         ("[[sources]]\nname = 'x'\nfiles = []", "recipe.toml:11: sources.1.files: found []; expected"),
-        ("[[sources]]\nname = 'x'", "recipe.toml:9: sources.1.files: missing; add it"),
+        (
+            "[[sources]]\nname = 'x'",
+            "recipe.toml:9: sources.1: found neither files nor a dataset; expected one of them",
+        ),
         ("[wrong]", "recipe.toml:9: wrong: unknown key; expected one of out, seed, tokenizer"),
     ],
 )

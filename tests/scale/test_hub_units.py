@@ -214,3 +214,35 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
     assert names["now"] == ["new.md"]
     assert meta["now"]["dataset_name"] == "own/er"
     assert {path.split("/resolve/")[1].split("/")[0] for path in read} == set(repository.shas), "commits, no branch"
+
+
+RECIPE = """\
+out = "made"
+[tokenizer]
+path = "%s"
+[[sources]]
+name = "chats"
+files = ["hf://datasets/own/er/chats/*.jsonl"]
+"""
+
+
+def test_a_lock_names_the_commit_that_was_read(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """The branch moves on; the lock still makes the same bytes, and the recipe reads what is there now."""
+    (tmp_path / "recipe.toml").write_text(RECIPE % tokenizer_dir)
+    build = ["build", "recipe.toml", "--json"]
+    with Hub({"own/er": Repository(TREE)}) as hub:
+        (first, _) = run_commands(hub, tmp_path, {"build": build})["build"]
+    assert first == 0
+    made = digests(tmp_path / "made/sources")
+    lock = json.loads((tmp_path / "recipe.lock.json").read_text())
+    assert lock["recipe"]["sources"][0]["files"] == [f"hf://datasets/own/er@{Repository(TREE).shas[0]}/chats/*.jsonl"]
+    moved = Repository({**TREE, "chats/x.jsonl": CHATS * 2}, history=[TREE])
+    locked = ["build", "recipe.lock.json", "--set", "out=again"]
+    with Hub({"own/er": moved}) as hub:
+        found = run_commands(hub, tmp_path, {"lock": locked, "recipe": build, "over": [*build, "--overwrite"]})
+    assert found["lock"][0] == 0, found["lock"]
+    assert digests(tmp_path / "again/sources") == made
+    assert found["recipe"][0] == 2
+    assert "built from other inputs" in found["recipe"][1]
+    assert found["over"][0] == 0
+    assert digests(tmp_path / "made/sources") != made
