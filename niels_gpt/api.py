@@ -16,6 +16,7 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from niels_gpt.builds.conversation_encoders import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.episodes.iterate import EpisodeWorkers
@@ -218,6 +219,7 @@ def build(
     renderer_name: str = "auto",
     renderer_options: Mapping[str, Any] | None = None,
     loss_on: LossOn | None = None,
+    samples: Samples = "per-conversation",
     format: str | None = None,
     mapping: RowMapping | None = None,
     workers: int = 1,
@@ -233,6 +235,8 @@ def build(
         out: the directory to create.
         tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
         loss_on: which tokens are trained; default everything that the model itself emits.
+        samples: how many samples a conversation makes: "per-conversation", "per-turn", or "auto": as many as train
+            every turn on the ids with which it was produced.
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
@@ -259,14 +263,16 @@ def build(
     write: Any = build_episodes if source is None else build_preferences
     if source is None:
         source = chat_files(paths, format, mapping or NO_MAPPING)
-    elif loss_on is not None:
-        raise UsageError("loss_on is for conversations; of preferences, the completions are trained. Leave it out")
+    elif loss_on is not None or samples != "per-conversation":
+        raise UsageError(
+            "loss_on and samples are for conversations; of preferences, the completions are trained. Leave them out"
+        )
     config = source.config()
     chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {})
     write(
         source,
         out,
-        encoder=as_encoder(chosen, on=loss_on),
+        encoder=as_encoder(chosen, on=loss_on, samples=samples),
         source_name=source.name,
         source_config=config,
         executor=UnitExecutor(LocalRunner(workers)),

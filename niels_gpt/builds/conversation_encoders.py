@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.build import NOT_WRITTEN, CacheTokenizer, check_cache_tokenizer, check_ids
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, as_conversation, batches, characters, checked_conversations
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained, weight_of
@@ -29,11 +29,16 @@ from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.storage.manifests import tokenizer_sha256
 
-_NO_IMAGES = (
+NO_IMAGES = (
     "a dataset stores ids and masks and has no place for pixels, so a model trained on it would see only placeholders. "
     "Drop the row, or render such conversations in the training job"
 )
 OnUnsupported = Literal["drop", "error"]
+# What becomes of a conversation with several answers:
+#   per-conversation  one sample, as the conversation is rendered now; reasoning that the format drops is lost
+#   per-turn          a sample for each trained turn, which ends with it and trains it alone
+#   auto              as few samples as train every turn on the ids with which it was produced
+Samples = Literal["per-conversation", "per-turn", "auto"]
 Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]
 
 
@@ -274,7 +279,7 @@ class RendererEncoder:
         """See `ConversationEncoder`."""
         # Unusable rows stay in their places within a batch, so that rejections come in the order of the rows.
         parsed = (_conversation(number, row) for number, row in enumerate(rows))
-        for batch in batches(parsed, _size):
+        for batch in batches(parsed, self._size):
             chats = [row for row in batch if isinstance(row, Conversation)]
             encoded = self._whole_batch(chats, rejections) if chats else None
             if encoded is None:
@@ -282,6 +287,10 @@ class RendererEncoder:
             else:
                 rejections.record(row for row in batch if isinstance(row, Rejected))
                 yield encoded
+
+    def _size(self, row: Conversation | Rejected) -> int:
+        """How many characters are rendered for a row."""
+        return characters(row.messages) if isinstance(row, Conversation) else 0
 
     def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
         """Encode all conversations in one call; `None` if one must be rejected, which `_one_by_one` then finds."""
@@ -305,7 +314,7 @@ class RendererEncoder:
             return None
         check_ids(rendered.ids, self.vocab_size)
         for chat, attribution, fields in zip(chats, rendered.attribution, lost, strict=True):
-            rejections.changed.update(_changes(chat, attribution, fields))
+            rejections.changed.update(changes_of(chat, attribution, fields))
         return EncodedBatch(chats, rendered.ids, rendered.lengths, weights)
 
     def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
@@ -321,7 +330,7 @@ class RendererEncoder:
         self, chat: Conversation, rejections: Rejections
     ) -> tuple[Conversation, npt.NDArray[np.int64], npt.NDArray[np.float32]] | Rejected:
         try:
-            refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
+            refuse_images(chat.messages, "image_in_dataset", NO_IMAGES)
             rendered = self.renderer.render(chat.messages, tools=chat.tools)
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
             lost = self._unsupported.of(chat.messages, chat.tools)
@@ -330,7 +339,7 @@ class RendererEncoder:
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
-        rejections.changed.update(_changes(chat, attribution, lost))
+        rejections.changed.update(changes_of(chat, attribution, lost))
         return chat, np.asarray(rendered.token_ids, dtype=np.int64), weights
 
     def _weights(self, rendered: Rendered, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
@@ -347,7 +356,14 @@ class RendererEncoder:
         return weights
 
 
-def _changes(chat: Conversation, attribution: str, unsupported: Sequence[UnsupportedField]) -> list[str]:
+def check_samples(samples: str) -> None:
+    """Raise `UsageError` unless this is one of `Samples`."""
+    if samples not in get_args(Samples):
+        near = did_you_mean(samples, get_args(Samples))
+        raise UsageError(f"samples is {samples!r}; expected one of {', '.join(get_args(Samples))}{near}")
+
+
+def changes_of(chat: Conversation, attribution: str, unsupported: Sequence[UnsupportedField]) -> list[str]:
     """Codes of what was changed or left out in a conversation, each once; for `Rejections.changed`."""
     if not (chat.changed or unsupported) and attribution == "full":
         return []
@@ -366,30 +382,43 @@ def _conversation(
         return Rejected(f"example {number}", error.reason, f"example {number}: {error}")
 
 
-def _size(row: Conversation | Rejected) -> int:
-    return characters(row.messages) if isinstance(row, Conversation) else 0
-
-
-def as_encoder(encoder: Any, on: LossOn | None = None, policy: RenderingPolicy | None = None) -> ConversationEncoder:
+def as_encoder(
+    encoder: Any,
+    on: LossOn | None = None,
+    policy: RenderingPolicy | None = None,
+    samples: Samples = "per-conversation",
+) -> ConversationEncoder:
     """An encoder from an encoder, a renderer, or a tokenizer with the four sentinels.
 
     Args:
         on: for renderers: which tokens are trained.
         policy: for renderers: whether conversations are used whose rendering is incomplete.
+        samples: for renderers: how many samples a conversation makes.
 
     Raises:
-        UsageError: `encoder` is none of these.
+        UsageError: `encoder` is none of these; or samples per turn are wanted without a renderer.
     """
+    check_samples(samples)
     if isinstance(encoder, ConversationEncoder):
+        if samples != "per-conversation":
+            raise UsageError(f"samples are {samples}, and {type(encoder).__name__} is an encoder; pass its renderer")
         return encoder
     if isinstance(encoder, CacheTokenizer):
+        if samples == "per-turn":  # "auto" is one: the sentinel format never rewrites history
+            raise UsageError("samples are per-turn, and our own sentinels make one a conversation; pass a renderer")
         return SentinelEncoder(encoder)
     on, policy = on or LossOn(), policy or RenderingPolicy()
     if isinstance(encoder, KnownRenderer):
-        return RendererEncoder(encoder, encoder.vocab_size, encoder.fingerprints, on, policy)
-    if isinstance(encoder, Renderer):
-        return RendererEncoder(encoder, on=on, policy=policy)
-    raise UsageError(
-        f"{type(encoder).__name__} does not turn conversations into ids; expected a renderer (render(messages)), or a "
-        "tokenizer with encode(), special_token_ids() and vocab_size"
-    )
+        known: dict[str, Any] = {"vocab_size": encoder.vocab_size, "fingerprints": encoder.fingerprints}
+    elif isinstance(encoder, Renderer):
+        known = {}
+    else:
+        raise UsageError(
+            f"{type(encoder).__name__} does not turn conversations into ids; expected a renderer (render(messages)), "
+            "or a tokenizer with encode(), special_token_ids() and vocab_size"
+        )
+    if samples == "per-conversation":
+        return RendererEncoder(encoder, on=on, policy=policy, **known)
+    from niels_gpt.builds.sample_encoder import SampleEncoder  # which is a `RendererEncoder`
+
+    return SampleEncoder(encoder, on=on, policy=policy, samples=samples, **known)

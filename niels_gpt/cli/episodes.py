@@ -18,6 +18,7 @@ from niels_gpt.cache.formats import SEED, VAL_FRAC
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
 from niels_gpt.cli.options import (
+    RENDERING,
     AnyTokenizer,
     ChatInputs,
     Json,
@@ -52,7 +53,7 @@ from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.builds.conversation_encoders import ConversationEncoder
+    from niels_gpt.builds.conversation_encoders import ConversationEncoder, Samples
     from niels_gpt.episodes.verify import SplitSummary
 
 app = App(
@@ -78,6 +79,14 @@ def build(
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER,
     val_frac: ValFrac = VAL_FRAC,
     seed: Seed = SEED,
+    samples: Annotated[
+        Literal["per-conversation", "per-turn", "auto"],
+        typer.Option(
+            help="How many samples a conversation makes. auto: as many as train every turn on the ids with which it "
+            "was produced, where the format drops reasoning from history.",
+            rich_help_panel=RENDERING,
+        ),
+    ] = "per-conversation",
     mask: Annotated[
         Literal["uint8", "float32", "none"],
         typer.Option(help="How the loss mask is stored: 0 and 1, weights, or no mask.bin at all."),
@@ -103,7 +112,7 @@ def build(
     mapping = rows.mapping(sentinels=not uses_renderer(tokenizer, renderer, loss))
     source, runner = chat_files(files, rows.form, mapping), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)
-    encoder = conversation_encoder(tokenizer, renderer, loss, rows, executor.threads, quiet=as_json)
+    encoder = conversation_encoder(tokenizer, renderer, loss, rows, executor.threads, samples=samples, quiet=as_json)
     from niels_gpt.episodes.build import build_episodes
 
     with ShownProgress() as progress:
@@ -136,7 +145,14 @@ def build(
 
 
 def conversation_encoder(
-    tokenizer: Path, renderer: RendererFlags, loss: LossFlags, rows: ChatRowFlags, threads: int | None, *, quiet: bool
+    tokenizer: Path,
+    renderer: RendererFlags,
+    loss: LossFlags,
+    rows: ChatRowFlags,
+    threads: int | None,
+    *,
+    samples: Samples = "per-conversation",
+    quiet: bool,
 ) -> ConversationEncoder:
     """A renderer, or our own sentinels where the tokenizer is a spm.model."""
     from niels_gpt.builds.conversation_encoders import RenderingPolicy, SentinelEncoder, as_encoder
@@ -144,7 +160,9 @@ def conversation_encoder(
     loss_on = loss.loss_on
     if uses_renderer(tokenizer, renderer, loss):
         choices = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
-        return as_encoder(renderer.open(tokenizer, quiet=quiet), loss_on, choices)
+        return as_encoder(renderer.open(tokenizer, quiet=quiet), loss_on, choices, samples)
+    if samples == "per-turn":
+        raise UsageError("--samples per-turn is for renderers; our own sentinels make one sample. Add --renderer ngpt")
     return SentinelEncoder(
         load_tokenizer(tokenizer),
         default_system_text=rows.sentinel_system,

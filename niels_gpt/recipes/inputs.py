@@ -11,7 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.builds.conversation_encoders import ConversationEncoder, RenderingPolicy, SentinelEncoder, as_encoder
+from niels_gpt.builds.conversation_encoders import (
+    ConversationEncoder,
+    RenderingPolicy,
+    Samples,
+    SentinelEncoder,
+    as_encoder,
+)
 from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, refuse_preferences, require_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, Mismatch, UsageError, storage_errors
@@ -261,7 +267,8 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
             num_threads=threads,
         )
     policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unsupported)
-    return as_encoder(options.open(tokenizer), loss, policy)
+    samples: Samples = "per-conversation" if recipe.loss is None else recipe.loss.samples
+    return as_encoder(options.open(tokenizer), loss, policy, samples)
 
 
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:

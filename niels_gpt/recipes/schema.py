@@ -28,6 +28,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from niels_gpt import ranges
+from niels_gpt.builds.conversation_encoders import Samples
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.episodes.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean
@@ -118,10 +119,11 @@ class RendererTable(Table):
 
 
 class LossTable(Table):
-    """`[loss]`: which tokens are trained; see `renderers.loss.LossOn`."""
+    """`[loss]`: which tokens are trained, see `renderers.loss.LossOn`, and in how many samples of a conversation."""
 
     on: Literal["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"] = "all_assistant_turns"
     tool_bodies: list[str] = Field(default_factory=list)
+    samples: Samples = "per-conversation"
 
 
 class RowsTable(Table):

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, normalise, weight_of
@@ -157,44 +159,124 @@ def build_training_samples(
     """
     on = on or LossOn()
     normalised = normalise(messages)
-    whole = renderer.render(normalised, tools=tools)
-    counts = [on.preset != "all_tokens" and counted for counted in on.messages(normalised)]
-    turns = [i for i, message in enumerate(normalised) if counts[i] and weight_at(message, i) > 0]
-    produced = {i: renderer.render(normalised[: i + 1], tools=tools) for i in turns}
-    for each in (whole, *produced.values()):
+    turns = trained_turns(normalised, on)
+    rendered = [renderer.render(part, tools=tools) for part in (normalised, *(normalised[: i + 1] for i in turns))]
+    for each in rendered:
         check_full(each.attribution, allow_partial=allow_partial)
-    ends = {i: _end_of_sampled(turn) for i, turn in produced.items()}
+        each.check_attribution()
+    whole, *produced = map(TokenFacts.of, rendered)
+    renderings = dict(zip(turns, rendered[1:], strict=True))
+
+    def stop(turn: int) -> list[int]:
+        return _missing_stop(renderer, renderings[turn])
+
+    samples = samples_of(
+        whole, dict(zip(turns, produced, strict=True)), normalised, on, missing_stop=stop if ensure_final_stop else None
+    )
+    return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
+
+
+def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:
+    """The indices of the messages that a model produced and is trained on; with `all_tokens` none is a turn."""
+    counts = [on.preset != "all_tokens" and counted for counted in on.messages(messages)]
+    return [i for i, message in enumerate(messages) if counts[i] and weight_at(message, i) > 0]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenFacts:
+    """The ids of a rendering with the three facts of each, as arrays of shape (n,).
+
+    Attributes:
+        messages: how many were rendered.
+    """
+
+    ids: npt.NDArray[np.int64]
+    message_indices: npt.NDArray[np.int64]
+    sampled: npt.NDArray[np.bool_]
+    is_content: npt.NDArray[np.bool_]
+    messages: int
+
+    @classmethod
+    def of(cls, rendered: RenderedTokens) -> TokenFacts:
+        """The facts of one rendering."""
+        return cls(
+            np.asarray(rendered.token_ids, np.int64),
+            np.asarray(rendered.message_indices, np.int64),
+            np.asarray(rendered.sampled_mask, np.bool_),
+            np.asarray(rendered.is_content, np.bool_),
+            len(rendered.message_roles),
+        )
+
+    @property
+    def end_of_sampled(self) -> int:
+        """The number of ids up to and with the last one that the model itself would emit."""
+        return int(np.flatnonzero(self.sampled)[-1]) + 1 if self.sampled.any() else 0
+
+    def opener(self, index: int) -> npt.NDArray[np.int64]:
+        """The ids of message `index` that the model itself would emit; none past the last message."""
+        own: npt.NDArray[np.bool_] = self.sampled & (self.message_indices == index)
+        return self.ids[own]
+
+
+Sample = tuple[npt.NDArray[np.int64], Weights]
+
+
+def samples_of(
+    whole: TokenFacts,
+    produced: Mapping[int, TokenFacts],
+    messages: Sequence[Message],
+    on: LossOn,
+    *,
+    per_turn: bool = False,
+    missing_stop: Callable[[int], list[int]] | None = None,
+) -> list[Sample]:
+    """The training samples of a conversation; see `build_training_samples`.
+
+    Args:
+        whole: the rendering of all messages.
+        produced: for each trained turn, the rendering of the messages up to and with it.
+        messages: all of them, normalised.
+        per_turn: a sample for each trained turn, in which nothing else is trained but the contents before it.
+        missing_stop: the ids that end turn `i` where the format does not.
+
+    Returns:
+        ids, int64, and weights, float32, of shape (n,), in the order of their last turns.
+    """
+    turns = sorted(produced)
     # The turn with which each message is trained: the first trained turn at or after it.
-    trained_with = [next((i for i in turns if i >= index), None) for index in range(len(normalised))]
-    samples: list[tuple[list[int], list[bool]]] = []
-    rendered, waiting = whole, turns
-    while waiting or not samples:
-        # The turns whose ids here are those that were produced, and the contents that are trained with them.
-        here = {i for i in waiting if rendered.token_ids[: ends[i]] == produced[i].token_ids[: ends[i]]}
-        n = len(rendered.message_roles)
-        messages_here = [
+    trained_with = [next((i for i in turns if i >= index), None) for index in range(len(messages))]
+
+    def sample(facts: TokenFacts, here: set[int]) -> Sample:
+        wanted = [
             message if trained_with[i] in {*here, None} else _untrained(message)
-            for i, message in enumerate(normalised[:n])
+            for i, message in enumerate(messages[: facts.messages])
         ]
-        closing = _opener(whole, n) if n - 1 in here else []
-        if ensure_final_stop and n - 1 in here and not closing:
-            closing = _missing_stop(renderer, rendered)
-        mask = (loss_weights(rendered, messages_here, on) > 0).tolist()
-        samples.append((rendered.token_ids + closing, mask + [True] * len(closing)))
-        waiting = [i for i in waiting if i not in here]
-        rendered = produced[waiting[-1]] if waiting else rendered
-    return [sample for sample in samples[::-1] if any(sample[1])] or samples[:1]
+        weights = on.weights(facts.message_indices, facts.sampled, facts.is_content, wanted)
+        last = facts.messages - 1
+        if last not in here:
+            return facts.ids, weights
+        # Where the opener of the next message ends a turn (GLM), the sample ends with it.
+        after_last = messages[last + 1]["role"] if last + 1 < len(messages) else "assistant"
+        closing = whole.opener(last + 1) if after_last != "assistant" else facts.ids[:0]
+        if missing_stop is not None and not len(closing):
+            closing = np.asarray(missing_stop(last), np.int64)
+        stop_weights = np.full(len(closing), weight_at(messages[last], last), np.float32)
+        return np.concatenate([facts.ids, closing]), np.concatenate([weights, stop_weights])
 
-
-def _opener(whole: RenderedTokens, index: int) -> list[int]:
-    """The sampled opener of a message that is not the assistant's; nothing where there is none."""
-    if index == len(whole.message_roles) or whole.message_roles[index] == "assistant":
-        return []
-    return _sampled_ids(whole, index)
-
-
-def _end_of_sampled(rendered: RenderedTokens) -> int:
-    return max((at + 1 for at, sampled in enumerate(rendered.sampled_mask) if sampled), default=0)
+    if per_turn:
+        # The last one is for contents after the last turn, where these are trained.
+        samples = [*(sample(produced[i], {i}) for i in turns), sample(whole, set())]
+    else:
+        samples, facts, waiting = [], whole, turns
+        while waiting or not samples:
+            # The turns whose ids here are those that were produced, and the contents that are trained with them.
+            ends = {i: produced[i].end_of_sampled for i in waiting}
+            here = {i for i in waiting if np.array_equal(facts.ids[: ends[i]], produced[i].ids[: ends[i]])}
+            samples.append(sample(facts, here))
+            waiting = [i for i in waiting if i not in here]
+            facts = produced[waiting[-1]] if waiting else facts
+        samples.reverse()
+    return [each for each in samples if each[1].any()] or samples[-1:]
 
 
 def build_trajectory_step(

@@ -42,7 +42,9 @@ PERMUTATIONS: Final = 128
 FOUND: Final = 0.95
 SEED: Final = 42  # of the MinHash; another one would find other pairs near the threshold
 ROWS_AT_ONCE: Final = 1024
-PAIRS_AT_ONCE: Final = 8192
+KEYS_AT_ONCE: Final = 8192
+# Each row that is looked up brings up to 64 KiB of its neighbours into memory, until `release`.
+PAIRS_AT_ONCE: Final = 512
 LIST_NAME: Final = "left_out.jsonl"
 NEAR, EXACT = "near_duplicate", "duplicate"
 
@@ -307,12 +309,12 @@ def _firsts(values: UInt64s) -> Int64s:
 def _keys(seen: _Seen, minhashes: npt.NDArray[np.uint32], candidates: Int64s, start: int, length: int) -> UInt64s:
     """A hash of each candidate's numbers in a band; 0 for a row without words."""
     keys = np.zeros(len(candidates), dtype=np.uint64)
-    for at in range(0, len(candidates), PAIRS_AT_ONCE):
-        part = minhashes[candidates[at : at + PAIRS_AT_ONCE], start : start + length].astype(np.uint64)
+    for at in range(0, len(candidates), KEYS_AT_ONCE):
+        part = minhashes[candidates[at : at + KEYS_AT_ONCE], start : start + length].astype(np.uint64)
         key = np.zeros(len(part), dtype=np.uint64)
         for column in part.T:
             key = mixed(key ^ column)
-        keys[at : at + PAIRS_AT_ONCE] = np.where(part.any(axis=1), np.maximum(key, 1), 0)
+        keys[at : at + KEYS_AT_ONCE] = np.where(part.any(axis=1), np.maximum(key, 1), 0)
         seen.release("minhashes")
     return keys
 

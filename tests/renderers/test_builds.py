@@ -152,8 +152,9 @@ def test_bad_rows_are_left_out_and_the_others_are_as_they_would_be(tmp_path: Pat
         made.append([(tmp_path / name / "train" / file).read_bytes() for file in ("tokens.bin", "mask.bin")])
         rejected = [json.loads(line) for line in (tmp_path / name / "rejected.jsonl").read_text().splitlines()]
         assert sorted(line["reason"] for line in rejected) == sorted(
-            ["unknown_role", "tool_without_call", "wrong_weight", "no_messages"]
+            ["unknown_role", "nothing_trained", "tool_without_call", "wrong_weight", "no_messages"]
         )
+        assert [line["reason"] for line in rejected if line.get("expected")] == ["nothing_trained"]
         dropped = json.loads((tmp_path / name / "episodes.json").read_text())["dropped"]
         assert dropped["nothing_trained"] == 1  # the row says so, so it is counted and no fault
     build_episodes(CHATS, tmp_path / "good", encoder=renderer, val_frac=0)

@@ -105,7 +105,8 @@ RULES: Final = (
         "reasoning is dropped from history, so one sequence cannot train every turn as it was produced",
         "Earlier turns are trained without the reasoning with which the model produces them when it is served.",
         "The template writes reasoning in the last turn only.",
-        "Make one sample for each such turn (build_training_samples), or retain all reasoning (preserve_all_thinking).",
+        "Make one sample for each such turn (--samples auto, build_training_samples), or retain all reasoning "
+        "(preserve_all_thinking).",
         ("ollama/ollama#10448", "OpenPipe/ART#726"),
         ("chats",),
         needs=("renderer",),

@@ -1,0 +1,148 @@
+"""Several training samples of one conversation: every trained turn on the ids with which it was produced.
+
+Formats that drop reasoning from history render a turn differently once a user has spoken again::
+
+    conversation   U1 A1 U2 A2          (A: with reasoning, a: without, as history has it)
+    auto           U1 A1                trains A1
+                   U1 a1 U2 A2          trains A2; a1 is context
+    per-turn       the same here; where history is not rewritten, still a sample for each turn
+
+A turn is rendered with the messages before it, so a conversation of n turns is rendered n + 1 times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from niels_gpt.builds.build import check_ids
+from niels_gpt.builds.conversation_encoders import (
+    NO_IMAGES,
+    BatchRenderer,
+    EncodedBatch,
+    RendererEncoder,
+    Samples,
+    changes_of,
+)
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
+from niels_gpt.renderers.images.loading import refuse_images
+from niels_gpt.renderers.masks import Sample, TokenFacts, samples_of, trained_turns
+from niels_gpt.renderers.types import RenderedBatch
+from niels_gpt.sources.inputs import Rejected
+from niels_gpt.sources.rejections import Rejections
+
+
+@dataclass(frozen=True)
+class SampleEncoder(RendererEncoder):
+    """A `RendererEncoder` whose batches hold samples, several of some conversations, one after the other.
+
+    Attributes:
+        samples: "auto" or "per-turn", see `Samples`.
+    """
+
+    samples: Samples = "auto"
+
+    def describe(self) -> dict[str, Any]:
+        """See `ConversationEncoder`."""
+        return {**super().describe(), "samples": self.samples}
+
+    def _size(self, row: Conversation | Rejected) -> int:
+        """The characters that are rendered for a conversation's samples: it is rendered up to each trained turn."""
+        if not isinstance(row, Conversation):
+            return 0
+        sizes = [len(message["content"]) for message in row.messages]
+        return sum(sum(sizes[: turn + 1]) for turn in self._turns(row)) + sum(sizes)
+
+    def _turns(self, chat: Conversation) -> list[int]:
+        try:
+            return trained_turns(chat.messages, self.on)
+        except MessageError:  # a wrong weight, which is found where weights are taken
+            return []
+
+    def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
+        """The samples of all conversations, rendered in one call; `None` if one must be rejected."""
+        if not isinstance(self.renderer, BatchRenderer):
+            return None
+        turns = [self._turns(chat) for chat in chats]
+        parts = [
+            (chat, chat.messages[:stop])
+            for chat, own in zip(chats, turns, strict=True)
+            for stop in (len(chat.messages), *(turn + 1 for turn in own))
+        ]
+        try:
+            batch = self.renderer.render_many(
+                [messages for _, messages in parts], tools=[chat.tools for chat, _ in parts]
+            )
+            lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
+            by_part = [fields for fields, own in zip(lost, turns, strict=True) for _ in range(len(own) + 1)]
+            if batch.media or not all(map(self.policy.allow, batch.attribution, by_part)):
+                return None
+            facts = iter(_facts_of(batch))
+            samples = []
+            for chat, own in zip(chats, turns, strict=True):
+                whole = next(facts)
+                samples.append(self._samples(chat, whole, {turn: next(facts) for turn in own}))
+        except MessageError:
+            return None
+        attribution = iter(batch.attribution)
+        for chat, own, fields in zip(chats, turns, lost, strict=True):
+            partial = [one for one in (next(attribution) for _ in range(len(own) + 1)) if one != "full"]
+            rejections.changed.update(changes_of(chat, partial[0] if partial else "full", fields))
+        return self._of_samples(chats, samples)
+
+    def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
+        checked = (row if isinstance(row, Rejected) else self._sample_one(row, rejections) for row in rows)
+        found = list(rejections.accepted(checked))
+        return self._of_samples([chat for chat, _ in found], [samples for _, samples in found])
+
+    def _sample_one(self, chat: Conversation, rejections: Rejections) -> tuple[Conversation, list[Sample]] | Rejected:
+        try:
+            refuse_images(chat.messages, "image_in_dataset", NO_IMAGES)
+            turns = trained_turns(chat.messages, self.on)
+            stops = (len(chat.messages), *(turn + 1 for turn in turns))
+            rendered: list[Any] = [self.renderer.render(chat.messages[:stop], tools=chat.tools) for stop in stops]
+            lost = self._unsupported.of(chat.messages, chat.tools)
+            attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
+            self.policy.check(attribution, lost)
+            whole, *produced = map(TokenFacts.of, rendered)
+            samples = self._samples(chat, whole, dict(zip(turns, produced, strict=True)))
+        except MessageError as error:
+            left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
+            return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
+        rejections.changed.update(changes_of(chat, attribution, lost))
+        return chat, samples
+
+    def _samples(self, chat: Conversation, whole: TokenFacts, produced: Mapping[int, TokenFacts]) -> list[Sample]:
+        samples = samples_of(whole, produced, chat.messages, self.on, per_turn=self.samples == "per-turn")
+        if not any(weights.any() for _, weights in samples):
+            raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
+        return samples
+
+    def _of_samples(self, chats: Sequence[Conversation], samples: Sequence[Sequence[Sample]]) -> EncodedBatch:
+        # All samples of a conversation go to the same split.
+        grouped = [
+            chat if len(own) == 1 or chat.group is not None else replace(chat, group=chat.where)
+            for chat, own in zip(chats, samples, strict=True)
+        ]
+        flat = [sample for own in samples for sample in own]
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in flat)])
+        check_ids(ids, self.vocab_size)
+        weights = np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)])
+        lengths = np.array([len(ids) for ids, _ in flat], dtype=np.int64)
+        return EncodedBatch(
+            [chat for chat, own in zip(grouped, samples, strict=True) for _ in own], ids, lengths, weights
+        )
+
+
+def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:
+    """The facts of each conversation of a batch."""
+    ends = np.cumsum(batch.lengths).tolist()
+    ids, indices = batch.ids.astype(np.int64), batch.message_indices.astype(np.int64)
+    return [
+        TokenFacts(ids[a:b], indices[a:b], batch.sampled[a:b], batch.is_content[a:b], len(messages))
+        for a, b, messages in zip([0, *ends], ends, batch.messages, strict=False)
+    ]
