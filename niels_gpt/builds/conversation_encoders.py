@@ -51,12 +51,15 @@ class EncodedBatch:
         ids: int64 or int32, the conversations concatenated, shape (n,).
         lengths: number of ids of each conversation, int64.
         weights: loss weights, float32 of shape (n,); 0 is not trained.
+        prefixes: where the ids before each conversation's own are, as `EpisodeWriter.write` takes them; `None` unless
+            the encoder shares prefixes.
     """
 
     conversations: list[Conversation]
     ids: npt.NDArray[np.integer[Any]]
     lengths: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
+    prefixes: npt.NDArray[np.int64] | None = None
 
 
 @runtime_checkable

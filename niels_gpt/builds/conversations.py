@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+
+PREFIX: Final = "prefix"  # in a row's metadata: see `EncodedBatch.prefixes`
 
 
 @dataclass(frozen=True)
@@ -44,24 +46,35 @@ class EpisodeTask:
 
     Args:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
-        with_metadata: store type, source and weight of each row.
+        types: store type, source and weight of each row.
         source_name: the `source` of rows that name none.
+        prefixes: the encoder's batches have prefixes; they are in the chunks' metadata.
     """
 
     encoder: ConversationEncoder
     mask_dtype: str | None
-    with_metadata: bool = False
+    types: bool = False
     source_name: str | None = None
+    prefixes: bool = False
 
     @property
     def binary_mask(self) -> bool:
         """See `Task`."""
         return self.mask_dtype == "uint8"
 
+    @property
+    def with_metadata(self) -> bool:
+        """See `Task`."""
+        return self.types or self.prefixes
+
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
-            metadata = [self._row_metadata(chat) for chat in batch.conversations] if self.with_metadata else ()
+            metadata = [self._row_metadata(chat) for chat in batch.conversations] if self.types else []
+            if self.prefixes:
+                assert batch.prefixes is not None
+                shared = [{PREFIX: prefix} for prefix in batch.prefixes.tolist()]
+                metadata = [{**own, **prefix} for own, prefix in zip(metadata or shared, shared, strict=True)]
             yield _chunk(batch, metadata)
 
     def _checked(self, rows: Rows) -> Iterator[Conversation | Rejected]:
@@ -74,7 +87,7 @@ class EpisodeTask:
             try:
                 chat = as_conversation(number, row)
                 _check_message_weights(chat, binary=self.binary_mask)
-                if self.with_metadata:
+                if self.types:
                     _check_metadata(chat)
             except MessageError as error:
                 yield Rejected(where, error.reason, f"{where}: {error}")

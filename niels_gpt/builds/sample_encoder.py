@@ -8,6 +8,14 @@ Formats that drop reasoning from history render a turn differently once a user h
     per-turn       the same here; where history is not rewritten, still a sample for each turn
 
 A turn is rendered with the messages before it, so a conversation of n turns is rendered n + 1 times.
+
+Samples of a conversation begin alike. The last one comes first and is whole; the others name where their beginning is
+in it, and have only the ids from there on as their own::
+
+    last sample    U1 a1 U2 A2
+    own ids        U1 a1 U2 A2 | 1 A1        the second's prefix: U1 without its last id, which is 1 here
+
+A sample's own ids begin before its first trained one, so that a prefix is context in every sample but the last.
 """
 
 from __future__ import annotations
@@ -128,14 +136,35 @@ class SampleEncoder(RendererEncoder):
             chat if len(own) == 1 or chat.group is not None else replace(chat, group=chat.where)
             for chat, own in zip(chats, samples, strict=True)
         ]
-        flat = [sample for own in samples for sample in own]
+        shared = [_shared(own) for own in samples]
+        flat = [sample for own, _ in shared for sample in own]
         ids = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in flat)])
         check_ids(ids, self.vocab_size)
-        weights = np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)])
-        lengths = np.array([len(ids) for ids, _ in flat], dtype=np.int64)
         return EncodedBatch(
-            [chat for chat, own in zip(grouped, samples, strict=True) for _ in own], ids, lengths, weights
+            [chat for chat, own in zip(grouped, samples, strict=True) for _ in own],
+            ids,
+            np.array([len(ids) for ids, _ in flat], dtype=np.int64),
+            np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in flat)]),
+            np.array([prefix for _, prefixes in shared for prefix in prefixes], np.int64).reshape(-1, 2),
         )
+
+
+def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, int]]]:
+    """The last sample, then the own ids and weights of the others; and the prefix of each, see `EncodedBatch`.
+
+    The ids 5 6 7 8 9 and a sample 5 6 7 4 whose 4 is trained: its prefix is 5 6, five ids before its own 7 4.
+    """
+    *others, (ids, weights) = samples
+    own, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
+    for sample, trained in others:
+        n = min(len(ids), len(sample))
+        differs = np.flatnonzero(np.append(ids[:n] != sample[:n], True))[0]
+        # One id before the first trained one stays: the target that comes after it is the sample's own.
+        shared = max(0, min(int(differs), int(np.argmax(trained > 0))) - 1)
+        own.append((sample[shared:], trained[shared:]))
+        prefixes.append((-before if shared else 0, shared))
+        before += len(sample) - shared
+    return own, prefixes
 
 
 def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:

@@ -135,15 +135,21 @@ class EpisodeRows(Split):
 
     def lengths_of(self, numbers: Int64s) -> Int64s:
         """See `Split`."""
-        return self._split.locate(self._split.filtered[numbers])[2]
+        return self._split.lengths_at(self._split.filtered[numbers])
 
     def rows(self, numbers: Int64s) -> Rows:
         """See `Split`."""
-        places = self._split.locate(self._split.filtered[numbers])
+        ranges = self._split.ranges(self._split.filtered[numbers])
+        places = ranges.shard, ranges.start, ranges.length
         weights, segments = (
             None if files is None else gather_from(files, *places) for files in (self._masks, self._segments)
         )
-        return Rows(numbers, row_starts(places[2]), gather_from(self._tokens, *places), weights, segments)
+        lengths = ranges.length
+        if ranges.is_prefix is not None:
+            lengths = np.bincount(ranges.of, weights=lengths, minlength=len(numbers)).astype(np.int64)
+            if weights is not None:  # they are trained in the episode that owns them
+                weights = np.where(ranges.is_prefix.repeat(ranges.length), weights.dtype.type(0), weights)
+        return Rows(numbers, row_starts(lengths), gather_from(self._tokens, *places), weights, segments)
 
     def describe(self, number: int) -> str:
         """See `Split`."""

@@ -150,8 +150,9 @@ class BatchSource(Batches[EpisodeBatch]):
         targets = reader.target_mask(spans, texts)
         x, y = reader.inputs_and_targets(spans, o.pad_id)
         layouts = self._layouts(texts, spans, len(drawn))
-        # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has spans [0, 3, 6][i] to [0, 3, 6][i + 1].
-        span_bounds = spans.row.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
+        # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has episodes [0, 3, 6][i] to [0, 3, 6][i + 1].
+        episodes, rows_of = spans.episode[spans.begins], spans.row[spans.begins]
+        bounds = rows_of.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
         tokens = spans.used.reshape(-1, o.batch_size).sum(axis=1).tolist()
         batches = []
         for i, ((rows, after), sums) in enumerate(zip(drawn, targets.totals(len(drawn)), strict=True)):
@@ -161,7 +162,7 @@ class BatchSource(Batches[EpisodeBatch]):
                 x=torch.from_numpy(x[own]),
                 y=torch.from_numpy(y[own]),
                 mask=torch.from_numpy(targets.values[own]),
-                episodes=spans.episode[span_bounds[i] : span_bounds[i + 1]],
+                episodes=episodes[bounds[i] : bounds[i + 1]],
                 num_trained_tokens=sums[0],
                 mask_sum=sums[1],
                 global_num_trained_tokens=global_trained,

@@ -24,13 +24,15 @@ import numpy.typing as npt
 
 from niels_gpt.builds.build import Build, BuildOptions, already_built, new_build, report_changes, unknown_fraction
 from niels_gpt.builds.conversation_encoders import ConversationEncoder, OnUnsupported, RenderingPolicy, Rows, as_encoder
-from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.conversations import PREFIX, EpisodeTask
+from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import (
     FORMAT_VERSION,
     MANIFEST_NAME,
+    PREFIXES_VERSION,
     SPLITS,
     open_manifest,
     refuse_preferences,
@@ -39,7 +41,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.schedule import EveryRow
 from niels_gpt.episodes.writer import EpisodeWriter
-from niels_gpt.errors import CacheError, DataError
+from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
@@ -84,7 +86,8 @@ def build_episodes(
         options: how the build runs; each of its fields may be passed as a keyword instead, see `BuildOptions`.
 
     Raises:
-        UsageError: an option out of range, or passed twice. OutputExists, Mismatch: `out_dir` is taken.
+        UsageError: an option out of range, or passed twice; or several samples of a conversation without masks.
+        OutputExists, Mismatch: `out_dir` is taken.
         DataError: too many bad rows, or no usable conversation. TokenizerError: the encoder gave invalid ids.
         StorageError: the disk refused. Whatever is raised, `out_dir` is as it was before.
     """
@@ -104,16 +107,23 @@ def build_episodes(
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
+    # Samples of one conversation share their beginning; only a mask tells which of them trains it.
+    shared = isinstance(conversation_encoder, SampleEncoder)
+    if shared and mask_dtype is None:
+        raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
-    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name)
+    if shared:
+        recipe["format_version"] = PREFIXES_VERSION
+    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared)
     with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
         if build is None:
             return
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
+        files["with_prefixes"] = shared
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         options.progress.begin(out.name, unit="tokens")
         for chunk in build.chunks(task, conversations, options):
-            _write_chunk(chunk, split, writers)
+            _write_chunk(chunk, split, writers, prefixes=shared)
             options.progress.advance(len(chunk.ids))
             # The total is an estimate from the share of the input that was read.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
@@ -160,13 +170,15 @@ def recipe_of(
     }
 
 
-def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter]) -> None:
+def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter], *, prefixes: bool) -> None:
     in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
         ids = np.repeat(chosen, chunk.lengths)
         own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
-        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], own)
+        # Those of one conversation are in the same split, so what lies between them and their prefix is too.
+        shared = np.array([row[PREFIX] for row in own], np.int64).reshape(-1, 2) if prefixes else None
+        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], own, prefixes=shared)
 
 
 def pack_episodes(

@@ -25,6 +25,7 @@ from niels_gpt.episodes.format import (
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
+    PREFIXES_NAME,
     SEGMENT_DTYPES,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
@@ -56,6 +57,29 @@ class AbsentArray:
         return self.n
 
 
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Where the tokens of `n` episodes are: one range of each, or two of an episode with a prefix, in this order.
+
+    ::
+
+        episodes          a (no prefix), b (prefix and own tokens)
+        of                0 1 1
+        is_prefix         . # .
+
+    Attributes:
+        of: which of the episodes, int64, shape (ranges,), never falling.
+        shard, start, length: int64, shape (ranges,).
+        is_prefix: bool; `None` where no episode has a prefix.
+    """
+
+    of: Int64s
+    shard: Int64s
+    start: Int64s
+    length: Int64s
+    is_prefix: npt.NDArray[np.bool_] | None = None
+
+
 @dataclass(frozen=True)
 class Shard:
     """The files of one folder as mapped arrays; of a shard in a store, only the records are mapped.
@@ -66,6 +90,7 @@ class Shard:
         mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
         no_mask: the reason why `mask` is `None`, else empty.
         segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
+        prefixes: uint64, shape (episodes, 2), or `None`: start and length of the tokens before each episode.
         remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
         held: keeps the files in the cache that these arrays are mapped from.
     """
@@ -76,6 +101,7 @@ class Shard:
     mask: npt.NDArray[Any] | None
     no_mask: str
     segments: npt.NDArray[Any] | None
+    prefixes: Records | None = None
     remote: tuple[ShardCache, RemoteShard] | None = None
     held: HeldShard | None = None
 
@@ -196,6 +222,11 @@ class EpisodeSplit:
         return any(shard.segments is not None for shard in self.shards)
 
     @property
+    def has_prefixes(self) -> bool:
+        """Some episodes begin with tokens of others."""
+        return any(shard.prefixes is not None for shard in self.shards)
+
+    @property
     def vocab_size(self) -> int | None:
         """The smallest of the datasets' recorded vocabulary sizes; `None` unless every dataset records one."""
         sizes = [manifest["vocab_size"] if manifest else None for manifest in self.manifests]
@@ -204,22 +235,65 @@ class EpisodeSplit:
         return min(known) if known and len(known) == len(sizes) else None
 
     def locate(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
-        """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape."""
+        """Shard, start and length of episodes (numbers, not positions), each int64 of the same shape.
+
+        Of an episode with a prefix these are its own tokens, see `ranges`.
+        """
         if len(self.shards) == 1:
             found = self.shards[0].records[episodes].view(np.int64)  # opening has checked that all are below 2**63
             return np.zeros(episodes.shape, dtype=np.int64), found[..., 0], found[..., 1]
         # Shards of 3 and 2 episodes have first 0 3 5: episode 3 has two entries at or below it, so shard 1.
         shard = np.searchsorted(self._first, episodes, side="right") - 1
-        records = np.empty((*episodes.shape, 2), dtype=np.int64)
+        records = self._looked_up(shard, episodes, [one.records for one in self.shards])
+        return shard, records[..., 0], records[..., 1]
+
+    def prefixes_of(self, episodes: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s]:
+        """Start and length of the tokens before episodes, each int64 of the same shape; length 0 where there are none.
+
+        They are in the episode's shard.
+        """
+        shard = np.searchsorted(self._first, episodes, side="right") - 1
+        records = self._looked_up(shard, episodes, [one.prefixes for one in self.shards])
+        return records[..., 0], records[..., 1]
+
+    def _looked_up(
+        self, shard: Int64s, episodes: npt.NDArray[np.integer[Any]], files: Sequence[Records | None]
+    ) -> Int64s:
+        """Records of episodes, int64, shape (*episodes.shape, 2); (0, 0) from shards without this file."""
+        records = np.zeros((*episodes.shape, 2), dtype=np.int64)
         # A loop over the shards that are hit, never over episodes.
         for hit in np.unique(shard).tolist():
-            here = shard == hit
-            records[here] = self.shards[hit].records[episodes[here] - self._first[hit]]
-        return shard, records[..., 0], records[..., 1]
+            file, here = files[hit], shard == hit
+            if file is not None:
+                records[here] = file[episodes[here] - self._first[hit]]
+        return records
+
+    def ranges(self, episodes: npt.NDArray[np.integer[Any]]) -> Ranges:
+        """Where all tokens of episodes are (numbers, not positions, of shape (n,)), prefixes included."""
+        shard, start, length = self.locate(episodes)
+        every = np.arange(len(episodes))
+        if not self.has_prefixes:
+            return Ranges(every, shard, start, length)
+        before, n = self.prefixes_of(episodes)
+        # Of three episodes the second has a prefix: it takes two ranges, its own tokens are in the second of them.
+        of = every.repeat(1 + (n > 0))
+        is_prefix = np.append(of[1:] == of[:-1], False) if len(of) else np.zeros(0, np.bool_)
+        return Ranges(
+            of,
+            shard[of],
+            np.where(is_prefix, before[of], start[of]),
+            np.where(is_prefix, n[of], length[of]),
+            is_prefix,
+        )
+
+    def lengths_at(self, episodes: npt.NDArray[np.integer[Any]]) -> Int64s:
+        """The length of episodes (numbers, not positions), prefixes included, int64 of the same shape."""
+        own = self.locate(episodes)[2]
+        return own + self.prefixes_of(episodes)[1] if self.has_prefixes else own
 
     def lengths(self) -> Int64s:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
-        parts = [np.asarray(shard.records[:, 1], dtype=np.int64) for shard in self.shards]
+        parts = [_whole_lengths(shard.records, shard.prefixes) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
         # Nothing is filtered out, so positions are numbers.
         if len(self) == len(everything):
@@ -230,7 +304,7 @@ class EpisodeSplit:
         """The length of the episodes at some positions, int64, shape (len(members),)."""
         # An array of positions is looked up; only whole ranges are worth reading in order.
         if not isinstance(members, Span):
-            return self.locate(self.filtered[members])[2]
+            return self.lengths_at(self.filtered[members])
         if not len(members):
             return np.empty(0, dtype=np.int64)
         # A span may cover most of the index. It is read, not mapped, so that the process' memory stays small.
@@ -240,9 +314,9 @@ class EpisodeSplit:
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
-            parts += [records[:, 1] for _, records in index_chunks(shard.folder / INDEX_NAME, a, b)]
+            parts += [_whole_lengths(records, prefixes) for _, records, prefixes in _index_chunks(shard, a, b)]
         # Episodes inside the range that are filtered out were read, too, and are left out here.
-        return np.concatenate(parts).astype(np.int64)[numbers - first]
+        return np.concatenate(parts)[numbers - first]
 
     def positions_of_datasets(self) -> list[Span]:
         """The positions (after filtering) of each dataset's episodes."""
@@ -283,17 +357,21 @@ class EpisodeSplit:
         digest.update(self.filtered.key)
         return digest.hexdigest()
 
-    def _checked_lengths(self) -> Iterator[tuple[int, Records]]:
+    def _checked_lengths(self) -> Iterator[tuple[int, Int64s]]:
         """The lengths of all records in chunks, each with the number of its first episode."""
         for shard, first in zip(self.shards, self._first.tolist(), strict=False):
             n_tokens = np.uint64(len(shard.tokens))
-            for at, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
-                starts, lengths = records.T
-                # Written without start + length, because the sum of two damaged numbers may overflow.
-                outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
-                if outside.any():
-                    raise _past_the_end(shard, at + int(np.argmax(outside)))
-                yield first + at, lengths
+            for at, records, prefixes in _index_chunks(shard, 0, len(shard.records)):
+                for name, found in ((INDEX_NAME, records), (PREFIXES_NAME, prefixes)):
+                    if found is None:
+                        continue
+                    starts, lengths = found.T
+                    # Written without start + length, because the sum of two damaged numbers may overflow.
+                    outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
+                    if outside.any():
+                        wrong = int(np.argmax(outside))
+                        raise _past_the_end(shard, name, at + wrong, found[wrong])
+                yield first + at, _whole_lengths(records, prefixes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""
@@ -315,10 +393,28 @@ def _manifest_of(dataset: Path) -> Manifest | None:
     return open_manifest(dataset)
 
 
-def _past_the_end(shard: Shard, record: int) -> CacheError:
-    start, length = (int(value) for value in shard.records[record])
+def _index_chunks(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
+    """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
+    chunks = index_chunks(shard.folder / INDEX_NAME, start, stop)
+    if shard.prefixes is None:
+        yield from ((at, records, None) for at, records in chunks)
+        return
+    for (at, records), (_, prefixes) in zip(
+        chunks, index_chunks(shard.folder / PREFIXES_NAME, start, stop), strict=True
+    ):
+        yield at, records, prefixes
+
+
+def _whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
+    """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
+    own = np.asarray(records[:, 1], dtype=np.int64)
+    return own if prefixes is None else own + prefixes[:, 1].astype(np.int64)
+
+
+def _past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
+    start, length = (int(value) for value in found)
     return CacheError(
-        f"{shard.folder / INDEX_NAME}: record {record:,}: start {start:,} and length {length:,} end past the "
+        f"{shard.folder / name}: record {record:,}: start {start:,} and length {length:,} end past the "
         f"{len(shard.tokens):,} tokens of {TOKENS_NAME}; the files do not belong together or one is cut short. "
         "Copy or build them again"
     )
@@ -327,14 +423,29 @@ def _past_the_end(shard: Shard, record: int) -> CacheError:
 def _open_shard(folder: Path, manifest: Manifest | None) -> Shard:
     tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
     mask, no_mask = open_mask(folder, len(tokens), manifest)
+    records = read_index(folder / INDEX_NAME)
     return Shard(
         folder=folder,
         tokens=tokens,
-        records=read_index(folder / INDEX_NAME),
+        records=records,
         mask=mask,
         no_mask=no_mask,
         segments=_open_segments(folder, len(tokens)),
+        prefixes=_open_prefixes(folder, len(records)),
     )
+
+
+def _open_prefixes(folder: Path, episodes: int) -> Records | None:
+    path = folder / PREFIXES_NAME
+    if not path.is_file():
+        return None
+    prefixes = read_index(path)
+    if len(prefixes) != episodes:
+        raise CacheError(
+            f"{path}: {len(prefixes):,} records for {episodes:,} episodes; expected one for each. The files do not "
+            "belong together. Copy or build them again"
+        )
+    return prefixes
 
 
 def _remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> list[Shard]:
@@ -345,10 +456,12 @@ def _remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> 
         n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
         masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
         mask = _absent(sizes.get(MASK_NAME), n, masks)
+        records = read_index(folder / INDEX_NAME)
         shard = Shard(
             folder=folder,
             tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
-            records=read_index(folder / INDEX_NAME),
+            records=records,
+            prefixes=_open_prefixes(folder, len(records)),
             mask=mask,
             no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
             segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),
@@ -383,8 +496,10 @@ def _samples(shard: Shard) -> Iterator[bytes]:
     """The bytes by which a shard of a dataset without manifest is identified."""
     n = len(shard.tokens)
     yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
-    for _, records in index_chunks(shard.folder / INDEX_NAME, 0, len(shard.records)):
+    for _, records, prefixes in _index_chunks(shard, 0, len(shard.records)):
         yield records.tobytes()
+        if prefixes is not None:
+            yield prefixes.tobytes()
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)

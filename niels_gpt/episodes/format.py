@@ -7,6 +7,7 @@
     DIR/train/mask.bin                optional: uint8 0/1 or float32 weights, one per token
     DIR/train/segment_ids.bin         optional: uint16 or uint32, one per token; where it changes, another text begins
     DIR/train/episodes.idx            records of 16 bytes: start and length, in tokens, as uint64
+    DIR/train/prefixes.idx            optional: the same records of the tokens before each episode, (0, 0) for none
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
     DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
@@ -14,6 +15,9 @@
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
 episodes may overlap, come in any order and leave tokens out.
+
+Samples of one conversation begin alike, so their common tokens are written once. With the prefixes (0, 0) and (0, 2)
+the episodes above are a b c and a b d e. Tokens of a prefix are not trained there, whatever their mask is.
 """
 
 from __future__ import annotations
@@ -40,12 +44,14 @@ from niels_gpt.storage.manifests import (
 from niels_gpt.storage.schema import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
 
 FORMAT_VERSION: Final = 1
+PREFIXES_VERSION: Final = 2  # of datasets with `prefixes.idx`, which earlier versions would read without the context
 SPLITS: Final = ("train", "val")
 MANIFEST_NAME: Final = "episodes.json"
 TOKENS_NAME: Final = "tokens.bin"
 MASK_NAME: Final = "mask.bin"
 SEGMENTS_NAME: Final = "segment_ids.bin"
 INDEX_NAME: Final = "episodes.idx"
+PREFIXES_NAME: Final = "prefixes.idx"
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source", "weight")
 COMPLETIONS_NAME: Final = "completions.bin"
@@ -142,7 +148,7 @@ def shard_folders(split: Path) -> list[Path]:
 
 
 def read_index(path: Path) -> Records:
-    """The records of an `episodes.idx`, mapped, uint64, shape (episodes, 2): start, length.
+    """The records of an `episodes.idx` or `prefixes.idx`, mapped, uint64, shape (episodes, 2): start, length.
 
     Raises:
         CacheError: the size is not a multiple of 16 bytes.
@@ -195,11 +201,11 @@ def checked_manifest(path: Path) -> Manifest:
     """
     manifest = read_manifest(path)
     check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
-    if manifest["kind"] not in KINDS or manifest["format_version"] != FORMAT_VERSION:
+    if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, PREFIXES_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes' of version {FORMAT_VERSION} and 'preferences'. Build it again, or use the version that "
-            "wrote it"
+            f"'episodes' and 'preferences' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build it again, or "
+            "use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
@@ -226,7 +232,7 @@ def refuse_preferences(dataset: Path, manifest: Manifest | None) -> None:
 
 def _data_patterns() -> list[str]:
     # The metadata is not among them: it may be added later.
-    names = ("*.bin", INDEX_NAME)
+    names = ("*.bin", INDEX_NAME, PREFIXES_NAME)
     return [f"{split}/**/{name}" for split in SPLITS for name in names]
 
 

@@ -213,13 +213,17 @@ def _amounts(split: EpisodeSplit, span: Span, width: int) -> tuple[int, int]:
     """Tokens and trained tokens of some episodes, of which rows hold at most `width` tokens each."""
     tokens = trained = 0
     for positions in in_chunks(span, EPISODES_AT_ONCE):
-        shards, starts, lengths = split.locate(split.filtered[positions])
-        stops = starts + np.minimum(lengths, width)
-        tokens += int((stops - starts).sum())
+        episodes = split.filtered[positions]
+        shards, starts, lengths = split.locate(episodes)
+        # Tokens of a prefix are in the row, and are trained in the episode that owns them.
+        before = split.prefixes_of(episodes)[1] if split.has_prefixes else np.zeros_like(lengths)
+        tokens += int(np.minimum(before + lengths, width).sum())
+        stops = starts + np.clip(width - before, 0, lengths)
+        # A row's first token is no target: nothing comes before it.
+        firsts = np.minimum(starts + (before == 0), stops)
         for number in np.unique(shards).tolist():
             here = shards == number
-            # From the second token on: nothing comes before the first, so it is no target.
-            trained += _trained(split.shards[number].mask, starts[here] + 1, stops[here])
+            trained += _trained(split.shards[number].mask, firsts[here], stops[here])
     return tokens, trained
 
 

@@ -79,6 +79,8 @@ class SpanLocator:
     def _cut(self, row: Int64s, positions: Int64s, n: int) -> RowSpans:
         """The spans of the episodes at these positions, in `n` rows."""
         episodes = self._split.filtered[positions]
+        if self._split.has_prefixes:
+            return self._cut_ranges(row, episodes, n)
         shard, start, length = self._split.locate(episodes)
         cut = length > self._width
         if self._tail:
@@ -86,6 +88,34 @@ class SpanLocator:
             start = start + np.maximum(0, length - self._width)
         length = np.minimum(length, self._width)
         return RowSpans(n, self._width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
+
+    def _cut_ranges(self, row: Int64s, episodes: Int64s, n: int) -> RowSpans:
+        """The same where episodes may have prefixes, and two spans."""
+        ranges = self._split.ranges(episodes)
+        of, is_prefix = ranges.of, ranges.is_prefix
+        assert is_prefix is not None
+        whole = np.bincount(of, weights=ranges.length, minlength=len(episodes)).astype(np.int64)
+        # A prefix of 4 and 5 own tokens in a row of 6: from token 0 to 6, so 4 and 2; for "tail" from 3 to 9: 1 and 5.
+        begin = np.maximum(0, whole - self._width) if self._tail else np.zeros_like(whole)
+        first_own = whole - self._split.locate(episodes)[2]
+        at = np.where(is_prefix, 0, first_own[of])  # the number of each range's first token in its episode
+        skipped = np.clip(begin[of] - at, 0, ranges.length)
+        length = np.clip(begin[of] + self._width - at, 0, ranges.length) - skipped
+        keep = length > 0
+        # The tokens after the last span that is in the row are missing.
+        last = np.append(of[1:] != of[:-1], True) | np.append(~keep[1:], False)
+        return RowSpans(
+            n,
+            self._width,
+            row=row[of][keep],
+            episode=episodes[of][keep],
+            shard=ranges.shard[keep],
+            start=(ranges.start + skipped)[keep],
+            length=length[keep],
+            cut=((whole > self._width)[of] & last)[keep],
+            is_prefix=is_prefix[keep],
+            begins=np.flatnonzero(np.diff(of[keep], prepend=-1)),
+        )
 
 
 class RowSpans:
@@ -95,7 +125,10 @@ class RowSpans:
         row: the row of each span, int64, never falling: 0 0 1 2. Rows without a span come last.
         episode: the episode of each span, int64.
         shard, start, length: its file, first value and number of values (at least 1), int64.
-        cut: bool: the episode has tokens after the span.
+        cut: bool: the episode has tokens after the span, none of them in the row.
+        is_prefix: bool: the span is the prefix of its episode, so nothing in it is trained; `None` where no episode has
+            a prefix.
+        begins: the spans with which episodes begin, int64, ascending: without prefixes all of them.
         filled: how many rows have a span.
         one_per_row: no row has two spans.
         used: how many values each row holds, int64, shape (B,).
@@ -113,8 +146,11 @@ class RowSpans:
         start: Int64s,
         length: Int64s,
         cut: Bools,
+        is_prefix: Bools | None = None,
+        begins: Int64s | None = None,
     ) -> None:
-        self.B, self.width = B, width
+        self.B, self.width, self.is_prefix = B, width, is_prefix
+        self.begins = np.arange(len(row)) if begins is None else begins
         self.row, self.episode, self.shard, self.start, self.length, self.cut = row, episode, shard, start, length, cut
         # `row` never falls, so the last span is in the last row that has one.
         self.filled = int(row[-1]) + 1 if len(row) else 0
@@ -206,6 +242,8 @@ class RowSpans:
             # An episode that is cut has at least one token more; others end here and must not read the next one's.
             length=self.length + self.cut,
             cut=self.cut,
+            is_prefix=self.is_prefix,
+            begins=self.begins,
         )
 
 
@@ -367,7 +405,8 @@ class EpisodeReader:
         """
         kernel, masks = native(), self._masks
         by_value = self._by_turn and bool(spans.cut.any())
-        if kernel is not None and not by_value and (masks is None or masks.dtype == np.uint8):
+        whole = spans.is_prefix is None  # the kernel takes each span for a text of its own
+        if kernel is not None and whole and not by_value and (masks is None or masks.dtype == np.uint8):
             files = None if masks is None else masks.files
             found = gather.target_mask(
                 kernel, self.buffers, files, spans.for_kernel, texts.places, B=spans.B, T=self._width - 1
@@ -399,17 +438,17 @@ class EpisodeReader:
         return ids
 
     def texts(self, spans: RowSpans) -> TextStarts:
-        """Where spans begin, and where segment ids change inside one.
+        """Where episodes begin, and where segment ids change inside one.
 
         ::
 
             spans       a a a b b .       segment ids  0 0 1 1 1 .      texts begin at  0 2 3
         """
-        if kernel := native():
+        if (kernel := native()) and spans.is_prefix is None:
             files, B = self._segment_files, spans.B
             places = gather.text_starts(kernel, self.buffers, files, spans.for_kernel, B=B, width=self._width)
             return TextStarts(places, self._width)
-        begins = spans.row * self._width + spans.column
+        begins = (spans.row * self._width + spans.column)[spans.begins]
         if self._segments is None:
             return TextStarts(begins, self._width)
         segments = self._segments.unfilled(spans).reshape(-1)
@@ -441,6 +480,10 @@ class EpisodeReader:
             weights = self._masks.rows(spans, 0)
         self._check_weights(weights, spans)
         weights.reshape(-1)[texts.places] = 0
+        if self._masks is not None and spans.is_prefix is not None:
+            # They are trained in the episode that owns them. Prefixes # . . of 2 1 3 tokens, the last one's row of 4:
+            # # # . . . .
+            weights[: spans.filled].reshape(-1)[spans.is_prefix.repeat(spans.reach)] = 0
         return weights
 
     def _weights_by_turn(self, masks: Column, spans: RowSpans) -> Array:
@@ -469,8 +512,11 @@ class EpisodeReader:
         """The episode at a row and column, and the token's number from the episode's start, for messages."""
         # The span that covers a column is the last one that begins at or before it.
         at = int(np.flatnonzero((spans.row == row) & (spans.column <= column))[-1])
-        _, (start,), _ = self._split.locate(spans.episode[at : at + 1])
-        token = int(spans.start[at] - start) + column - int(spans.column[at])
+        ranges = self._split.ranges(spans.episode[at : at + 1])
+        # An episode with a prefix has two ranges; its own tokens are counted from the end of the first.
+        own = spans.is_prefix is None or not spans.is_prefix[at]
+        before, start = (ranges.length[:-1].sum(), ranges.start[-1]) if own else (0, ranges.start[0])
+        token = int(before + spans.start[at] - start) + column - int(spans.column[at])
         return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
 
 

@@ -18,6 +18,7 @@ from niels_gpt.episodes.format import (
     MASK_NAME,
     METADATA_NAME,
     MOST_WEIGHT,
+    PREFIXES_NAME,
     SEGMENT_DTYPES,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
@@ -44,6 +45,7 @@ class EpisodeWriter:
         with_metadata: also write `episodes.parquet` (needs pyarrow).
         segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
         with_completions: also write `completions.bin`; a new shard then begins between groups of completions.
+        with_prefixes: also write `prefixes.idx`; a new shard then begins at an episode without prefix.
 
     Attributes:
         tokens, episodes, trained_tokens, groups: written so far; groups only with completions.
@@ -63,6 +65,7 @@ class EpisodeWriter:
         with_metadata: bool = False,
         segments_dtype: str | None = None,
         with_completions: bool = False,
+        with_prefixes: bool = False,
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
@@ -72,7 +75,7 @@ class EpisodeWriter:
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
         self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
-        self._with_completions = with_completions
+        self._with_completions, self._with_prefixes = with_completions, with_prefixes
         self._shards = 0
         self._open: _ShardFiles | None = None
 
@@ -85,6 +88,7 @@ class EpisodeWriter:
         *,
         segments: npt.NDArray[np.integer[Any]] | None = None,
         completions: npt.NDArray[np.void] | None = None,
+        prefixes: npt.NDArray[np.int64] | None = None,
     ) -> None:
         """Append episodes.
 
@@ -95,17 +99,20 @@ class EpisodeWriter:
             metadata: with `with_metadata`, a mapping with `type`, `source` and `weight` for each episode.
             segments: with `segments_dtype`, a number per id; where it changes, another text begins.
             completions: with `with_completions`, a record of `format.COMPLETION` per episode, whole groups of them.
+            prefixes: with `with_prefixes`, where the tokens before each episode are, shape (episodes, 2): their start,
+                counted from the episode's own first id, so below 0; and their number. They lie among the ids of
+                episodes since the last one without a prefix, whose number is 0.
 
         Raises:
-            UsageError: lengths, ids and weights do not belong together, ids are outside uint32, or the mask's dtype
-                cannot hold the weights.
+            UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
+                cannot hold the weights, or a prefix lies elsewhere.
         """
         ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
         mask = self._checked(ids, lengths, weights)
         if self._with_metadata and len(metadata) != len(lengths):
             raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
         self._check_segments(len(ids), segments)
-        cuts = self._cuts(len(lengths), completions)
+        cuts = self._cuts(len(lengths), completions, prefixes)
         ends = np.cumsum(lengths)
         first, start = 0, 0  # the first episode and the first id that are not written yet
         while first < len(lengths):
@@ -116,7 +123,8 @@ class EpisodeWriter:
                 part = None if mask is None else mask[start:end]
                 texts = None if segments is None else segments[start:end]
                 groups = None if completions is None else completions[first:stop]
-                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts, groups)
+                before = None if prefixes is None else prefixes[first:stop]
+                shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts, groups, before)
                 first, start = stop, end
             if first < len(lengths):
                 self._close_shard()
@@ -125,11 +133,20 @@ class EpisodeWriter:
         self.groups += 0 if completions is None else int(np.count_nonzero(completions["number"] == 0))
         self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
 
-    def _cuts(self, n: int, completions: npt.NDArray[np.void] | None) -> npt.NDArray[np.int64] | None:
+    def _cuts(
+        self, n: int, completions: npt.NDArray[np.void] | None, prefixes: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64] | None:
         """The episodes before which a shard may end, and the end; `None`: before any of the `n` episodes.
 
         Numbers 0 1 | 0 1 2 of two groups give 0 2 5.
         """
+        if self._with_prefixes != (prefixes is not None) or (prefixes is not None and prefixes.shape != (n, 2)):
+            raise UsageError(
+                f"{n} episodes, with_prefixes {self._with_prefixes} and prefixes of shape "
+                f"{None if prefixes is None else prefixes.shape}; expected ({n}, 2) with with_prefixes, else none"
+            )
+        if prefixes is not None:
+            return np.append(np.flatnonzero(prefixes[:, 1] == 0), n)
         if self._with_completions != (completions is not None) or (completions is not None and len(completions) != n):
             raise UsageError(
                 f"{n} episodes, with_completions {self._with_completions} and "
@@ -155,8 +172,10 @@ class EpisodeWriter:
         if cuts is None:
             return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
         at = int(np.searchsorted(cuts, first))
-        # An empty shard takes one group of any length.
-        return int(max(cuts[np.searchsorted(cuts, fitting, side="right") - 1], cuts[at + (shard.tokens == 0)]))
+        # An empty shard takes one group of any length. A group that an earlier call began goes on in its shard.
+        least = cuts[min(at + (shard.tokens == 0), len(cuts) - 1)]
+        fit = int(np.searchsorted(cuts, fitting, side="right"))
+        return int(max(cuts[fit - 1], least) if fit else least)
 
     def _check_segments(self, n: int, segments: npt.NDArray[np.integer[Any]] | None) -> None:
         found = 0 if segments is None else len(segments)
@@ -204,6 +223,7 @@ class EpisodeWriter:
                 self._with_metadata,
                 self._segments_dtype,
                 self._with_completions,
+                self._with_prefixes,
             )
             self._shards += 1
         return self._open
@@ -239,8 +259,10 @@ class _ShardFiles:
         with_metadata: bool,
         segments: str | None,
         with_completions: bool,
+        with_prefixes: bool,
     ) -> None:
         self.tokens, self._segments_dtype = 0, segments
+        self._shared_from = 0  # the first token that a prefix may begin with
         self._name, folder = name, root / name
         with storage_errors("creating the directory", folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -249,6 +271,7 @@ class _ShardFiles:
         self._mask = HashedWriter(folder / MASK_NAME) if mask_dtype else None
         self._segments = HashedWriter(folder / SEGMENTS_NAME) if segments else None
         self._completions = HashedWriter(folder / COMPLETIONS_NAME) if with_completions else None
+        self._prefixes = HashedWriter(folder / PREFIXES_NAME) if with_prefixes else None
         self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
 
     def write(
@@ -259,6 +282,7 @@ class _ShardFiles:
         metadata: Sequence[Mapping[str, Any]],
         segments: npt.NDArray[np.integer[Any]] | None,
         completions: npt.NDArray[np.void] | None,
+        prefixes: npt.NDArray[np.int64] | None,
     ) -> None:
         # Lengths 3 2 after 10 tokens have ends 13 15: the records (10, 3) and (13, 2).
         ends = self.tokens + np.cumsum(lengths)
@@ -270,13 +294,32 @@ class _ShardFiles:
             self._segments.write(segments.astype(SEGMENT_DTYPES[self._segments_dtype or ""]))
         if self._completions is not None and completions is not None:
             self._completions.write(completions.astype(COMPLETION))
+        if self._prefixes is not None and prefixes is not None:
+            self._prefixes.write(self._records_of(prefixes, ends - lengths).astype("<u8"))
         if self._metadata is not None:
             self._metadata.write(metadata)
         self.tokens += len(ids)
 
+    def _records_of(self, prefixes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Prefixes as places in the file: (-3, 2) of the episode that starts at 10 is (7, 2)."""
+        n = prefixes[:, 1]
+        alone = n == 0
+        # Where the last episode without a prefix starts: starts 4 9 12, of which 9 has none, give 0 9 9 after a 0.
+        owner = np.maximum.accumulate(np.where(alone, starts, self._shared_from))
+        self._shared_from = int(owner[-1])
+        begins = np.where(alone, 0, starts + prefixes[:, 0])
+        wrong = (n < 0) | (~alone & ((begins < owner) | (begins + n > starts)))
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise UsageError(
+                f"a prefix of {n[at]} ids from {prefixes[at, 0]} on, counted from the episode's first; expected it "
+                f"between {owner[at] - starts[at]} and 0"
+            )
+        return np.stack([begins, n], axis=1)
+
     def close(self) -> dict[str, FileRecord]:
         # The index last: without it the folder holds no episodes.
-        every = (self._ids, self._mask, self._segments, self._completions, self._records)
+        every = (self._ids, self._mask, self._segments, self._completions, self._prefixes, self._records)
         writers = [writer for writer in every if writer is not None]
         records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
         if self._metadata is not None:
@@ -284,7 +327,8 @@ class _ShardFiles:
         return records
 
     def abandon(self) -> None:
-        for writer in (self._ids, self._mask, self._segments, self._completions, self._records, self._metadata):
+        optional = (self._mask, self._segments, self._completions, self._prefixes, self._metadata)
+        for writer in (self._ids, self._records, *optional):
             if writer is not None:
                 writer.abandon()
 

@@ -411,8 +411,11 @@ def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"kind": "sft"}, "'sft' of version 1; this version of niels_gpt reads 'episodes' of version 1"),
-        ({"format_version": 2}, "'episodes' of version 2"),
+        (
+            {"kind": "sft"},
+            "'sft' of version 1; this version of niels_gpt reads 'episodes' and 'preferences' of the versions 1 and 2",
+        ),
+        ({"format_version": 3}, "'episodes' of version 3"),
         ({"format_version": "1"}, "'episodes' of version"),
         ({"token_dtype": "uint16"}, "token_dtype is 'uint16'; expected one of uint32"),
         ({"mask_dtype": "float16"}, "mask_dtype is 'float16'; expected one of uint8, float32, or null"),

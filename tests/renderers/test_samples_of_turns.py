@@ -51,15 +51,19 @@ def chats_of(name: str, n: int, *, flags: float = 0.0) -> list[Messages]:
 def encoded(
     renderer: Any, chats: list[Messages], samples: Samples, folder: Path, on: LossOn | None = None
 ) -> dict[int, list[Weighted]]:
-    """The samples of each conversation that is not rejected."""
+    """The samples of each conversation that is not rejected, in the order of their last turns."""
     rows = [Conversation(normalise(chat), where=f"chat {n}", metadata={"n": n}) for n, chat in enumerate(chats)]
     found: dict[int, list[Weighted]] = {}
     rejections = Rejections(folder, "all")
     for batch in as_encoder(renderer, on, samples=samples).encode(rows, rejections):
         ends = np.cumsum(batch.lengths).tolist()
-        for chat, a, b in zip(batch.conversations, [0, *ends], ends, strict=False):
-            found.setdefault(chat.metadata["n"], []).append((batch.ids[a:b].tolist(), batch.weights[a:b].tolist()))
+        prefixes = [(0, 0)] * len(ends) if batch.prefixes is None else batch.prefixes.tolist()
+        for chat, a, b, (start, n) in zip(batch.conversations, [0, *ends], ends, prefixes, strict=False):
+            ids = [*batch.ids[a + start :][:n].tolist(), *batch.ids[a:b].tolist()]
+            found.setdefault(chat.metadata["n"], []).append((ids, [0.0] * n + batch.weights[a:b].tolist()))
     rejections.abandon()
+    # The last one comes first, because the others begin with its ids.
+    found = {number: [*others, last] for number, (last, *others) in found.items()}
     assert set(rejections.dropped) <= {NOTHING_TRAINED}
     assert rejections.dropped.total() == len(chats) - len(found)
     return found
@@ -144,13 +148,12 @@ THINKING = [
 
 
 def stored(folder: Path, split: str) -> list[tuple[list[int], list[float]]]:
+    """The episodes as a loader reads them."""
     opened = EpisodeSplit([folder], split)
     spans = SpanLocator(opened, None, 200, too_long="error").of_positions(np.arange(len(opened)))
     reader = EpisodeReader(opened, 200, too_long="error", vocab_size=None, use_mask=True)
-    ids, mask = reader.shards[0].tokens, reader.shards[0].mask
-    assert mask is not None
-    places = zip(spans.start.tolist(), spans.length.tolist(), strict=True)
-    return [(ids[a : a + n].tolist(), mask[a : a + n].tolist()) for a, n in places]
+    ids, mask = reader.ids(spans, 0), reader.weights(spans, reader.texts(spans))
+    return [(ids[row, :n].tolist(), mask[row, :n].tolist()) for row, n in enumerate(spans.used.tolist())]
 
 
 @pytest.mark.parametrize("workers", [None, 2])
@@ -174,7 +177,7 @@ def test_a_build_keeps_the_samples_of_a_conversation_in_one_split(tmp_path: Path
         found = stored(tmp_path / "one", split)
         assert found == stored(tmp_path / "two", split)
         own = [samples for samples in wanted if samples[1][0] in [ids for ids, _ in found]]
-        assert found == [(ids, [int(each) for each in mask]) for samples in own for ids, mask in samples]
+        assert found == [(ids, [int(each) for each in mask]) for samples in own for ids, mask in reversed(samples)]
     assert len(stored(tmp_path / "one", "val")) == 20
 
 
@@ -192,6 +195,7 @@ def test_the_command_and_a_recipe(tmp_path: Path) -> None:
     assert [each["episodes"] for each in episodes.values()] == [40, 80, 80]
     assert episodes["auto"]["trained_tokens"] == episodes["per-turn"]["trained_tokens"]
     assert episodes["auto"]["trained_tokens"] > episodes["per-conversation"]["trained_tokens"], "the reasoning"
+    assert episodes["auto"]["tokens"] < 2 * episodes["per-conversation"]["tokens"], "questions are written once"
     (tmp_path / "recipe.toml").write_text(
         f"""out = "made"
 [tokenizer]
