@@ -43,7 +43,7 @@ def run(folder: Path) -> list[Result]:
 
 def _measured(name: str, corpus: Corpus) -> tuple[str, dict[str, dict[str, Times]]]:
     """What tokenizer a family has, and the times of both ways on texts and, if it has calls, with tools."""
-    model, kind = _model(name)
+    model, kind = model_of(name)
     renderer = FAMILIES[name](model)
     cases = {"texts": 0.0} | ({"tools": 1.0} if renderer.calls is not None else {})
     made = {}
@@ -63,7 +63,7 @@ def _blocks(renderer: Family, corpus: Corpus, n: int, tools: float, *, size: int
         yield Block(data, [renderer.text(chat, tools=own).encode() for chat, own in data])
 
 
-def _model(name: str) -> tuple[Path, str]:
+def model_of(name: str) -> tuple[Path, str]:
     """A directory with a tokenizer for a family, and what it is: "real", "stand-in" (32 000 tokens) or "tiny"."""
     for folder in FOLDERS:
         path = folder / "family.json"

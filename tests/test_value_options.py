@@ -52,7 +52,7 @@ def episodes(tokenizer: Path, chats: Path, tmp_path_factory: pytest.TempPathFact
         (diagnose, DiagnoseOptions, set()),
         (export, Arrangement, {"pad_multiple"}),  # an option of one format
         (train_tokenizer, TrainingOptions, set()),
-        (build_episodes, BuildOptions, set()),
+        (build_episodes, BuildOptions, {"relative_to"}),  # recipes set it: files are named relative to them
     ],
 )
 def test_every_field_is_a_keyword_with_the_same_default(

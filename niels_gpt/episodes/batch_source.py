@@ -25,11 +25,12 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
-from niels_gpt.episodes.rows import EpisodeReader, Int64s, RowSpans, SpanLocator, TextStarts
+from niels_gpt.episodes.rows import EpisodeReader, TextStarts
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
 from niels_gpt.episodes.schedule import EveryRow, Place, Schedule, ShardWindows
 from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.episodes.shard_stream import stream_of
+from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format import gather
 from niels_gpt.format.buffers import Buffers
@@ -216,6 +217,14 @@ class BatchSource(Batches[EpisodeBatch]):
         at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
         # The longest sequence of each batch, for attention kernels that size their blocks by it.
         longest = np.maximum.reduceat(starts[1:] - starts[:-1], at[:-1]).tolist()
+        if spans.sees is not None:
+            # A branch goes on at the position after the tokens that it sees. Attention by sequences cannot express it.
+            prefixes = spans.prefix_columns()[:, :T]
+            position_ids += prefixes[..., 1] - prefixes[..., 0]
+            batches = [slice(i * B, (i + 1) * B) for i in range(n)]
+            named: dict[str, npt.NDArray[Any]] = {"segment_ids": segment_ids, "position_ids": position_ids}
+            named["prefixes"] = prefixes
+            return [{name: torch.from_numpy(values[own]) for name, values in named.items()} for own in batches]
         return [
             {
                 "segment_ids": torch.from_numpy(segment_ids[i * B : (i + 1) * B]),

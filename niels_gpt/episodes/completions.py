@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.dataset import Shard
 from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME
 from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, storage_errors
 
 

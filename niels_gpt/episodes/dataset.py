@@ -13,48 +13,35 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.mmap import Tokens, map_tokens
 from niels_gpt.episodes.format import (
     INDEX_NAME,
-    MASK_DTYPES,
-    MASK_NAME,
     PREFIXES_NAME,
-    SEGMENT_DTYPES,
-    SEGMENTS_NAME,
-    TOKEN_DTYPE,
-    TOKENS_NAME,
     Records,
-    index_chunks,
     open_manifest,
-    open_mask,
-    read_index,
-    samples,
     shard_folders,
 )
 from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
 from niels_gpt.episodes.remote import StreamedDataset
+from niels_gpt.episodes.shards import (
+    episodes_of,
+    identifying_samples,
+    index_chunks_of,
+    open_shard,
+    past_the_end,
+    remote_shards,
+    whole_lengths,
+    with_items,
+)
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.forks import cached_property
 from niels_gpt.storage.manifests import Manifest
-from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache
-
-
-@dataclass(frozen=True)
-class AbsentArray:
-    """The length and dtype of a file that is in a store. Its values cannot be read here: see `Shard.mapped`."""
-
-    n: int
-    dtype: np.dtype[Any]
-
-    def __len__(self) -> int:
-        return self.n
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +54,13 @@ class Ranges:
         of                0 1 1
         is_prefix         . # .
 
+    With `share_prefixes` an episode is an item, and has a range for each of its samples.
+
     Attributes:
         of: which of the episodes, int64, shape (ranges,), never falling.
         shard, start, length: int64, shape (ranges,).
         is_prefix: bool; `None` where no episode has a prefix.
+        sees: how many tokens of the item's first range come before each sample, int64; `None` without items.
     """
 
     of: Int64s
@@ -78,54 +68,7 @@ class Ranges:
     start: Int64s
     length: Int64s
     is_prefix: npt.NDArray[np.bool_] | None = None
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The files of one folder as mapped arrays; of a shard in a store, only the records are mapped.
-
-    Attributes:
-        tokens: uint32, shape (tokens,).
-        records: uint64, shape (episodes, 2): start and length of each episode, in tokens.
-        mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
-        no_mask: the reason why `mask` is `None`, else empty.
-        segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
-        prefixes: uint64, shape (episodes, 2), or `None`: start and length of the tokens before each episode.
-        remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
-        held: keeps the files in the cache that these arrays are mapped from.
-    """
-
-    folder: Path
-    tokens: Tokens
-    records: Records
-    mask: npt.NDArray[Any] | None
-    no_mask: str
-    segments: npt.NDArray[Any] | None
-    prefixes: Records | None = None
-    remote: tuple[ShardCache, RemoteShard] | None = None
-    held: HeldShard | None = None
-
-    def mapped(self, held: HeldShard | None = None) -> Shard:
-        """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
-
-        Args:
-            held: this shard's files, if they are held already.
-
-        Raises:
-            See `ShardCache.hold`.
-        """
-        if self.remote is None:
-            return self
-        cache, remote = self.remote
-        held = held or cache.hold(remote)
-        folder, mask, segments = held.folder, self.mask, self.segments
-        return replace(
-            self,
-            tokens=map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE),
-            mask=None if mask is None else map_tokens(folder / MASK_NAME, mask.dtype.str),
-            segments=None if segments is None else map_tokens(folder / SEGMENTS_NAME, segments.dtype.str),
-            held=held,
-        )
+    sees: Int64s | None = None
 
 
 class EpisodeSplit:
@@ -141,6 +84,7 @@ class EpisodeSplit:
         max_tokens: longer episodes are left out; `None` for no limit.
         drop_long: False: longer episodes stay, and are only counted in `too_long`.
         streamed: those of `datasets` whose tokens are in a store; the directory holds their manifest and indexes.
+        share_prefixes: episodes are items of at most so many tokens, if they can be: see `shared_prefixes`.
 
     Attributes:
         shards: the mapped files of all shards.
@@ -162,25 +106,31 @@ class EpisodeSplit:
         max_tokens: int | None = None,
         drop_long: bool = True,
         streamed: Mapping[Path, StreamedDataset] | None = None,
+        share_prefixes: int | None = None,
     ) -> None:
-        self.datasets, self.split = list(datasets), split
+        self.datasets, self.split, self.shares_prefixes = list(datasets), split, share_prefixes is not None
         self.streamed = dict(streamed or {})
         self.manifests = [
             self.streamed[dataset].manifest() if dataset in self.streamed else _manifest_of(dataset)
             for dataset in self.datasets
         ]
         opened = [
-            _remote_shards(self.streamed[dataset], split, manifest)
+            remote_shards(self.streamed[dataset], split, manifest)
             if dataset in self.streamed and manifest
-            else [_open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
+            else [open_shard(folder, manifest) for folder in shard_folders(dataset / split)]
             for dataset, manifest in zip(self.datasets, self.manifests, strict=True)
         ]
         self.shards = [shard for shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *map(len, opened)])
         # The number of each shard's first episode: shards of 3 and 2 episodes give 0 3 5.
-        self._first = np.cumsum([0, *(len(shard.records) for shard in self.shards)])
+        self._first = np.cumsum([0, *map(episodes_of, self.shards)])
+        if share_prefixes is not None:
+            for _ in self._checked_lengths():  # items are made of records that are right
+                pass
+            self.shards = [with_items(shard, share_prefixes) for shard in self.shards]
+            self._first = np.cumsum([0, *map(episodes_of, self.shards)])
         self._options: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "drop_long": drop_long}
-        self._options["streamed"] = self.streamed
+        self._options |= {"streamed": self.streamed, "share_prefixes": share_prefixes}
         short, long = [], []
         for start, lengths in self._checked_lengths():
             too_short = lengths < min_tokens
@@ -275,6 +225,8 @@ class EpisodeSplit:
         if not self.has_prefixes:
             return Ranges(every, shard, start, length)
         before, n = self.prefixes_of(episodes)
+        if self.shares_prefixes:
+            return self._sample_ranges(episodes, shard, start, length, before, n)
         # Of three episodes the second has a prefix: it takes two ranges, its own tokens are in the second of them.
         of = every.repeat(1 + (n > 0))
         is_prefix = np.append(of[1:] == of[:-1], False) if len(of) else np.zeros(0, np.bool_)
@@ -286,6 +238,38 @@ class EpisodeSplit:
             is_prefix,
         )
 
+    def _sample_ranges(
+        self,
+        items: npt.NDArray[np.integer[Any]],
+        shard: Int64s,
+        start: Int64s,
+        length: Int64s,
+        before: Int64s,
+        n: Int64s,
+    ) -> Ranges:
+        """The ranges of items: what they copy, and each of their samples; the arguments are what is known of them."""
+        first, samples = np.zeros(len(items), np.int64), np.ones(len(items), np.int64)
+        for hit in np.unique(shard).tolist():  # over the shards that are hit
+            own, here = self.shards[hit].items, shard == hit
+            if own is not None:
+                number = items[here] - self._first[hit]
+                first[here], samples[here] = own.first[number], own.first[number + 1] - own.first[number]
+        sizes = samples + (n > 0)
+        of = np.arange(len(items)).repeat(sizes)
+        # Two items of 2 and 3 ranges: 0 1 0 1 2. Where tokens are copied, number 0 is the copy, and samples follow.
+        number = np.arange(len(of)) - (sizes.cumsum() - sizes)[of]
+        is_prefix = (number == 0) & (n > 0)[of]
+        found = np.stack([np.where(is_prefix, before[of], start[of]), np.where(is_prefix, n[of], length[of])], axis=1)
+        sees = np.zeros(len(of), np.int64)
+        sample = first[of] + number - (n > 0)[of]
+        for hit in np.unique(shard).tolist():
+            own = self.shards[hit].items
+            if own is not None:
+                here = (shard[of] == hit) & ~is_prefix
+                found[here] = own.episodes[sample[here]]
+                sees[here] = own.prefixes[sample[here], 1]
+        return Ranges(of, shard[of], found[:, 0], found[:, 1], is_prefix, sees)
+
     def lengths_at(self, episodes: npt.NDArray[np.integer[Any]]) -> Int64s:
         """The length of episodes (numbers, not positions), prefixes included, int64 of the same shape."""
         own = self.locate(episodes)[2]
@@ -293,7 +277,7 @@ class EpisodeSplit:
 
     def lengths(self) -> Int64s:
         """The length of the episode at every position, int64, shape (len(self),): 8 bytes an episode."""
-        parts = [_whole_lengths(shard.records, shard.prefixes) for shard in self.shards]
+        parts = [whole_lengths(shard.records, shard.prefixes) for shard in self.shards]
         everything = np.concatenate([*parts, np.empty(0, dtype=np.int64)])
         # Nothing is filtered out, so positions are numbers.
         if len(self) == len(everything):
@@ -314,7 +298,7 @@ class EpisodeSplit:
         parts = []
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.records)) - begin
-            parts += [_whole_lengths(records, prefixes) for _, records, prefixes in _index_chunks(shard, a, b)]
+            parts += [whole_lengths(records, prefixes) for _, records, prefixes in index_chunks_of(shard, a, b)]
         # Episodes inside the range that are filtered out were read, too, and are left out here.
         return np.concatenate(parts)[numbers - first]
 
@@ -329,9 +313,11 @@ class EpisodeSplit:
         return [Span(start, stop) for start, stop in itertools.pairwise(at)]
 
     def describe(self, episode: int) -> str:
-        """Index file and record of an episode, for messages."""
+        """Index file and record of an episode, for messages; of an item its first sample's."""
         shard = int(np.searchsorted(self._first, episode, side="right")) - 1
-        return f"{self.shards[shard].folder / INDEX_NAME}: record {episode - int(self._first[shard]):,}"
+        number, items = episode - int(self._first[shard]), self.shards[shard].items
+        record = number if items is None else int(items.first[number])
+        return f"{self.shards[shard].folder / INDEX_NAME}: record {record:,}"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -349,19 +335,21 @@ class EpisodeSplit:
                 digest.update(json.dumps(own, sort_keys=True).encode())
             else:
                 for shard in self.shards[first:stop]:
-                    for part in _samples(shard):
+                    for part in identifying_samples(shard):
                         digest.update(part)
             # Two datasets with one shard each must differ from one dataset with two.
             digest.update(b"|")
         # The same files with another min_tokens have other rows.
         digest.update(self.filtered.key)
+        if self.shares_prefixes:
+            digest.update(f"items {self._options['share_prefixes']}".encode())
         return digest.hexdigest()
 
     def _checked_lengths(self) -> Iterator[tuple[int, Int64s]]:
         """The lengths of all records in chunks, each with the number of its first episode."""
         for shard, first in zip(self.shards, self._first.tolist(), strict=False):
             n_tokens = np.uint64(len(shard.tokens))
-            for at, records, prefixes in _index_chunks(shard, 0, len(shard.records)):
+            for at, records, prefixes in index_chunks_of(shard, 0, len(shard.records)):
                 for name, found in ((INDEX_NAME, records), (PREFIXES_NAME, prefixes)):
                     if found is None:
                         continue
@@ -370,8 +358,8 @@ class EpisodeSplit:
                     outside = (lengths > n_tokens) | (starts > n_tokens - np.minimum(lengths, n_tokens))
                     if outside.any():
                         wrong = int(np.argmax(outside))
-                        raise _past_the_end(shard, name, at + wrong, found[wrong])
-                yield first + at, _whole_lengths(records, prefixes)
+                        raise past_the_end(shard, name, at + wrong, found[wrong])
+                yield first + at, whole_lengths(records, prefixes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""
@@ -393,118 +381,6 @@ def _manifest_of(dataset: Path) -> Manifest | None:
     return open_manifest(dataset)
 
 
-def _index_chunks(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
-    """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
-    chunks = index_chunks(shard.folder / INDEX_NAME, start, stop)
-    if shard.prefixes is None:
-        yield from ((at, records, None) for at, records in chunks)
-        return
-    for (at, records), (_, prefixes) in zip(
-        chunks, index_chunks(shard.folder / PREFIXES_NAME, start, stop), strict=True
-    ):
-        yield at, records, prefixes
-
-
-def _whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
-    """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
-    own = np.asarray(records[:, 1], dtype=np.int64)
-    return own if prefixes is None else own + prefixes[:, 1].astype(np.int64)
-
-
-def _past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
-    start, length = (int(value) for value in found)
-    return CacheError(
-        f"{shard.folder / name}: record {record:,}: start {start:,} and length {length:,} end past the "
-        f"{len(shard.tokens):,} tokens of {TOKENS_NAME}; the files do not belong together or one is cut short. "
-        "Copy or build them again"
-    )
-
-
-def _open_shard(folder: Path, manifest: Manifest | None) -> Shard:
-    tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
-    mask, no_mask = open_mask(folder, len(tokens), manifest)
-    records = read_index(folder / INDEX_NAME)
-    return Shard(
-        folder=folder,
-        tokens=tokens,
-        records=records,
-        mask=mask,
-        no_mask=no_mask,
-        segments=_open_segments(folder, len(tokens)),
-        prefixes=_open_prefixes(folder, len(records)),
-    )
-
-
-def _open_prefixes(folder: Path, episodes: int) -> Records | None:
-    path = folder / PREFIXES_NAME
-    if not path.is_file():
-        return None
-    prefixes = read_index(path)
-    if len(prefixes) != episodes:
-        raise CacheError(
-            f"{path}: {len(prefixes):,} records for {episodes:,} episodes; expected one for each. The files do not "
-            "belong together. Copy or build them again"
-        )
-    return prefixes
-
-
-def _remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> list[Shard]:
-    """The shards of a split in a store: the index is here, everything else is known by its size."""
-    shards = []
-    for folder, remote in dataset.shards(split, manifest):
-        sizes = {file.name: file.bytes for file in remote.files}
-        n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
-        masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
-        mask = _absent(sizes.get(MASK_NAME), n, masks)
-        records = read_index(folder / INDEX_NAME)
-        shard = Shard(
-            folder=folder,
-            tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
-            records=records,
-            prefixes=_open_prefixes(folder, len(records)),
-            mask=mask,
-            no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
-            segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),
-            remote=(dataset.cache, remote),
-        )
-        shards.append(shard)
-    return shards
-
-
-def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | None:
-    """An array of the dtype that `n` values of `size` bytes have; `None` if it is none of them, or there is no file."""
-    fitting = [np.dtype(dtype) for dtype in dtypes if size == n * np.dtype(dtype).itemsize]
-    return cast("npt.NDArray[Any]", AbsentArray(n, fitting[0])) if fitting else None
-
-
-def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
-    path = folder / SEGMENTS_NAME
-    if not path.is_file():
-        return None
-    size = path.stat().st_size
-    for dtype in SEGMENT_DTYPES.values():
-        # The file has no header: its size decides between two and four bytes a token.
-        if size == n_tokens * np.dtype(dtype).itemsize:
-            return map_tokens(path, dtype)
-    raise CacheError(
-        f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {2 * n_tokens:,} (uint16) or {4 * n_tokens:,} "
-        "(uint32). Copy it again, or remove it if the texts of an episode need not be separated"
-    )
-
-
-def _samples(shard: Shard) -> Iterator[bytes]:
-    """The bytes by which a shard of a dataset without manifest is identified."""
-    n = len(shard.tokens)
-    yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
-    for _, records, prefixes in _index_chunks(shard, 0, len(shard.records)):
-        yield records.tobytes()
-        if prefixes is not None:
-            yield prefixes.tobytes()
-    for values in (shard.tokens, shard.mask, shard.segments):
-        if values is not None:
-            yield from samples(values)
-
-
 def open_split(
     datasets: list[Path],
     split: str,
@@ -513,13 +389,18 @@ def open_split(
     too_long: str,
     width: int,
     streamed: Mapping[Path, StreamedDataset] | None = None,
+    share_prefixes: bool = False,
 ) -> EpisodeSplit:
     """Open a split for rows of `width` tokens, with longer episodes left out if the policy `too_long` asks for it.
+
+    Args:
+        share_prefixes: episodes are items, see `shared_prefixes`.
 
     Raises:
         CacheError: files are missing or damaged; or an episode is too long and the policy is "error".
     """
     options: dict[str, Any] = {"min_tokens": min_tokens, "streamed": streamed}
+    options["share_prefixes"] = width if share_prefixes else None
     drop_long = too_long in ("skip", "error")
     opened = EpisodeSplit(datasets, split, max_tokens=width, drop_long=drop_long, **options)
     if too_long == "error" and opened.too_long:

@@ -71,6 +71,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
             "skip" or "error"; default "head", and "error" with packing.
         packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
+        share_prefixes: with packing: samples of one conversation share a row and what they begin with, see
+            `shared_prefixes`; attention must then use the batch's `prefixes`.
         vocab_size: ids are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. This reads all ranks' masks, which costs time on
@@ -105,6 +107,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         episode_min_tokens: int | None = None,
         too_long: str | None = None,
         packing: bool = False,
+        share_prefixes: bool = False,
         weight_by: str | None = None,
         weights: Mapping[str, float] | None = None,
         epoch_rows: int | None = None,
@@ -137,6 +140,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
+        self.share_prefixes = share_prefixes
+        self._check_sharing(weight_by if sampling is None else sampling.weight_by)
         self._names, mixture = parse_dataset_dirs(dataset_dir)
         # After the directories: a mapping of them is a mixture by dataset.
         self._dirs, self._streamed = open_urls(self._names, shard_cache)
@@ -165,11 +170,22 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             too_long=self._too_long,
             width=self.block_size + 1,
             streamed=self._streamed,
+            share_prefixes=self.share_prefixes,
         )
         for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
             if not self.reads_preferences:
                 refuse_preferences(folder, manifest)
         return opened
+
+    def _check_sharing(self, weight_by: str | None) -> None:
+        if not self.share_prefixes:
+            return
+        if not self.packing:
+            raise UsageError("share_prefixes needs packing=True: samples that share tokens are in one row")
+        if self._too_long == "tail":
+            raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
+        if weight_by is not None:
+            raise UsageError(f"share_prefixes with weight_by={weight_by!r}: items of several samples have no weight")
 
     def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:
         """Set `vocab_size` and `pad_token_id`."""

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
 from niels_gpt.episodes.index_sets import IndexSet, Int64s
 from niels_gpt.episodes.packing import StoredPlan, group_rows
@@ -44,6 +44,7 @@ from niels_gpt.episodes.schedule import (
     WeightedRows,
     running_shares,
 )
+from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.seeds import MAX_LENGTH

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.episodes.completions import checked_begins, open_completions
-from niels_gpt.episodes.dataset import EpisodeSplit, Shard
+from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import (
     COMPLETIONS_NAME,
     MASK_NAME,
@@ -21,6 +21,7 @@ from niels_gpt.episodes.format import (
     require_episodes,
 )
 from niels_gpt.episodes.sampling import check_metadata, metadata_columns
+from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress

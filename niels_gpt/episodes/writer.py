@@ -101,11 +101,12 @@ class EpisodeWriter:
             completions: with `with_completions`, a record of `format.COMPLETION` per episode, whole groups of them.
             prefixes: with `with_prefixes`, where the tokens before each episode are, shape (episodes, 2): their start,
                 counted from the episode's own first id, so below 0; and their number. They lie among the ids of
-                episodes since the last one without a prefix, whose number is 0.
+                episodes since the last one without a prefix, whose number is 0. The first own id after a prefix is not
+                trained: where samples share a row, nothing predicts it.
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
-                cannot hold the weights, or a prefix lies elsewhere.
+                cannot hold the weights, a prefix lies elsewhere, or what follows it is trained.
         """
         ids, lengths = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
         mask = self._checked(ids, lengths, weights)
@@ -114,6 +115,8 @@ class EpisodeWriter:
         self._check_segments(len(ids), segments)
         cuts = self._cuts(len(lengths), completions, prefixes)
         ends = np.cumsum(lengths)
+        if prefixes is not None and mask is not None and mask[(ends - lengths)[prefixes[:, 1] > 0]].any():
+            raise UsageError("the first id after a prefix is trained; expected a weight of 0: make the prefix shorter")
         first, start = 0, 0  # the first episode and the first id that are not written yet
         while first < len(lengths):
             shard = self._shard()

@@ -45,7 +45,8 @@ def fields(batch: EpisodeBatch, convention: str) -> Fields:
             * "prime-rl": `input_ids`, `target_ids` (**shifted**), `loss_mask` bool, `position_ids`, `seq_lens`.
 
     Raises:
-        UsageError: no such convention, or weights other than 0 and 1, which only megatron can express.
+        UsageError: no such convention, weights other than 0 and 1, which only megatron can express, or a batch with
+            `prefixes`, which none can.
     """
     return named(convention)(batch)
 
@@ -63,6 +64,7 @@ def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
 
 
 def _hugging_face(batch: EpisodeBatch) -> Fields:
+    _check_attention(batch)
     labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
     labels[:, 1:] = _labels(batch)  # target i is token i + 1
     found: Fields = {"input_ids": torch.cat([batch.x, batch.y[:, -1:]], dim=1), "labels": labels.to(batch.x.device)}
@@ -125,7 +127,16 @@ CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
 }
 
 
+def _check_attention(batch: EpisodeBatch) -> None:
+    if batch.prefixes is not None:
+        raise UsageError(
+            "the batch has prefixes (share_prefixes=True): its attention is none of causal texts, which is all that "
+            "trainers' fields express. Leave share_prefixes out, or use batch.x with format.attention in your own step"
+        )
+
+
 def _positions(batch: EpisodeBatch) -> torch.Tensor:
+    _check_attention(batch)
     if batch.position_ids is not None:
         return batch.position_ids
     rows, T = batch.x.shape

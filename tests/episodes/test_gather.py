@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.rows import Column, RowSpans
+from niels_gpt.episodes.rows import Column
+from niels_gpt.episodes.spans import RowSpans
 
 FILL = 7
 

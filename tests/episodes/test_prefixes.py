@@ -36,7 +36,8 @@ def groups(draw: st.DrawFn) -> list[Group]:
         others = []
         for other in range(draw(st.integers(0, 3))):
             start = draw(st.integers(0, n - 1))
-            others.append(((start, draw(st.integers(1, n - start))), episode(draw, number + 100 * (other + 1))))
+            ids, mask = episode(draw, number + 100 * (other + 1))
+            others.append(((start, draw(st.integers(1, n - start))), (ids, [0, *mask[1:]])))
         made.append((episode(draw, number, n), others))
     return made
 
@@ -134,7 +135,9 @@ def test_a_prefix_that_lies_elsewhere_is_refused(tmp_path: Path, prefix: tuple[i
     writer = EpisodeWriter(tmp_path, "train", with_prefixes=True)
     writer.write(np.arange(4), np.array([4]), np.ones(4), prefixes=np.array([[0, 0]]))
     with pytest.raises(UsageError, match=r"expected it between -2 and 0"):
-        writer.write(np.arange(4), np.array([2, 2]), np.ones(4), prefixes=np.array([[0, 0], prefix]))
+        writer.write(np.arange(4), np.array([2, 2]), np.zeros(4), prefixes=np.array([[0, 0], prefix]))
+    with pytest.raises(UsageError, match="the first id after a prefix is trained"):
+        writer.write(np.arange(4), np.array([2, 2]), np.ones(4), prefixes=np.array([[0, 0], [-2, 2]]))
     with pytest.raises(UsageError, match=r"prefixes of shape None; expected \(1, 2\)"):
         writer.write(np.arange(4), np.array([4]), np.ones(4))
     writer.abandon()

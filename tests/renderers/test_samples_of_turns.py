@@ -14,7 +14,8 @@ pytest.importorskip("tokenizers")
 from niels_gpt.builds.conversation_encoders import Samples, as_encoder
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.rows import EpisodeReader, SpanLocator
+from niels_gpt.episodes.rows import EpisodeReader
+from niels_gpt.episodes.spans import SpanLocator
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, plan_recipe, read_recipe

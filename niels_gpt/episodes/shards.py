@@ -1,0 +1,226 @@
+"""`Shard`: the files of one folder of episodes, mapped; or in a store, where only the index is here.
+
+`open_shard` and `remote_shards` open them, `index_chunks_of` reads the index from end to end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.mmap import Tokens, map_tokens
+from niels_gpt.episodes.format import (
+    INDEX_NAME,
+    MASK_DTYPES,
+    MASK_NAME,
+    PREFIXES_NAME,
+    SEGMENT_DTYPES,
+    SEGMENTS_NAME,
+    TOKEN_DTYPE,
+    TOKENS_NAME,
+    Records,
+    index_chunks,
+    open_mask,
+    read_index,
+    samples,
+)
+from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.remote import StreamedDataset
+from niels_gpt.episodes.shared_prefixes import SharedItems
+from niels_gpt.errors import CacheError
+from niels_gpt.storage.manifests import Manifest
+from niels_gpt.storage.shard_cache import HeldShard, RemoteShard, ShardCache
+
+
+@dataclass(frozen=True)
+class AbsentArray:
+    """The length and dtype of a file that is in a store. Its values cannot be read here: see `Shard.mapped`."""
+
+    n: int
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.n
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The files of one folder as mapped arrays; of a shard in a store, only the records are mapped.
+
+    Attributes:
+        tokens: uint32, shape (tokens,).
+        records: uint64, shape (episodes, 2): start and length of each episode, in tokens.
+        mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
+        no_mask: the reason why `mask` is `None`, else empty.
+        segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
+        prefixes: uint64, shape (episodes, 2), or `None`: start and length of the tokens before each episode.
+        items: with `share_prefixes`, the samples of each item; then `records` and `prefixes` are those of items.
+        remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
+        held: keeps the files in the cache that these arrays are mapped from.
+    """
+
+    folder: Path
+    tokens: Tokens
+    records: Records
+    mask: npt.NDArray[Any] | None
+    no_mask: str
+    segments: npt.NDArray[Any] | None
+    prefixes: Records | None = None
+    items: SharedItems | None = None
+    remote: tuple[ShardCache, RemoteShard] | None = None
+    held: HeldShard | None = None
+
+    def mapped(self, held: HeldShard | None = None) -> Shard:
+        """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
+
+        Args:
+            held: this shard's files, if they are held already.
+
+        Raises:
+            See `ShardCache.hold`.
+        """
+        if self.remote is None:
+            return self
+        cache, remote = self.remote
+        held = held or cache.hold(remote)
+        folder, mask, segments = held.folder, self.mask, self.segments
+        return replace(
+            self,
+            tokens=map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE),
+            mask=None if mask is None else map_tokens(folder / MASK_NAME, mask.dtype.str),
+            segments=None if segments is None else map_tokens(folder / SEGMENTS_NAME, segments.dtype.str),
+            held=held,
+        )
+
+
+def index_chunks_of(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, Records, Records | None]]:
+    """Records `start` to `stop` - 1 in chunks: the number of the first, the records, and those of the prefixes."""
+    if shard.items is not None:
+        yield start, shard.records[start:stop], None if shard.prefixes is None else shard.prefixes[start:stop]
+        return
+    chunks = index_chunks(shard.folder / INDEX_NAME, start, stop)
+    if shard.prefixes is None:
+        yield from ((at, records, None) for at, records in chunks)
+        return
+    for (at, records), (_, prefixes) in zip(
+        chunks, index_chunks(shard.folder / PREFIXES_NAME, start, stop), strict=True
+    ):
+        yield at, records, prefixes
+
+
+def whole_lengths(records: Records, prefixes: Records | None) -> Int64s:
+    """The lengths of episodes with their prefixes; both are at most the number of tokens, so the sum is no overflow."""
+    own = np.asarray(records[:, 1], dtype=np.int64)
+    return own if prefixes is None else own + prefixes[:, 1].astype(np.int64)
+
+
+def past_the_end(shard: Shard, name: str, record: int, found: npt.NDArray[np.uint64]) -> CacheError:
+    start, length = (int(value) for value in found)
+    return CacheError(
+        f"{shard.folder / name}: record {record:,}: start {start:,} and length {length:,} end past the "
+        f"{len(shard.tokens):,} tokens of {TOKENS_NAME}; the files do not belong together or one is cut short. "
+        "Copy or build them again"
+    )
+
+
+def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
+    tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
+    mask, no_mask = open_mask(folder, len(tokens), manifest)
+    records = read_index(folder / INDEX_NAME)
+    return Shard(
+        folder=folder,
+        tokens=tokens,
+        records=records,
+        mask=mask,
+        no_mask=no_mask,
+        segments=_open_segments(folder, len(tokens)),
+        prefixes=_open_prefixes(folder, len(records)),
+    )
+
+
+def episodes_of(shard: Shard) -> int:
+    return len(shard.records)
+
+
+def with_items(shard: Shard, width: int) -> Shard:
+    """A shard whose records are items of samples, where it has prefixes."""
+    if shard.prefixes is None:
+        return shard
+    items = SharedItems.of(shard.folder, shard.records, shard.prefixes, width)
+    return replace(shard, records=items.records.view(np.uint64), prefixes=items.copied.view(np.uint64), items=items)
+
+
+def _open_prefixes(folder: Path, episodes: int) -> Records | None:
+    path = folder / PREFIXES_NAME
+    if not path.is_file():
+        return None
+    prefixes = read_index(path)
+    if len(prefixes) != episodes:
+        raise CacheError(
+            f"{path}: {len(prefixes):,} records for {episodes:,} episodes; expected one for each. The files do not "
+            "belong together. Copy or build them again"
+        )
+    return prefixes
+
+
+def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> list[Shard]:
+    """The shards of a split in a store: the index is here, everything else is known by its size."""
+    shards = []
+    for folder, remote in dataset.shards(split, manifest):
+        sizes = {file.name: file.bytes for file in remote.files}
+        n = sizes[TOKENS_NAME] // np.dtype(TOKEN_DTYPE).itemsize
+        masks = [MASK_DTYPES[manifest["mask_dtype"]]] if manifest["mask_dtype"] else list(MASK_DTYPES.values())
+        mask = _absent(sizes.get(MASK_NAME), n, masks)
+        records = read_index(folder / INDEX_NAME)
+        shard = Shard(
+            folder=folder,
+            tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
+            records=records,
+            prefixes=_open_prefixes(folder, len(records)),
+            mask=mask,
+            no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
+            segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),
+            remote=(dataset.cache, remote),
+        )
+        shards.append(shard)
+    return shards
+
+
+def _absent(size: int | None, n: int, dtypes: list[str]) -> npt.NDArray[Any] | None:
+    """An array of the dtype that `n` values of `size` bytes have; `None` if it is none of them, or there is no file."""
+    fitting = [np.dtype(dtype) for dtype in dtypes if size == n * np.dtype(dtype).itemsize]
+    return cast("npt.NDArray[Any]", AbsentArray(n, fitting[0])) if fitting else None
+
+
+def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
+    path = folder / SEGMENTS_NAME
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    for dtype in SEGMENT_DTYPES.values():
+        # The file has no header: its size decides between two and four bytes a token.
+        if size == n_tokens * np.dtype(dtype).itemsize:
+            return map_tokens(path, dtype)
+    raise CacheError(
+        f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {2 * n_tokens:,} (uint16) or {4 * n_tokens:,} "
+        "(uint32). Copy it again, or remove it if the texts of an episode need not be separated"
+    )
+
+
+def identifying_samples(shard: Shard) -> Iterator[bytes]:
+    """The bytes by which a shard of a dataset without manifest is identified."""
+    n = len(shard.tokens)
+    yield json.dumps([n, len(shard.records), None if shard.mask is None else str(shard.mask.dtype)]).encode()
+    for _, records, prefixes in index_chunks_of(shard, 0, len(shard.records)):
+        yield records.tobytes()
+        if prefixes is not None:
+            yield prefixes.tobytes()
+    for values in (shard.tokens, shard.mask, shard.segments):
+        if values is not None:
+            yield from samples(values)
