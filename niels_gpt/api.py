@@ -160,7 +160,7 @@ def loader(
 
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`.
     """
-    from niels_gpt.episodes.format import hold_preferences
+    from niels_gpt.episodes.format import kind_of
     from niels_gpt.episodes.mixture import mixture_for
 
     mixture = mixture_for(path, sequence_length=sequence_length, packing=packing)
@@ -168,7 +168,7 @@ def loader(
         sequence_length = mixture.sequence_length
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
-    if hold_preferences(path):
+    if kind_of(path) == "preferences":
         unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
         if given := [name for name, value in unusable.items() if value not in (None, False)]:
             raise UsageError(f"{path}: a dataset of preferences, which have no {' or '.join(given)}; leave it out")

@@ -35,8 +35,8 @@ from niels_gpt.episodes.format import (
     PREFIXES_VERSION,
     SPLITS,
     open_manifest,
-    refuse_preferences,
     require_episodes,
+    require_plain_episodes,
 )
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.schedule import EveryRow
@@ -214,7 +214,7 @@ def pack_episodes(
     check_policy(too_long)
     source, out, width = Path(dataset), Path(out_dir), block_size + 1
     require_episodes(source)
-    refuse_preferences(source, open_manifest(source))
+    require_plain_episodes(source, open_manifest(source))
     opened = {
         name: open_split([source], name, min_tokens=min_tokens, too_long=too_long, width=width) for name in SPLITS
     }

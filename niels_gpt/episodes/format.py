@@ -11,6 +11,7 @@
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
     DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
+    DIR/train/rollouts.bin, ...       only in datasets of rollouts: see `niels_gpt.rollouts.format`
     DIR/val/...
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
@@ -55,7 +56,7 @@ PREFIXES_NAME: Final = "prefixes.idx"
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source", "weight")
 COMPLETIONS_NAME: Final = "completions.bin"
-KINDS: Final = ("episodes", "preferences")
+KINDS: Final = ("episodes", "preferences", "rollouts")
 
 TOKEN_DTYPE: Final = "<u4"
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
@@ -204,8 +205,8 @@ def checked_manifest(path: Path) -> Manifest:
     if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, PREFIXES_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes' and 'preferences' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build it again, or "
-            "use the version that wrote it"
+            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build it "
+            "again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
@@ -213,21 +214,26 @@ def checked_manifest(path: Path) -> Manifest:
     return manifest
 
 
-def hold_preferences(names: object) -> bool:
-    """Whether a local directory, or the first of several, holds preferences; False for anything else."""
+def kind_of(names: object) -> str | None:
+    """What the manifest of a local directory, or of the first of several, calls it; `None` for anything else."""
     if isinstance(names, Iterable) and not isinstance(names, str):
         names = next(iter(names), None)
     path = Path(names) / MANIFEST_NAME if isinstance(names, str | Path) else None
-    return path is not None and path.is_file() and checked_manifest(path)["kind"] == "preferences"
+    return checked_manifest(path)["kind"] if path is not None and path.is_file() else None
 
 
-def refuse_preferences(dataset: Path, manifest: Manifest | None) -> None:
-    """Raise `UsageError` for a dataset of preferences, where its rejected completions would be trained like answers."""
-    if manifest is not None and manifest["kind"] == "preferences":
-        raise UsageError(
-            f"{dataset}: a dataset of preferences; as episodes, its rejected completions would be trained like any "
-            "answer. Read it with ng.loader or PreferenceLoader, or export it with --to trl-dpo, trl-kto or trl-reward"
-        )
+_NOT_PLAIN: Final = {
+    "preferences": "its rejected completions would be trained like any answer. Read it with ng.loader or "
+    "PreferenceLoader, or export it with --to trl-dpo, trl-kto or trl-reward",
+    "rollouts": "its failed rollouts would be trained like any answer. Read it with ng.loader or RolloutLoader, which "
+    "weigh them by their advantages",
+}
+
+
+def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
+    """Raise `UsageError` for a dataset of preferences or rollouts, which holds answers that must not be imitated."""
+    if manifest is not None and manifest["kind"] in _NOT_PLAIN:
+        raise UsageError(f"{dataset}: a dataset of {manifest['kind']}; as episodes, {_NOT_PLAIN[manifest['kind']]}")
 
 
 def _data_patterns() -> list[str]:

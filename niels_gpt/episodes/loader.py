@@ -12,7 +12,7 @@ from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import SPLITS, refuse_preferences, require_episodes
+from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
 from niels_gpt.episodes.iterate import SplitIterator
 from niels_gpt.episodes.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
@@ -174,7 +174,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         )
         for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
             if not self.reads_preferences:
-                refuse_preferences(folder, manifest)
+                require_plain_episodes(folder, manifest)
         return opened
 
     def _check_sharing(self, weight_by: str | None) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from niels_gpt import datasets
 from niels_gpt.datasets import CHUNK_ROWS, Dataset, EpisodeRows, Split, open_dataset, slices_of_tokens
-from niels_gpt.episodes.format import refuse_preferences
+from niels_gpt.episodes.format import require_plain_episodes
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 
@@ -180,7 +180,7 @@ def open_source(path: Path, split: str) -> Examples | Stream:
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
     if dataset.kind == "episodes":
-        refuse_preferences(path, dataset.manifest or None)
+        require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass

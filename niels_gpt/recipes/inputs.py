@@ -18,7 +18,7 @@ from niels_gpt.builds.conversation_encoders import (
     SentinelEncoder,
     as_encoder,
 )
-from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, refuse_preferences, require_episodes
+from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, require_episodes, require_plain_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, Mismatch, UsageError, storage_errors
 from niels_gpt.export.registry import format_named
@@ -145,7 +145,7 @@ def _dataset(loaded: LoadedRecipe, table: SourceTable) -> Path:
     manifest = open_manifest(folder)
     if manifest is None:
         raise InputError(f"source {table.name}: {folder} has no {MANIFEST_NAME}, which identifies its episodes")
-    refuse_preferences(folder, manifest)
+    require_plain_episodes(folder, manifest)
     return folder
 
 

@@ -69,5 +69,5 @@ def test_prompts_that_do_not_go_on() -> None:
     assert trajectory(turns).mask == [False, False, True, True, False, True]
     with pytest.raises(UsageError, match="no turns"):
         trajectory([])
-    with pytest.raises(UsageError, match=r"turn 0: 1 logprobs for 2 tokens"):
+    with pytest.raises(UsageError, match=r"turn 0: completion_logprobs: 1 values for 2 tokens"):
         trajectory([turns[0] | {"completion_logprobs": [0.5]}])
