@@ -205,8 +205,8 @@ def checked_manifest(path: Path) -> Manifest:
     if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, PREFIXES_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build it "
-            "again, or use the version that wrote it"
+            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build "
+            "it again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
