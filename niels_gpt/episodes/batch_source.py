@@ -32,10 +32,8 @@ from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format import gather
 from niels_gpt.format.buffers import Buffers
-from niels_gpt.format.packing import PackPlan, layout_of
-from niels_gpt.kernel import native
+from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
 
 _log = logging.getLogger("niels_gpt.episodes")
@@ -150,7 +148,7 @@ class BatchSource(Batches[EpisodeBatch]):
         texts = reader.texts(spans)
         targets = reader.target_mask(spans, texts)
         x, y = reader.inputs_and_targets(spans, o.pad_id)
-        layouts = self._layouts(texts, spans, len(drawn))
+        layouts = self._layouts(reader, texts, spans, len(drawn))
         # Rows 0 0 1 | 2 3 3 in batches of 2 rows: batch i has episodes [0, 3, 6][i] to [0, 3, 6][i + 1].
         episodes, rows_of = spans.episode[spans.begins], spans.row[spans.begins]
         bounds = rows_of.searchsorted(np.arange(0, spans.B + 1, o.batch_size)).tolist()
@@ -198,7 +196,7 @@ class BatchSource(Batches[EpisodeBatch]):
         reader = self._reader_of(spans, place)
         return reader.target_mask(spans, reader.texts(spans)).totals()[0]
 
-    def _layouts(self, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
+    def _layouts(self, reader: EpisodeReader, texts: TextStarts, spans: RowSpans, n: int) -> list[dict[str, Any]]:
         """For each of `n` batches the fields that separate the texts of a row; empty if each row has one text.
 
         Two batches of 8 inputs: sequences that start at 0 3 8 12, and the end 16, become 0 3 8 and 0 4 8.
@@ -206,13 +204,7 @@ class BatchSource(Batches[EpisodeBatch]):
         B, T = self.options.batch_size, self.options.block_size
         if self.plan is None and not self.split.has_segments:
             return [{}] * n
-        if kernel := native():
-            segment_ids, position_ids, starts = gather.number_texts(
-                kernel, self._buffers, texts.places, spans.used, T=T
-            )
-        else:
-            layout = layout_of(texts.places, spans.used, T=T)
-            segment_ids, position_ids, starts = layout.segment_ids, layout.position_ids, layout.cu_seqlens
+        segment_ids, position_ids, starts = reader.numbered(spans, texts)
         # Every row begins a sequence, so every batch begins exactly at one.
         at = starts.searchsorted(np.arange(0, (n + 1) * B * T, B * T)).tolist()
         # The longest sequence of each batch, for attention kernels that size their blocks by it.

@@ -22,7 +22,8 @@ from niels_gpt.errors import CacheError
 from niels_gpt.format import gather
 from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.format.gather import shifted
+from niels_gpt.format.gather import shifted, targets_of
+from niels_gpt.format.packing import layout_of
 from niels_gpt.kernel import native
 
 
@@ -192,8 +193,7 @@ class EpisodeReader:
             )
             if found is not None:
                 return TargetMask(*found, found[1])
-        # The first column has no target: token 0 is predicted from nothing.
-        weights = self.weights(spans, texts)[:, 1:]
+        weights = targets_of(self.weights(spans, texts))
         trained = np.count_nonzero(weights, axis=1)
         sums = trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64)
         return TargetMask(weights.astype(np.float32, order="C"), trained, sums)
@@ -243,6 +243,18 @@ class EpisodeReader:
             row = places // self._width
             places = places[places - row * self._width < spans.used[row]]
         return TextStarts(places, self._width)
+
+    def numbered(
+        self, spans: RowSpans, texts: TextStarts
+    ) -> tuple[npt.NDArray[np.int32], Int64s, npt.NDArray[np.int32]]:
+        """`(segment_ids, position_ids, cu_seqlens)` of the inputs; the first two of shape (B, width - 1).
+
+        See `packing.layout_of`.
+        """
+        if kernel := native():
+            return gather.number_texts(kernel, self.buffers, texts.places, spans.used, T=self._width - 1)
+        layout = layout_of(texts.places, spans.used, T=self._width - 1)
+        return layout.segment_ids, layout.position_ids, layout.cu_seqlens
 
     def weights(self, spans: RowSpans, texts: TextStarts) -> Array:
         """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.

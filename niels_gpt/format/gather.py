@@ -5,10 +5,10 @@ A row of S = T + 1 tokens has T inputs and T targets; the mask belongs to the ta
     ids     a b c d        x  a b c
     mask    . . # #        y  b c d      loss on y:  . # #
 
-`shifted` does this in numpy. The other functions gather rows straight from mapped files, by the native kernel: one pass
-over the values, no array in between. A row is made of spans of the files, one after the other, and padding. For each
-function there is a slower one in numpy with equal results, which its caller uses where the kernel was not built
-(`kernel.native`)::
+`shifted` does this in numpy, `targets_of` for other values of the targets. The other functions gather rows straight from
+mapped files, by the native kernel: one pass over the values, no array in between. A row is made of spans of the files,
+one after the other, and padding. For each function there is a slower one in numpy with equal results, which its caller
+uses where the kernel was not built (`kernel.native`)::
 
     gather.inputs_and_targets   shifted of the gathered ids
     gather.target_mask          episodes.rows.EpisodeReader.weights without its first column
@@ -56,7 +56,12 @@ def shifted(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     """`x` and `y` as int64 arrays, contiguous, shape (B, T), from rows of shape (B, T + 1)."""
     # In numpy, not torch: torch would use threads, which saves some microseconds on an idle machine, but costs
     # milliseconds when a thread must wait for a core that another process uses.
-    return rows[:, :-1].astype(np.int64, order="C"), rows[:, 1:].astype(np.int64, order="C")
+    return rows[:, :-1].astype(np.int64, order="C"), targets_of(rows).astype(np.int64, order="C")
+
+
+def targets_of(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values of the targets, shape (B, T), from those of all tokens, shape (B, T + 1); the dtype stays."""
+    return rows[:, 1:]
 
 
 def inputs_and_targets(

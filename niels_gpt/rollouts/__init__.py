@@ -5,7 +5,11 @@ How what an inference engine returned becomes rows of a batch, with the file tha
     turns: prompt and completion ids, log-probabilities -> one row of tokens    turns.py
       -> episodes, and logprobs.bin, rollouts.bin, rollouts.jsonl beside them   writer.py, format.py
       -> groups, rewards, advantages                                            dataset.py, advantages.py
-      -> what is wrong with the files                                           verify.py
+      -> which groups are used, which rollouts share rows and batches           plans.py
+      -> rows of a batch, everything aligned with the targets                   batch_source.py, batch.py
+      -> order, ranks, resuming                                                 loader.py, and `niels_gpt.episodes`
+
+`verify.py` finds what is wrong with the files.
 
 docs/rl.md is for users.
 """
@@ -17,18 +21,32 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from niels_gpt.rollouts.batch import RolloutBatch
     from niels_gpt.rollouts.dataset import Rollout, RolloutDataset
+    from niels_gpt.rollouts.loader import RolloutLoader, make_rollout_loader
     from niels_gpt.rollouts.turns import Trajectory, trajectory
     from niels_gpt.rollouts.writer import RolloutWriter
 
 _MODULES = {
     "Rollout": "dataset",
+    "RolloutBatch": "batch",
     "RolloutDataset": "dataset",
+    "RolloutLoader": "loader",
     "RolloutWriter": "writer",
     "Trajectory": "turns",
+    "make_rollout_loader": "loader",
     "trajectory": "turns",
 }
 
-__all__ = ["Rollout", "RolloutDataset", "RolloutWriter", "Trajectory", "trajectory"]
+__all__ = [
+    "Rollout",
+    "RolloutBatch",
+    "RolloutDataset",
+    "RolloutLoader",
+    "RolloutWriter",
+    "Trajectory",
+    "make_rollout_loader",
+    "trajectory",
+]
 
 __getattr__ = lazy_names(__name__, _MODULES)
