@@ -5,10 +5,10 @@ A row of S = T + 1 tokens has T inputs and T targets; the mask belongs to the ta
     ids     a b c d        x  a b c
     mask    . . # #        y  b c d      loss on y:  . # #
 
-`shifted` does this in numpy, `targets_of` for other values of the targets. The other functions gather rows straight from
-mapped files, by the native kernel: one pass over the values, no array in between. A row is made of spans of the files,
-one after the other, and padding. For each function there is a slower one in numpy with equal results, which its caller
-uses where the kernel was not built (`kernel.native`)::
+`shifted` does this in numpy, and `targets_of` for other values of the targets. The other functions gather rows straight
+from mapped files, by the native kernel: one pass over the values, no array in between. A row is made of spans of the
+files, one after the other, and padding. For each function there is a slower one in numpy with equal results, which its
+caller uses where the kernel was not built (`kernel.native`)::
 
     gather.inputs_and_targets   shifted of the gathered ids
     gather.target_mask          episodes.rows.EpisodeReader.weights without its first column
