@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     AnyRenderer = Family | DefaultRenderer
 
 
-def renderer(tokenizer: Any, name: str = "auto", **options: Any) -> AnyRenderer:
+def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
     """A renderer for a model: its family's grammar if the family is known, else its own chat template.
 
     Args:
         tokenizer: a hub name such as "Qwen/Qwen3-8B", a local directory, or a loaded tokenizer.
         name: "auto", "template", or a family; `niels-gpt renderers` lists them.
+        processor: the image processor of a model with images, as `transformers.AutoImageProcessor` gives it.
         options: of the renderer, such as `enable_thinking=False`; `niels-gpt renderers NAME` lists them.
 
     Raises:
@@ -48,11 +49,11 @@ def renderer(tokenizer: Any, name: str = "auto", **options: Any) -> AnyRenderer:
     from niels_gpt.renderers.options import with_options
     from niels_gpt.renderers.registry import create_renderer
 
-    found = create_renderer(tokenizer, name)
+    found = create_renderer(tokenizer, name, processor=processor)
     if not options:
         return found
     # The options belong to the renderer that "auto" chose, so it is asked first.
-    return create_renderer(found.encoder, with_options(found.config, options))
+    return create_renderer(found.encoder, with_options(found.config, options), processor=processor)
 
 
 def render(
@@ -220,6 +221,7 @@ def build(
     renderer_options: Mapping[str, Any] | None = None,
     loss_on: LossOn | None = None,
     samples: Samples = "per-conversation",
+    images: str | Path | None = None,
     format: str | None = None,
     mapping: RowMapping | None = None,
     workers: int = 1,
@@ -237,6 +239,8 @@ def build(
         loss_on: which tokens are trained; default everything that the model itself emits.
         samples: how many samples a conversation makes: "per-conversation", "per-turn", or "auto": as many as train
             every turn on the ids with which it was produced.
+        images: the folder of the images in conversations; the renderer needs a processor, which is loaded from where
+            the tokenizer is.
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
@@ -263,16 +267,22 @@ def build(
     write: Any = build_episodes if source is None else build_preferences
     if source is None:
         source = chat_files(paths, format, mapping or NO_MAPPING)
-    elif loss_on is not None or samples != "per-conversation":
+    elif loss_on is not None or samples != "per-conversation" or images is not None:
         raise UsageError(
-            "loss_on and samples are for conversations; of preferences, the completions are trained. Leave them out"
+            "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
+            "trained"
         )
     config = source.config()
-    chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {})
+    own = dict(renderer_options or {})
+    if images is not None and not hasattr(tokenizer, "render"):
+        from niels_gpt.renderers.images.processors import load_processor
+
+        own["processor"] = load_processor(str(tokenizer))
+    chosen = _renderer_of(tokenizer, renderer_name, own)
     write(
         source,
         out,
-        encoder=as_encoder(chosen, on=loss_on, samples=samples),
+        encoder=as_encoder(chosen, on=loss_on, samples=samples, images=images),
         source_name=source.name,
         source_config=config,
         executor=UnitExecutor(LocalRunner(workers)),

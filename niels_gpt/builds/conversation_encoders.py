@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import NOT_WRITTEN, CacheTokenizer, check_cache_tokenizer, check_ids
+from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, as_conversation, batches, characters, checked_conversations
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
 from niels_gpt.format.masks import assistant_mask
@@ -30,8 +32,8 @@ from niels_gpt.sources.rejections import Rejections
 from niels_gpt.storage.manifests import tokenizer_sha256
 
 NO_IMAGES = (
-    "a dataset stores ids and masks and has no place for pixels, so a model trained on it would see only placeholders. "
-    "Drop the row, or render such conversations in the training job"
+    "name the folder of the images with --images (images=), with a renderer that has a processor; or drop the row. "
+    "Without their names in the dataset, a model trained on it would see only placeholders"
 )
 OnUnsupported = Literal["drop", "error"]
 # What becomes of a conversation with several answers:
@@ -53,6 +55,7 @@ class EncodedBatch:
         weights: loss weights, float32 of shape (n,); 0 is not trained.
         prefixes: where the ids before each conversation's own are, as `EpisodeWriter.write` takes them; `None` unless
             the encoder shares prefixes.
+        images: those of each conversation; `None` unless the encoder has a folder of images.
     """
 
     conversations: list[Conversation]
@@ -60,6 +63,7 @@ class EncodedBatch:
     lengths: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float32]
     prefixes: npt.NDArray[np.int64] | None = None
+    images: Sequence[Sequence[PlacedImage]] | None = None
 
 
 @runtime_checkable
@@ -242,6 +246,14 @@ class RenderingPolicy:
 
 
 @dataclass(frozen=True)
+class _Encoded:
+    chat: Conversation
+    ids: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    images: Sequence[PlacedImage]
+
+
+@dataclass(frozen=True)
 class RendererEncoder:
     """Encodes with a renderer.
 
@@ -249,6 +261,7 @@ class RendererEncoder:
         fingerprints: recorded in the manifest: `tokenizer_sha256`, `template_sha256`, and what else decides the ids.
         on: which tokens are trained; default the sampled ones. A message's `train` and `weight` apply on top.
         policy: whether conversations are used whose rendering is incomplete.
+        images: the folder of the images in conversations; `None`: conversations with images are rejected.
     """
 
     renderer: Renderer
@@ -256,6 +269,7 @@ class RendererEncoder:
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     on: LossOn = field(default_factory=LossOn)
     policy: RenderingPolicy = field(default_factory=RenderingPolicy)
+    images: ImageFolder | None = None
     _unsupported: UnsupportedFields = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -276,6 +290,8 @@ class RendererEncoder:
         # Defaults are left out, so that manifests written before an option existed still compare equal.
         defaults = asdict(RenderingPolicy())
         options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
+        if self.images is not None:
+            options["image_processor"] = self.images.describe()
         return {"encoder": type(self.renderer).__name__, **known, **options}
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
@@ -299,6 +315,8 @@ class RendererEncoder:
         """Encode all conversations in one call; `None` if one must be rejected, which `_one_by_one` then finds."""
         if not isinstance(self.renderer, BatchRenderer):
             return None
+        if self.images is not None and any(has_images(chat.messages) for chat in chats):
+            return None
         try:
             rendered = self.renderer.render_many(
                 [chat.messages for chat in chats], tools=[chat.tools for chat in chats]
@@ -318,32 +336,43 @@ class RendererEncoder:
         check_ids(rendered.ids, self.vocab_size)
         for chat, attribution, fields in zip(chats, rendered.attribution, lost, strict=True):
             rejections.changed.update(changes_of(chat, attribution, fields))
-        return EncodedBatch(chats, rendered.ids, rendered.lengths, weights)
+        images = None if self.images is None else [()] * len(chats)
+        return EncodedBatch(chats, rendered.ids, rendered.lengths, weights, images=images)
 
     def _one_by_one(self, rows: list[Conversation | Rejected], rejections: Rejections) -> EncodedBatch:
         checked = (row if isinstance(row, Rejected) else self._encode_one(row, rejections) for row in rows)
         encoded = list(rejections.accepted(checked))
-        ids = np.concatenate([np.zeros(0, np.int64), *(ids for _, ids, _ in encoded)])
+        ids = np.concatenate([np.zeros(0, np.int64), *(one.ids for one in encoded)])
         check_ids(ids, self.vocab_size)
-        lengths = np.array([len(ids) for _, ids, _ in encoded], dtype=np.int64)
-        weights = np.concatenate([np.zeros(0, np.float32), *(weights for _, _, weights in encoded)])
-        return EncodedBatch([chat for chat, _, _ in encoded], ids, lengths, weights)
+        return EncodedBatch(
+            [one.chat for one in encoded],
+            ids,
+            np.array([len(one.ids) for one in encoded], dtype=np.int64),
+            np.concatenate([np.zeros(0, np.float32), *(one.weights for one in encoded)]),
+            images=None if self.images is None else [one.images for one in encoded],
+        )
 
-    def _encode_one(
-        self, chat: Conversation, rejections: Rejections
-    ) -> tuple[Conversation, npt.NDArray[np.int64], npt.NDArray[np.float32]] | Rejected:
+    def _encode_one(self, chat: Conversation, rejections: Rejections) -> _Encoded | Rejected:
         try:
-            refuse_images(chat.messages, "image_in_dataset", NO_IMAGES)
-            rendered = self.renderer.render(chat.messages, tools=chat.tools)
+            messages: Sequence[Message] = chat.messages
+            if self.images is None:
+                refuse_images(messages, "image_in_dataset", NO_IMAGES)
+                files: list[ImageFile] = []
+            else:
+                messages, files = self.images.located(messages)
+            rendered = self.renderer.render(messages, tools=chat.tools)
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
             lost = self._unsupported.of(chat.messages, chat.tools)
             self.policy.check(attribution, lost)
             weights = self._weights(rendered, chat.messages)
+            images = (
+                [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
+            )
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
         rejections.changed.update(changes_of(chat, attribution, lost))
-        return chat, np.asarray(rendered.token_ids, dtype=np.int64), weights
+        return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
 
     def _weights(self, rendered: Rendered, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
         facts = (rendered.message_indices, rendered.sampled_mask, rendered.is_content)
@@ -390,6 +419,7 @@ def as_encoder(
     on: LossOn | None = None,
     policy: RenderingPolicy | None = None,
     samples: Samples = "per-conversation",
+    images: str | Path | None = None,
 ) -> ConversationEncoder:
     """An encoder from an encoder, a renderer, or a tokenizer with the four sentinels.
 
@@ -397,11 +427,14 @@ def as_encoder(
         on: for renderers: which tokens are trained.
         policy: for renderers: whether conversations are used whose rendering is incomplete.
         samples: for renderers: how many samples a conversation makes.
+        images: for renderers with a processor: the folder of the images in conversations.
 
     Raises:
-        UsageError: `encoder` is none of these; or samples per turn are wanted without a renderer.
+        UsageError: `encoder` is none of these; samples per turn are wanted without a renderer; or images without a
+            folder, without a processor, or in samples per turn.
     """
     check_samples(samples)
+    folder = None if images is None else _image_folder(encoder, Path(images), samples)
     if isinstance(encoder, ConversationEncoder):
         if samples != "per-conversation":
             raise UsageError(f"samples are {samples}, and {type(encoder).__name__} is an encoder; pass its renderer")
@@ -421,7 +454,21 @@ def as_encoder(
             "or a tokenizer with encode(), special_token_ids() and vocab_size"
         )
     if samples == "per-conversation":
-        return RendererEncoder(encoder, on=on, policy=policy, **known)
+        return RendererEncoder(encoder, on=on, policy=policy, images=folder, **known)
     from niels_gpt.builds.sample_encoder import SampleEncoder  # which is a `RendererEncoder`
 
     return SampleEncoder(encoder, on=on, policy=policy, samples=samples, **known)
+
+
+def _image_folder(renderer: Any, folder: Path, samples: Samples) -> ImageFolder:
+    processor = getattr(renderer, "processor", None)
+    if processor is None:
+        raise UsageError(
+            f"images are in {folder}, and {type(renderer).__name__} has no image processor; pass a renderer of a model "
+            "with images, made with processor=transformers.AutoImageProcessor.from_pretrained(MODEL)"
+        )
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such directory; expected the folder of the conversations' images")
+    if samples != "per-conversation":
+        raise UsageError(f"samples are {samples}, and conversations with images make one sample; leave samples out")
+    return ImageFolder(folder, processor)

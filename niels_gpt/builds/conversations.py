@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,9 @@ from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
-PREFIX: Final = "prefix"  # in a row's metadata: see `EncodedBatch.prefixes`
+# In a row's metadata: see `EncodedBatch`.
+PREFIX: Final = "prefix"
+IMAGES: Final = "images"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class EpisodeTask:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
         types: store type, source and weight of each row.
         source_name: the `source` of rows that name none.
-        prefixes: the encoder's batches have prefixes; they are in the chunks' metadata.
+        prefixes, images: the encoder's batches have these; they are in the chunks' metadata.
     """
 
     encoder: ConversationEncoder
@@ -56,6 +58,7 @@ class EpisodeTask:
     types: bool = False
     source_name: str | None = None
     prefixes: bool = False
+    images: bool = False
 
     @property
     def binary_mask(self) -> bool:
@@ -65,17 +68,12 @@ class EpisodeTask:
     @property
     def with_metadata(self) -> bool:
         """See `Task`."""
-        return self.types or self.prefixes
+        return self.types or self.prefixes or self.images
 
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
-            metadata = [self._row_metadata(chat) for chat in batch.conversations] if self.types else []
-            if self.prefixes:
-                assert batch.prefixes is not None
-                shared = [{PREFIX: prefix} for prefix in batch.prefixes.tolist()]
-                metadata = [{**own, **prefix} for own, prefix in zip(metadata or shared, shared, strict=True)]
-            yield _chunk(batch, metadata)
+            yield _chunk(batch, self._metadata(batch) if self.with_metadata else ())
 
     def _checked(self, rows: Rows) -> Iterator[Conversation | Rejected]:
         """The rows as conversations; `Rejected` in place of one whose weights or metadata the files cannot hold."""
@@ -93,6 +91,18 @@ class EpisodeTask:
                 yield Rejected(where, error.reason, f"{where}: {error}")
             else:
                 yield chat
+
+    def _metadata(self, batch: EncodedBatch) -> list[RowMetadata]:
+        rows: list[dict[str, Any]] = [
+            dict(self._row_metadata(chat)) if self.types else {} for chat in batch.conversations
+        ]
+        if self.prefixes and batch.prefixes is not None:
+            for row, prefix in zip(rows, batch.prefixes.tolist(), strict=True):
+                row[PREFIX] = prefix
+        if self.images and batch.images is not None:
+            for row, images in zip(rows, batch.images, strict=True):
+                row[IMAGES] = [asdict(image) for image in images]
+        return [*rows]
 
     def _row_metadata(self, chat: Conversation) -> RowMetadata:
         """The conversation's row of `episodes.parquet`."""

@@ -28,7 +28,6 @@ import numpy as np
 
 from niels_gpt.builds.build import check_ids
 from niels_gpt.builds.conversation_encoders import (
-    NO_IMAGES,
     BatchRenderer,
     EncodedBatch,
     RendererEncoder,
@@ -42,6 +41,8 @@ from niels_gpt.renderers.masks import Sample, TokenFacts, samples_of, trained_tu
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+
+_NO_IMAGES = "only --samples per-conversation takes images; build such rows apart, or drop the row"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class SampleEncoder(RendererEncoder):
 
     def _sample_one(self, chat: Conversation, rejections: Rejections) -> tuple[Conversation, list[Sample]] | Rejected:
         try:
-            refuse_images(chat.messages, "image_in_dataset", NO_IMAGES)
+            refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
             turns = trained_turns(chat.messages, self.on)
             stops = (len(chat.messages), *(turn + 1 for turn in turns))
             rendered: list[Any] = [self.renderer.render(chat.messages[:stop], tools=chat.tools) for stop in stops]

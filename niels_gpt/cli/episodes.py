@@ -87,6 +87,15 @@ def build(
             rich_help_panel=RENDERING,
         ),
     ] = "per-conversation",
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIRECTORY",
+            help="The folder of the images in conversations; paths in rows are relative to it. The model's image "
+            "processor, which says how many tokens an image takes, is loaded from where the tokenizer is.",
+            rich_help_panel=RENDERING,
+        ),
+    ] = None,
     mask: Annotated[
         Literal["uint8", "float32", "none"],
         typer.Option(help="How the loss mask is stored: 0 and 1, weights, or no mask.bin at all."),
@@ -112,7 +121,9 @@ def build(
     mapping = rows.mapping(sentinels=not uses_renderer(tokenizer, renderer, loss))
     source, runner = chat_files(files, rows.form, mapping), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)
-    encoder = conversation_encoder(tokenizer, renderer, loss, rows, executor.threads, samples=samples, quiet=as_json)
+    encoder = conversation_encoder(
+        tokenizer, renderer, loss, rows, executor.threads, samples=samples, images=images, quiet=as_json
+    )
     from niels_gpt.episodes.build import build_episodes
 
     with ShownProgress() as progress:
@@ -152,6 +163,7 @@ def conversation_encoder(
     threads: int | None,
     *,
     samples: Samples = "per-conversation",
+    images: Path | None = None,
     quiet: bool,
 ) -> ConversationEncoder:
     """A renderer, or our own sentinels where the tokenizer is a spm.model."""
@@ -160,7 +172,10 @@ def conversation_encoder(
     loss_on = loss.loss_on
     if uses_renderer(tokenizer, renderer, loss):
         choices = RenderingPolicy(rows.allow_partial, rows.on_unsupported)
-        return as_encoder(renderer.open(tokenizer, quiet=quiet), loss_on, choices, samples)
+        opened = renderer.open(tokenizer, images=images is not None, quiet=quiet)
+        return as_encoder(opened, loss_on, choices, samples, images)
+    if images is not None:
+        raise UsageError("--images is for renderers; our own sentinels have no place for images. Add --renderer")
     if samples == "per-turn":
         raise UsageError("--samples per-turn is for renderers; our own sentinels make one sample. Add --renderer ngpt")
     return SentinelEncoder(
@@ -215,6 +230,11 @@ def _counts(manifest: dict[str, Any]) -> Table:
         share = f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"
         table.add_row(split, *(f"{row[name]:,}" for name in ("episodes", "tokens", "trained_tokens")), share)
     add_left_out(table, manifest)
+    if "images" in manifest["splits"][SPLITS[0]]:
+        images, tokens = (
+            sum(manifest["splits"][split][name] for split in SPLITS) for name in ("images", "image_tokens")
+        )
+        table.caption = f"{images:,} images, of {tokens:,} placeholder tokens"
     return table
 
 

@@ -308,10 +308,14 @@ class RendererFlags:
         """The options as one value, checked as far as that goes without a tokenizer."""
         return renderer_options(self.renderer, self.renderer_option, self.template, self.date, isolate=self.isolate)
 
-    def open(self, tokenizer: Path, *, quiet: bool = False) -> Family | DefaultRenderer:
-        """The renderer for a tokenizer; which one "auto" took, and why, is a line on stderr unless `quiet`."""
+    def open(self, tokenizer: Path, *, images: bool = False, quiet: bool = False) -> Family | DefaultRenderer:
+        """The renderer for a tokenizer; which one "auto" took, and why, is a line on stderr unless `quiet`.
+
+        Args:
+            images: with the model's image processor.
+        """
         options = self.options()
-        renderer = options.open(tokenizer)
+        renderer = options.open(tokenizer, images=images)
         if not quiet:
             note_automatic(options, tokenizer)
         return renderer

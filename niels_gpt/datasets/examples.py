@@ -129,6 +129,11 @@ class EpisodeRows(Split):
         """Some rows may hold several texts."""
         return self._segments is not None
 
+    @property
+    def has_images(self) -> bool:
+        """Some rows have images."""
+        return self._split.has_images
+
     def check_masks(self) -> None:
         """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks whole."""
         check_binary_masks(self._split.shards)

@@ -42,6 +42,8 @@ class EpisodeBatch:
         prefixes: with `share_prefixes`: int32, shape (batch_size, block_size, 2): the columns, begin and end, that a
             token sees besides those of its own segment; 0 and 0 for none. For `format.attention`; `position_ids` go on
             after the tokens that are seen, and there are no `cu_seqlens`.
+        media: of a dataset with images: the processor's arrays (`pixel_values`, `image_grid_thw`), those of all images
+            one after the other, in the order of their placeholders; empty where the rows have none.
 
     `show(tokenizer)` prints rows in colour; a notebook shows coloured tokens.
     """
@@ -62,6 +64,7 @@ class EpisodeBatch:
     max_seqlen: int | None = None
     lengths: npt.NDArray[np.int64] | None = None
     prefixes: torch.Tensor | None = None
+    media: dict[str, torch.Tensor] | None = None
 
     def __repr__(self) -> str:
         """One line of shapes and counts; the tensors are attributes."""
@@ -121,13 +124,15 @@ class EpisodeBatch:
         if _same_device(self.x.device, torch.device(device)):
             return self
         moved: dict[str, Any] = {name: to_device(value, device) for name, value in self.tensors().items()}
-        return replace(self, **moved)
+        media = self.media and {name: to_device(value, device) for name, value in self.media.items()}
+        return replace(self, **moved, media=media)
 
     def pin_memory(self, device: Any = None) -> EpisodeBatch:
         """The batch in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
         del device
         pinned: dict[str, Any] = {name: value.pin_memory() for name, value in self.tensors().items()}
-        return replace(self, **pinned)
+        media = self.media and {name: value.pin_memory() for name, value in self.media.items()}
+        return replace(self, **pinned, media=media)
 
 
 def _same_device(current: torch.device, wanted: torch.device) -> bool:

@@ -24,6 +24,7 @@ import torch
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
 from niels_gpt.episodes.rows import EpisodeReader, TextStarts
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
@@ -168,6 +169,7 @@ class BatchSource(Batches[EpisodeBatch]):
                 global_mask_sum=global_sum,
                 num_tokens=tokens[i],
                 lengths=spans.used[own],
+                media=self._media(episodes[bounds[i] : bounds[i + 1]]),
                 state=self.state(after),
                 **layouts[i],
             )
@@ -182,6 +184,13 @@ class BatchSource(Batches[EpisodeBatch]):
         begun, stream = self.starting_place(place), self._stream
         number = next((i for i, (_, after) in enumerate(drawn, 1) if stream.in_another_window(begun, after)), n)
         return drawn[:number]
+
+    def _media(self, episodes: Int64s) -> dict[str, torch.Tensor] | None:
+        """The arrays of the episodes' images; `None` without a source of images."""
+        if self.options.images is None:
+            return None
+        arrays = joined(self.split.images_of(episodes), self.options.images)
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def _global_sums(self, rows: Int64s, own: tuple[int, float], place: Place) -> tuple[int | None, float | None]:
         """Trained tokens and mask sum over the rows of all ranks; `own` are this rank's."""

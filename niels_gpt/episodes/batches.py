@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 
 from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.schedule import (
     EMPTY,
@@ -50,6 +51,7 @@ class BatchOptions:
     use_mask: bool = True
     shuffle: bool = True
     global_counts: bool = True
+    images: ImageSource | None = None
 
     def __post_init__(self) -> None:
         # Attention kernels take cu_seqlens as int32.

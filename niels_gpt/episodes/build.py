@@ -23,8 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import Build, BuildOptions, already_built, new_build, report_changes, unknown_fraction
-from niels_gpt.builds.conversation_encoders import ConversationEncoder, OnUnsupported, RenderingPolicy, Rows, as_encoder
-from niels_gpt.builds.conversations import PREFIX, EpisodeTask
+from niels_gpt.builds.conversation_encoders import (
+    ConversationEncoder,
+    OnUnsupported,
+    RendererEncoder,
+    RenderingPolicy,
+    Rows,
+    as_encoder,
+)
+from niels_gpt.builds.conversations import IMAGES, PREFIX, EpisodeTask
+from niels_gpt.builds.images import PlacedImage
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
@@ -114,16 +122,17 @@ def build_episodes(
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
     if shared:
         recipe["format_version"] = PREFIXES_VERSION
-    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared)
+    images = isinstance(conversation_encoder, RendererEncoder) and conversation_encoder.images is not None
+    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared, images=images)
     with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
         if build is None:
             return
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
-        files["with_prefixes"] = shared
+        files |= {"with_prefixes": shared, "with_images": images}
         writers = {name: build.add(EpisodeWriter(build.path, name, **files)) for name in SPLITS}
         options.progress.begin(out.name, unit="tokens")
         for chunk in build.chunks(task, conversations, options):
-            _write_chunk(chunk, split, writers, prefixes=shared)
+            _write_chunk(chunk, split, writers, prefixes=shared, images=images)
             options.progress.advance(len(chunk.ids))
             # The total is an estimate from the share of the input that was read.
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
@@ -170,7 +179,9 @@ def recipe_of(
     }
 
 
-def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter], *, prefixes: bool) -> None:
+def _write_chunk(
+    chunk: Chunk, split: ValidationSplit, writers: dict[str, EpisodeWriter], *, prefixes: bool, images: bool
+) -> None:
     in_val = np.array([split.draw(group) for group in chunk.groups], dtype=np.bool_)
     for name, chosen in (("train", ~in_val), ("val", in_val)):
         # One flag per conversation becomes one per token: # . with lengths 2 3 gives # # . . .
@@ -178,7 +189,9 @@ def _write_chunk(chunk: Chunk, split: ValidationSplit, writers: dict[str, Episod
         own = [chunk.metadata[number] for number in np.flatnonzero(chosen).tolist()] if chunk.metadata else []
         # Those of one conversation are in the same split, so what lies between them and their prefix is too.
         shared = np.array([row[PREFIX] for row in own], np.int64).reshape(-1, 2) if prefixes else None
-        writers[name].write(chunk.ids[ids], chunk.lengths[chosen], chunk.weights[ids], own, prefixes=shared)
+        shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in own] if images else ()
+        lengths, weights = chunk.lengths[chosen], chunk.weights[ids]
+        writers[name].write(chunk.ids[ids], lengths, weights, own, prefixes=shared, images=shown)
 
 
 def pack_episodes(
@@ -219,6 +232,8 @@ def pack_episodes(
         name: open_split([source], name, min_tokens=min_tokens, too_long=too_long, width=width) for name in SPLITS
     }
     splits = {name: split for name, split in opened.items() if len(split)}
+    if any(split.has_images for split in splits.values()):
+        raise UsageError(f"{source}: episodes with images; packed rows on disk have no place for them. Pack at load")
     if not splits:
         raise CacheError(f"{source}: no episode of at least {min_tokens} tokens to pack; lower min_tokens")
     mask_dtype = _mask_dtype(list(splits.values()))

@@ -27,6 +27,7 @@ from niels_gpt.episodes.format import (
     open_manifest,
     shard_folders,
 )
+from niels_gpt.episodes.images import StoredImage
 from niels_gpt.episodes.index_sets import IndexSet, Int64s, RowFilter, Span
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shards import (
@@ -175,6 +176,19 @@ class EpisodeSplit:
     def has_prefixes(self) -> bool:
         """Some episodes begin with tokens of others."""
         return any(shard.prefixes is not None for shard in self.shards)
+
+    @property
+    def has_images(self) -> bool:
+        """Some folder has a record of images."""
+        return any(shard.images is not None for shard in self.shards)
+
+    def images_of(self, episodes: npt.NDArray[np.integer[Any]]) -> list[StoredImage]:
+        """The images of episodes (numbers, not positions), in this order, and of each in the order of their places."""
+        shards = np.searchsorted(self._first, episodes, side="right") - 1
+        found = zip((self.shards[shard].images for shard in shards.tolist()), shards, episodes.tolist(), strict=True)
+        return [
+            image for index, shard, episode in found if index for image in index.of(episode - int(self._first[shard]))
+        ]
 
     @property
     def vocab_size(self) -> int | None:

@@ -10,6 +10,8 @@
     DIR/train/prefixes.idx            optional: the same records of the tokens before each episode, (0, 0) for none
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
+    DIR/train/images.idx              optional: a record of 68 bytes per image, see IMAGE
+    DIR/train/image_paths.bin         the paths that these records name, UTF-8, one after the other
     DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
     DIR/train/rollouts.bin, ...       only in datasets of rollouts: see `niels_gpt.rollouts.format`
     DIR/val/...
@@ -56,6 +58,8 @@ PREFIXES_NAME: Final = "prefixes.idx"
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source", "weight")
 COMPLETIONS_NAME: Final = "completions.bin"
+IMAGES_NAME: Final = "images.idx"
+IMAGE_PATHS_NAME: Final = "image_paths.bin"
 KINDS: Final = ("episodes", "preferences", "rollouts")
 
 TOKEN_DTYPE: Final = "<u4"
@@ -76,6 +80,20 @@ COMPLETION: Final = np.dtype(
         ("label", "<i4"),  # 1 desirable, 0 undesirable, -1: not labelled
         ("score", "<f8"),  # NaN: none
         ("margin", "<f8"),  # of the pair, in the record of its chosen completion; NaN: none
+    ]
+)
+
+# A record of `images.idx`, in the order of the episodes and of the places in them.
+IMAGE: Final = np.dtype(
+    [
+        ("episode", "<u8"),  # its number in the index of this folder
+        ("path_start", "<u8"),  # in `image_paths.bin`
+        ("path_length", "<u4"),
+        ("start", "<u4"),  # the first placeholder token, counted from the episode's first
+        ("tokens", "<u4"),  # how many there are
+        ("width", "<u4"),  # of the file, in pixels
+        ("height", "<u4"),
+        ("sha256", "u1", (32,)),  # of the file's bytes
     ]
 )
 
@@ -238,7 +256,7 @@ def require_plain_episodes(dataset: Path, manifest: Manifest | None) -> None:
 
 def _data_patterns() -> list[str]:
     # The metadata is not among them: it may be added later.
-    names = ("*.bin", INDEX_NAME, PREFIXES_NAME)
+    names = ("*.bin", INDEX_NAME, PREFIXES_NAME, IMAGES_NAME)
     return [f"{split}/**/{name}" for split in SPLITS for name in names]
 
 

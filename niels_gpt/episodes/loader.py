@@ -13,6 +13,7 @@ from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
+from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.iterate import SplitIterator
 from niels_gpt.episodes.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
@@ -73,6 +74,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
         share_prefixes: with packing: samples of one conversation share a row and what they begin with, see
             `shared_prefixes`; attention must then use the batch's `prefixes`.
+        images: makes arrays of the dataset's images, see `renderers.images.stored.StoredImages`; needed where a dataset
+            has images, whose episodes are never cut (`too_long` is then "error" or "skip", default "error").
         vocab_size: ids are checked against it; default the config's, the tokenizer's or the dataset's.
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
         global_counts: count trained tokens over all ranks' batches. This reads all ranks' masks, which costs time on
@@ -108,6 +111,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         too_long: str | None = None,
         packing: bool = False,
         share_prefixes: bool = False,
+        images: ImageSource | None = None,
         weight_by: str | None = None,
         weights: Mapping[str, float] | None = None,
         epoch_rows: int | None = None,
@@ -140,7 +144,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
         self._too_long = too_long or ("error" if packing else "head")
         check_policy(self._too_long)
-        self.share_prefixes = share_prefixes
+        self.share_prefixes, self._images = share_prefixes, images
         self._check_sharing(weight_by if sampling is None else sampling.weight_by)
         self._names, mixture = parse_dataset_dirs(dataset_dir)
         # After the directories: a mapping of them is a mixture by dataset.
@@ -152,6 +156,8 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         # Both splits are opened now, so that a damaged val split is found before training and not after the first
         # epoch.
         self._splits = {name: self._open_split(name) for name in SPLITS}
+        if any(split.has_images for split in self._splits.values()):
+            self._check_images(too_long)
         self._resolve_ids(vocab_size, config, tokenizer)
         self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
         self._warned = False
@@ -186,6 +192,23 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
         if weight_by is not None:
             raise UsageError(f"share_prefixes with weight_by={weight_by!r}: items of several samples have no weight")
+
+    def _check_images(self, too_long: str | None) -> None:
+        """A dataset with images needs their source, and no episode may be cut through one."""
+        names = ", ".join(map(str, self._names))
+        if self._images is None:
+            raise UsageError(
+                f"{names}: episodes with images, of which the dataset has names and hashes; pass "
+                "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
+            )
+        if too_long is None:
+            self._too_long = "error"
+            self._splits = {name: self._open_split(name) for name in SPLITS}
+        elif self._too_long not in ("error", "skip"):
+            raise UsageError(
+                f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
+                "or 'skip'"
+            )
 
     def _resolve_ids(self, vocab_size: int | None, config: Any, tokenizer: Any | None) -> None:
         """Set `vocab_size` and `pad_token_id`."""
@@ -292,6 +315,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             use_mask=settings.use_loss_mask is not False,
             shuffle=settings.epoch_shuffle,
             global_counts=self._global_counts,
+            images=self._images,
         )
         self._warn_without_mask(name, split)
         # Val measures the same rows in every run, whatever the mixture.

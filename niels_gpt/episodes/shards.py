@@ -30,6 +30,7 @@ from niels_gpt.episodes.format import (
     read_index,
     samples,
 )
+from niels_gpt.episodes.images import ImageIndex, open_images
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.episodes.shared_prefixes import SharedItems
@@ -60,6 +61,7 @@ class Shard:
         no_mask: the reason why `mask` is `None`, else empty.
         segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
         prefixes: uint64, shape (episodes, 2), or `None`: start and length of the tokens before each episode.
+        images: the images of its episodes, or `None`.
         items: with `share_prefixes`, the samples of each item; then `records` and `prefixes` are those of items.
         remote: where the other files are, if in a store: then the three arrays above are `AbsentArray`.
         held: keeps the files in the cache that these arrays are mapped from.
@@ -72,6 +74,7 @@ class Shard:
     no_mask: str
     segments: npt.NDArray[Any] | None
     prefixes: Records | None = None
+    images: ImageIndex | None = None
     items: SharedItems | None = None
     remote: tuple[ShardCache, RemoteShard] | None = None
     held: HeldShard | None = None
@@ -141,6 +144,7 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
         no_mask=no_mask,
         segments=_open_segments(folder, len(tokens)),
         prefixes=_open_prefixes(folder, len(records)),
+        images=open_images(folder, len(records)),
     )
 
 
@@ -183,6 +187,7 @@ def remote_shards(dataset: StreamedDataset, split: str, manifest: Manifest) -> l
             tokens=cast("Tokens", AbsentArray(n, np.dtype(TOKEN_DTYPE))),
             records=records,
             prefixes=_open_prefixes(folder, len(records)),
+            images=open_images(folder, len(records)),
             mask=mask,
             no_mask="" if mask is not None else f"{remote.url}/{MASK_NAME}: missing, or not as long as the tokens",
             segments=_absent(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values())),

@@ -125,6 +125,7 @@ def verify_dataset(dataset: Path, *, vocab_size: int | None = None, progress: Pr
             progress.begin(str(shard.folder), total=len(shard.tokens), unit="tokens")
             yield from _shard_findings(shard, limit, progress)
             yield from _completion_findings(shard, manifest)
+            yield from _image_findings(shard)
         yield from _metadata_findings(opened)
 
 
@@ -163,6 +164,24 @@ def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[st
         checked_begins(shard, open_completions(shard))
     except CacheError as error:
         yield str(error)
+
+
+def _image_findings(shard: Shard) -> Iterator[str]:
+    """The first image whose place is not in its episode, overlaps the one before, or holds different tokens."""
+    if shard.images is None:
+        return
+    end = (-1, 0)  # the episode, and where its last image ends in it
+    for image in map(shard.images.__getitem__, range(len(shard.images))):
+        stop = image.start + image.tokens
+        fits = image.episode < len(shard.records) and stop <= int(shard.records[image.episode, 1])
+        if not fits or image.tokens < 1 or (image.episode, image.start) < end:
+            yield f"{image.where}: tokens {image.start:,} to {stop:,} of episode {image.episode:,} are no place for it"
+            return
+        begin = int(shard.records[image.episode, 0]) + image.start
+        if len(np.unique(shard.tokens[begin : begin + image.tokens])) != 1:
+            yield f"{image.where}: its {image.tokens:,} tokens differ; expected one placeholder id"
+            return
+        end = (image.episode, stop)
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:

@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.builds.images import PlacedImage
 from niels_gpt.episodes.format import (
     COMPLETION,
     COMPLETIONS_NAME,
+    IMAGE,
+    IMAGE_PATHS_NAME,
+    IMAGES_NAME,
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
@@ -45,10 +49,11 @@ class EpisodeWriter:
         with_metadata: also write `episodes.parquet` (needs pyarrow).
         segments_dtype: also write `segment_ids.bin`, as "uint16" or "uint32".
         with_completions: also write `completions.bin`; a new shard then begins between groups of completions.
+        with_images: also write `images.idx` and `image_paths.bin`.
         with_prefixes: also write `prefixes.idx`; a new shard then begins at an episode without prefix.
 
     Attributes:
-        tokens, episodes, trained_tokens, groups: written so far; groups only with completions.
+        tokens, episodes, trained_tokens, groups, images, image_tokens: written so far; groups only with completions.
         files: the finished files by name, relative to `folder`; complete after `close`.
 
     Raises:
@@ -66,16 +71,18 @@ class EpisodeWriter:
         segments_dtype: str | None = None,
         with_completions: bool = False,
         with_prefixes: bool = False,
+        with_images: bool = False,
     ) -> None:
         if mask_dtype is not None and mask_dtype not in MASK_DTYPES:
             raise UsageError(f"mask_dtype is {mask_dtype!r}; expected one of {', '.join(MASK_DTYPES)}, or None")
         EPISODES_SHARD_BYTES.check(shard_bytes)
-        self.tokens = self.episodes = self.trained_tokens = self.groups = 0
+        self.tokens = self.episodes = self.trained_tokens = self.groups = self.images = self.image_tokens = 0
         self.files: dict[str, FileRecord] = {}
         self._folder, self._split, self._mask_dtype = Path(folder), split, mask_dtype
         self._shard_tokens = None if shard_bytes is None else shard_bytes // 4
         self._with_metadata, self._segments_dtype = with_metadata, segments_dtype
         self._with_completions, self._with_prefixes = with_completions, with_prefixes
+        self._with_images = with_images
         self._shards = 0
         self._open: _ShardFiles | None = None
 
@@ -89,6 +96,7 @@ class EpisodeWriter:
         segments: npt.NDArray[np.integer[Any]] | None = None,
         completions: npt.NDArray[np.void] | None = None,
         prefixes: npt.NDArray[np.int64] | None = None,
+        images: Sequence[Sequence[PlacedImage]] = (),
     ) -> None:
         """Append episodes.
 
@@ -103,6 +111,7 @@ class EpisodeWriter:
                 counted from the episode's own first id, so below 0; and their number. They lie among the ids of
                 episodes since the last one without a prefix, whose number is 0. The first own id after a prefix is not
                 trained: where samples share a row, nothing predicts it.
+            images: with `with_images`, those of each episode, in the order of their places.
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
@@ -112,6 +121,11 @@ class EpisodeWriter:
         mask = self._checked(ids, lengths, weights)
         if self._with_metadata and len(metadata) != len(lengths):
             raise UsageError(f"{len(lengths)} episodes but {len(metadata)} rows of metadata; expected one of each")
+        if len(images) != (len(lengths) if self._with_images else 0):
+            raise UsageError(
+                f"{len(lengths)} episodes, with_images {self._with_images} and images of {len(images)}; expected those "
+                "of each with with_images, and none without"
+            )
         self._check_segments(len(ids), segments)
         cuts = self._cuts(len(lengths), completions, prefixes)
         ends = np.cumsum(lengths)
@@ -128,12 +142,15 @@ class EpisodeWriter:
                 groups = None if completions is None else completions[first:stop]
                 before = None if prefixes is None else prefixes[first:stop]
                 shard.write(ids[start:end], lengths[first:stop], part, metadata[first:stop], texts, groups, before)
+                shard.write_images(images[first:stop])
                 first, start = stop, end
             if first < len(lengths):
                 self._close_shard()
         self.tokens += len(ids)
         self.episodes += len(lengths)
         self.groups += 0 if completions is None else int(np.count_nonzero(completions["number"] == 0))
+        self.images += sum(map(len, images))
+        self.image_tokens += sum(image.tokens for own in images for image in own)
         self.trained_tokens += len(ids) if mask is None else int(np.count_nonzero(mask))
 
     def _cuts(
@@ -227,6 +244,7 @@ class EpisodeWriter:
                 self._segments_dtype,
                 self._with_completions,
                 self._with_prefixes,
+                self._with_images,
             )
             self._shards += 1
         return self._open
@@ -239,7 +257,9 @@ class EpisodeWriter:
     def counts(self) -> dict[str, int]:
         """What was written, as manifests record it."""
         counts = {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
-        return {**counts, "groups": self.groups} if self._with_completions else counts
+        if self._with_completions:
+            counts["groups"] = self.groups
+        return {**counts, "images": self.images, "image_tokens": self.image_tokens} if self._with_images else counts
 
     def close(self) -> None:
         """Finish all files."""
@@ -263,8 +283,10 @@ class _ShardFiles:
         segments: str | None,
         with_completions: bool,
         with_prefixes: bool,
+        with_images: bool,
     ) -> None:
         self.tokens, self._segments_dtype = 0, segments
+        self._episodes_of_images = self._path_bytes = 0
         self._shared_from = 0  # the first token that a prefix may begin with
         self._name, folder = name, root / name
         with storage_errors("creating the directory", folder):
@@ -275,6 +297,8 @@ class _ShardFiles:
         self._segments = HashedWriter(folder / SEGMENTS_NAME) if segments else None
         self._completions = HashedWriter(folder / COMPLETIONS_NAME) if with_completions else None
         self._prefixes = HashedWriter(folder / PREFIXES_NAME) if with_prefixes else None
+        self._images = HashedWriter(folder / IMAGES_NAME) if with_images else None
+        self._image_paths = HashedWriter(folder / IMAGE_PATHS_NAME) if with_images else None
         self._metadata = _MetadataFile(folder / METADATA_NAME) if with_metadata else None
 
     def write(
@@ -303,6 +327,21 @@ class _ShardFiles:
             self._metadata.write(metadata)
         self.tokens += len(ids)
 
+    def write_images(self, images: Sequence[Sequence[PlacedImage]]) -> None:
+        """The images of the next episodes."""
+        if self._images is None or self._image_paths is None:
+            return
+        rows, names = [], []
+        for number, own in enumerate(images, self._episodes_of_images):
+            for image in own:
+                names.append(image.path.encode())
+                place = (image.start, image.tokens, image.width, image.height)
+                rows.append((number, self._path_bytes, len(names[-1]), *place, list(bytes.fromhex(image.sha256))))
+                self._path_bytes += len(names[-1])
+        self._images.write(np.array(rows, dtype=IMAGE))
+        self._image_paths.write(np.frombuffer(b"".join(names), np.uint8))
+        self._episodes_of_images += len(images)
+
     def _records_of(self, prefixes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Prefixes as places in the file: (-3, 2) of the episode that starts at 10 is (7, 2)."""
         n = prefixes[:, 1]
@@ -322,16 +361,16 @@ class _ShardFiles:
 
     def close(self) -> dict[str, FileRecord]:
         # The index last: without it the folder holds no episodes.
-        every = (self._ids, self._mask, self._segments, self._completions, self._prefixes, self._records)
-        writers = [writer for writer in every if writer is not None]
+        optional = (self._mask, self._segments, self._completions, self._prefixes, self._image_paths, self._images)
+        writers = [writer for writer in (self._ids, *optional, self._records) if writer is not None]
         records = {f"{self._name}/{writer.path.name}": writer.close() for writer in writers}
         if self._metadata is not None:
             records[f"{self._name}/{METADATA_NAME}"] = self._metadata.close()
         return records
 
     def abandon(self) -> None:
-        optional = (self._mask, self._segments, self._completions, self._prefixes, self._metadata)
-        for writer in (self._ids, self._records, *optional):
+        optional = (self._mask, self._segments, self._completions, self._prefixes, self._image_paths, self._images)
+        for writer in (self._ids, self._records, *optional, self._metadata):
             if writer is not None:
                 writer.abandon()
 

@@ -182,6 +182,11 @@ def open_source(path: Path, split: str) -> Examples | Stream:
     if dataset.kind == "episodes":
         require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
+    if isinstance(opened, EpisodeRows) and opened.has_images:
+        raise UsageError(
+            f"{path}: episodes with images. An export holds ids and masks and cannot carry pixels, so a model trained "
+            "on it would see placeholders without images. Train from the dataset itself: ng.loader(images=...)"
+        )
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
     facts = Facts.of(dataset, opened)

@@ -19,6 +19,7 @@ from niels_gpt.renderers.configs import (
     with_options,
 )
 from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.images.processors import load_processor
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer, refuse_unknown_images
 from niels_gpt.renderers.template.default import DefaultRenderer
 from niels_gpt.renderers.template.isolation import Isolation
@@ -56,7 +57,7 @@ class RendererOptions:
         if not isinstance(config, AutoRendererConfig):
             config_of({"name": self.name, **self.options})
 
-    def open(self, tokenizer: str | Path) -> Family | DefaultRenderer:
+    def open(self, tokenizer: str | Path, *, images: bool = False) -> Family | DefaultRenderer:
         """The renderer for a tokenizer; see `open_renderer`."""
         return open_renderer(
             tokenizer,
@@ -65,6 +66,7 @@ class RendererOptions:
             date=self.date,
             isolate=self.isolate,
             options=self.options,
+            images=images,
         )
 
 
@@ -76,11 +78,15 @@ def open_renderer(
     date: str | None = None,
     isolate: bool = False,
     options: Mapping[str, Any] | None = None,
+    images: bool = False,
 ) -> Family | DefaultRenderer:
     """A renderer from the options of a command line; see `RendererOptions` for the arguments.
 
     Text values of `options` are converted: by the option's type for a family ("false" for a bool), as JSON for the
     variables of a template, where text that is no JSON remains text.
+
+    Args:
+        images: with the image processor that lies with the tokenizer.
 
     Raises:
         UsageError: not a date; an unknown renderer or option; a template, date or isolation for a family that has no
@@ -92,6 +98,8 @@ def open_renderer(
         name = "template" if template is not None or isolate else automatic_renderer(tokenizer).renderer
     config = config_from_name(name)
     if isinstance(config, DefaultRendererConfig):
+        if images:
+            raise UsageError("images are for the renderer of a model with images; a chat template cannot count tokens")
         config = with_options(config, template_variables(fields))
         source = None if template is None else load_template(template)
         encoder = open_encoder(str(tokenizer))
@@ -109,7 +117,10 @@ def open_renderer(
         )
     if date is not None and option:
         fields = {option: clock(form), **fields}
-    return create_renderer(str(tokenizer), with_options(config, fields))
+    if not images:
+        return create_renderer(str(tokenizer), with_options(config, fields))
+    processor = load_processor(str(tokenizer))
+    return create_renderer(str(tokenizer), with_options(config, fields), processor=processor)
 
 
 def _check_variables(renderer: DefaultRenderer, names: Collection[str]) -> None:

@@ -56,6 +56,7 @@ class TakesImages(Family):
         **options: Any,
     ) -> None:
         super().__init__(tokenizer, config, **options)
+        self.processor = processor.processor if isinstance(processor, Images) else processor
         self.images = None if processor is None else Images.of(processor, image_cache_max)
 
     @property

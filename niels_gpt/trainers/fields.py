@@ -64,7 +64,7 @@ def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
 
 
 def _hugging_face(batch: EpisodeBatch) -> Fields:
-    _check_attention(batch)
+    _check_attention(batch, images=True)
     labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
     labels[:, 1:] = _labels(batch)  # target i is token i + 1
     found: Fields = {"input_ids": torch.cat([batch.x, batch.y[:, -1:]], dim=1), "labels": labels.to(batch.x.device)}
@@ -73,7 +73,7 @@ def _hugging_face(batch: EpisodeBatch) -> Fields:
         found["position_ids"] = torch.cat([batch.position_ids, last + 1], dim=1)
         # With a cache, transformers does not read from the positions where texts begin, and attention crosses them.
         found["use_cache"] = False
-    return found
+    return found | (batch.media or {})
 
 
 def _flat(batch: EpisodeBatch) -> Fields:
@@ -127,7 +127,12 @@ CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
 }
 
 
-def _check_attention(batch: EpisodeBatch) -> None:
+def _check_attention(batch: EpisodeBatch, *, images: bool = False) -> None:
+    if batch.media is not None and not (images and batch.position_ids is None):
+        raise UsageError(
+            "the batch has images; only the convention 'hf' carries them, in rows of one episode (packing=False), "
+            "where the model numbers positions itself. Use batch.media in your own step"
+        )
     if batch.prefixes is not None:
         raise UsageError(
             "the batch has prefixes (share_prefixes=True): its attention is none of causal texts, which is all that "

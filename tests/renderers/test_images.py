@@ -366,7 +366,7 @@ def test_datasets_refuse_images(tmp_path: Path) -> None:
         assert dict(rejections.dropped) == {"image_in_dataset": 1}
         rejections.close()
         (told,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-        assert "x:2: message 0: content.1 is an image; a dataset stores ids" in told
+        assert "x:2: message 0: content.1 is an image; name the folder of the images" in told
         (tmp_path / "rejected.jsonl").unlink()
 
 

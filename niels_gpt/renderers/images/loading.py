@@ -123,7 +123,7 @@ def load_image(part: ImagePart) -> Image:
         if isinstance(part.source, Image.Image):
             part.source.load()
             return part.source
-        with Image.open(_file(part)) as opened:
+        with Image.open(source_of(part)) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
     except FileNotFoundError as error:
         raise MessageError("broken_image", f"{part.where}: no such file: {_shown(part.source)}") from error
@@ -135,8 +135,12 @@ def load_image(part: ImagePart) -> Image:
         ) from error
 
 
-def _file(part: ImagePart) -> BytesIO | Path:
-    """The file or the bytes that Pillow opens."""
+def source_of(part: ImagePart) -> BytesIO | Path:
+    """The file of an image, or its bytes where the message holds them.
+
+    Raises:
+        MessageError: `broken_image`, `image_on_network`, `wrong_type`.
+    """
     source = part.source
     if isinstance(source, bytes | bytearray):
         return BytesIO(source)

@@ -6,7 +6,7 @@ The processor decides how many placeholder tokens an image takes, and makes the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.extras import check_library
 from niels_gpt.forks import new_lock
 from niels_gpt.renderers.images.loading import ImagePart, image_hash, load_image
 
@@ -46,6 +47,25 @@ def no_processor(format_name: str, part: ImagePart) -> MessageError:
         f"{part.where} is an image, and there is no processor to say how many tokens it takes; make the {format_name} "
         "renderer with processor=transformers.AutoImageProcessor.from_pretrained(MODEL), or drop the row",
     )
+
+
+def load_processor(name: str) -> Any:
+    """The image processor of a model, from its directory or hub name, by Transformers.
+
+    Raises:
+        MissingExtra: Transformers is not installed. UsageError: there is no image processor.
+    """
+    check_library("transformers")
+    from transformers import AutoImageProcessor
+
+    load: Callable[[str], Any] = AutoImageProcessor.from_pretrained
+    try:
+        return load(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UsageError(
+            f"{name}: no image processor ({str(error).splitlines()[0]}); expected preprocessor_config.json there, as "
+            "models with images have it"
+        ) from error
 
 
 @runtime_checkable
@@ -96,6 +116,11 @@ class Images:
         """An `Images` is returned as it is, so that the renderers of a pool share one cache."""
         return processor if isinstance(processor, cls) else cls(processor, most=most)
 
+    @property
+    def processor(self) -> Any:
+        """The image processor that makes the arrays."""
+        return self._inner
+
     def process(self, part: ImagePart) -> ProcessedImage:
         """What the processor makes of an image; processed once while it is in the cache.
 
@@ -106,13 +131,17 @@ class Images:
         """
         image = load_image(part)
         key = image_hash(image)
+        return self.cached(key, lambda: self._run_processor(image, key, part))
+
+    def cached(self, key: str, make: Callable[[], ProcessedImage]) -> ProcessedImage:
+        """What is in the cache under this key; else what `make` returns, which is then in it."""
         with self._lock:
             processed = self._cache.get(key)
             if processed is not None:
                 self._cache.move_to_end(key)
                 return processed
         # Outside of the lock, because it takes long: two threads may process the same image, and one result is kept.
-        processed = self._run_processor(image, key, part)
+        processed = make()
         with self._lock:
             if key not in self._cache:
                 self._cache[key] = processed

@@ -1,0 +1,164 @@
+"""Images of conversations that become a dataset: found in a folder, hashed, and where their placeholder tokens are.
+
+A dataset stores ids and, of each image, its path in the folder, the hash of its file and its place::
+
+    {"type": "image", "image": "cat.png"} --ImageFolder.located--> /photos/cat.png, sha256, 640 x 480
+    ids  a b < i i i > c                  --ImageFolder.placed---> the same, and: 3 tokens from 3 on
+
+Images inside of rows (data URIs, base64, bytes) are written to the folder as `inline/SHA256`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from niels_gpt.errors import MessageError, MissingExtra, UsageError, storage_errors
+from niels_gpt.messages import Message
+from niels_gpt.renderers.images.loading import ImagePart, image_part, is_image, source_of
+from niels_gpt.renderers.images.media import MultiModalData
+from niels_gpt.storage.files import write_atomic
+
+INLINE = "inline"
+
+
+@dataclass(frozen=True)
+class PlacedImage:
+    """One image of a conversation, as a dataset stores it.
+
+    Attributes:
+        start, tokens: its placeholder tokens, counted from the conversation's first.
+        width, height: of the file, in pixels.
+        path: relative to the folder of images, with `/`.
+        sha256: of the file's bytes, 64 hex digits.
+    """
+
+    start: int
+    tokens: int
+    width: int
+    height: int
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """An image of a row: its file, the file's name relative to the folder, its hash, and its size in pixels."""
+
+    path: Path
+    name: str
+    sha256: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """The folder in which the images of rows lie.
+
+    Args:
+        folder: rows name images relative to it; absolute paths must lie in it too.
+        processor: of the renderer, recorded in the manifest: it decides how many tokens an image takes.
+    """
+
+    folder: Path
+    processor: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the number of tokens: the processor's class, and a hash of its settings if it tells them."""
+        inner = getattr(self.processor, "image_processor", self.processor)
+        settings = inner.to_dict() if hasattr(inner, "to_dict") else None
+        text = None if settings is None else json.dumps(settings, sort_keys=True, default=str)
+        digest = None if text is None else hashlib.sha256(text.encode()).hexdigest()
+        return {"class": type(inner).__name__, "sha256": digest}
+
+    def located(self, messages: Sequence[Message]) -> tuple[list[Message], list[ImageFile]]:
+        """The messages with the absolute path of each image, and the images' files, in order.
+
+        Raises:
+            MessageError: an image that is missing, broken, on the network, in memory or outside of the folder.
+            StorageError: an image in a row cannot be written to the folder.
+        """
+        found: list[ImageFile] = []
+        made: list[Message] = []
+        for index, message in enumerate(messages):
+            if isinstance(message["content"], str):
+                made.append(message)
+                continue
+            parts: list[Any] = []
+            for number, part in enumerate(message["content"]):
+                image = image_part(part, index, number)
+                if image is not None:
+                    found.append(self._file_of(image))
+                    part = {"type": "image", "image": str(found[-1].path)}
+                parts.append(part)
+            made.append({**message, "content": parts})
+        return made, found
+
+    def placed(self, files: Sequence[ImageFile], media: MultiModalData | None) -> list[PlacedImage]:
+        """The files of a conversation, each with its placeholder tokens in the rendering.
+
+        Raises:
+            UsageError: the renderer shows another number of images.
+        """
+        places = [] if media is None else media.mm_placeholders.get("image", [])
+        if len(places) != len(files):
+            raise UsageError(
+                f"a conversation with {len(files)} images, of which the renderer shows {len(places)}; expected all. "
+                "Use a renderer of a model with images"
+            )
+        return [
+            PlacedImage(place.offset, place.length, file.width, file.height, file.name, file.sha256)
+            for place, file in zip(places, files, strict=True)
+        ]
+
+    def _file_of(self, image: ImagePart) -> ImageFile:
+        source = source_of(image)
+        root = self.folder.resolve()
+        if isinstance(source, BytesIO):
+            data = source.getvalue()
+            path = root / INLINE / hashlib.sha256(data).hexdigest()
+            if not path.is_file():
+                with storage_errors("creating the directory", path.parent):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, data)
+        else:
+            path = (root / source).resolve()
+            if not path.is_relative_to(root):
+                raise MessageError(
+                    "image_outside",
+                    f"{image.where} is {str(source)!r}, which does not lie in {root}; name the folder of all images "
+                    "with --images (images=)",
+                )
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise MessageError("broken_image", f"{image.where}: {path}: {error.strerror or error}") from error
+        width, height = _size_of(data, image)
+        return ImageFile(path, path.relative_to(root).as_posix(), hashlib.sha256(data).hexdigest(), width, height)
+
+
+def has_images(messages: Sequence[Message]) -> bool:
+    """Some content has a part that is an image."""
+    return any(
+        is_image(part) for message in messages if not isinstance(message["content"], str) for part in message["content"]
+    )
+
+
+def _size_of(data: bytes, image: ImagePart) -> tuple[int, int]:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra("Pillow") from error
+    try:
+        with Image.open(BytesIO(data)) as opened:
+            return opened.size
+    except Exception as error:  # Pillow's readers raise anything on a damaged file
+        raise MessageError(
+            "broken_image", f"{image.where} is no image that Pillow can read ({error}); repair it or drop the row"
+        ) from error

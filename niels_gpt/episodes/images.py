@@ -1,0 +1,131 @@
+"""The images of episodes: `images.idx` and `image_paths.bin`, and what a loader needs to make arrays of them.
+
+A dataset has no pixels. Of each image it has the path, the hash of the file, and where its placeholder tokens are; the
+folder with the files and the model's processor come from whoever trains: see `renderers.images.stored.StoredImages`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.cache.mmap import map_tokens
+from niels_gpt.episodes.format import IMAGE, IMAGE_PATHS_NAME, IMAGES_NAME
+from niels_gpt.errors import CacheError
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An image of an episode.
+
+    Attributes:
+        episode: its number in the index of its folder.
+        start, tokens: its placeholder tokens, counted from the episode's first.
+        width, height: of the file, in pixels.
+        path: relative to the folder of images.
+        sha256: of the file's bytes.
+        where: the index and record, for messages.
+    """
+
+    episode: int
+    start: int
+    tokens: int
+    width: int
+    height: int
+    path: str
+    sha256: str
+    where: str
+
+
+class ImageSource(Protocol):
+    """Makes the arrays of images."""
+
+    def arrays(self, image: StoredImage) -> Arrays:
+        """The processor's arrays by the names of the model's arguments.
+
+        Raises:
+            CacheError: the file is missing, or another one than when the dataset was built.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class ImageIndex:
+    """The images of one folder of episodes, mapped.
+
+    Attributes:
+        records: of `format.IMAGE`, in the order of the episodes.
+        paths: the bytes of all paths.
+    """
+
+    folder: Path
+    records: npt.NDArray[np.void]
+    paths: npt.NDArray[np.uint8]
+
+    def of(self, episode: int) -> list[StoredImage]:
+        """The images of an episode, in the order of their places."""
+        # Not `searchsorted`, which would copy the column of the whole file.
+        bounds = (bisect_left(self.records, number, key=_episode) for number in (episode, episode + 1))
+        return [self[number] for number in range(*bounds)]
+
+    def __getitem__(self, number: int) -> StoredImage:
+        record = self.records[number]
+        begin, length = int(record["path_start"]), int(record["path_length"])
+        return StoredImage(
+            episode=int(record["episode"]),
+            start=int(record["start"]),
+            tokens=int(record["tokens"]),
+            width=int(record["width"]),
+            height=int(record["height"]),
+            path=self.paths[begin : begin + length].tobytes().decode("utf-8", "replace"),
+            sha256=record["sha256"].tobytes().hex(),
+            where=f"{self.folder / IMAGES_NAME}: record {number:,}",
+        )
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def _episode(record: Any) -> int:
+    return int(record["episode"])
+
+
+def open_images(folder: Path, episodes: int) -> ImageIndex | None:
+    """The images of a folder; `None` if it has none.
+
+    Raises:
+        CacheError: the two files do not belong together, or to these episodes.
+    """
+    path, names = folder / IMAGES_NAME, folder / IMAGE_PATHS_NAME
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    if size % IMAGE.itemsize or not names.is_file():
+        state = "found" if names.is_file() else "missing"
+        raise CacheError(
+            f"{path}: {size:,} bytes, and {IMAGE_PATHS_NAME} is {state}; expected both, and records of "
+            f"{IMAGE.itemsize} bytes. Copy or build the dataset again"
+        )
+    records = np.zeros(0, IMAGE) if not size else np.memmap(path, dtype=IMAGE, mode="r")
+    paths = np.zeros(0, np.uint8) if not names.stat().st_size else map_tokens(names, "u1")
+    # The rest of the records is read when their episodes are.
+    last = records[-1:]
+    if (last["episode"] >= episodes).any() or (last["path_start"] + last["path_length"] > len(paths)).any():
+        raise CacheError(
+            f"{path}: the last record is {last[0]}, for {episodes:,} episodes and {len(paths):,} bytes of paths; the "
+            "files do not belong together. Copy or build the dataset again"
+        )
+    return ImageIndex(folder, records, paths)
+
+
+def joined(images: Sequence[StoredImage], source: ImageSource) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of several images, one after the other along the first axis, as models of Transformers take them."""
+    made = [source.arrays(image) for image in images]
+    return {name: np.concatenate([arrays[name] for arrays in made]) for name in (made[0] if made else ())}
