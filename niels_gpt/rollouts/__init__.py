@@ -1,6 +1,7 @@
 """Rollouts: what a policy sampled, with rewards, as batches for reinforcement learning. Ids are never encoded again.
 
-How what an inference engine returned becomes rows of a batch, with the file that does each step::
+`prompts.py` renders prompts with answers and draws them. How what an inference engine returned becomes rows of a batch,
+with the file that does each step::
 
     turns: prompt and completion ids, log-probabilities -> one row of tokens    turns.py
       -> episodes, and logprobs.bin, rollouts.bin, rollouts.jsonl beside them   writer.py, format.py
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from niels_gpt.rollouts.batch import RolloutBatch
     from niels_gpt.rollouts.dataset import Rollout, RolloutDataset
     from niels_gpt.rollouts.loader import RolloutLoader, make_rollout_loader
+    from niels_gpt.rollouts.prompts import PromptLoader, PromptSet, RenderedPrompt
     from niels_gpt.rollouts.turns import Trajectory, trajectory
     from niels_gpt.rollouts.writer import RolloutWriter
 
 _MODULES = {
+    "PromptLoader": "prompts",
+    "PromptSet": "prompts",
+    "RenderedPrompt": "prompts",
     "Rollout": "dataset",
     "RolloutBatch": "batch",
     "RolloutDataset": "dataset",
@@ -39,6 +44,9 @@ _MODULES = {
 }
 
 __all__ = [
+    "PromptLoader",
+    "PromptSet",
+    "RenderedPrompt",
     "Rollout",
     "RolloutBatch",
     "RolloutDataset",

@@ -113,7 +113,7 @@ class RowMapping:
         found = {key: value for key, value in row.items() if key not in used}
         for name in ("messages", "prompt", "completion", "system", "tools"):
             if name in columns:
-                found[name] = _at(row, name, columns[name])
+                found[name] = value_at(row, name, columns[name])
             elif name in row and name not in found and name not in used:
                 found[name] = row[name]
         if "role" in columns or "content" in columns:
@@ -142,7 +142,7 @@ def _turn(turn: Any, index: int, role: str, content: str) -> Any:
     values = {}
     for name, path in (("role", role), ("content", content)):
         try:
-            values[name] = _at(turn, name, path)
+            values[name] = value_at(turn, name, path)
         except MessageError as error:
             raise MessageError("missing_field", f"message {index}: {error}") from error
     used = {_steps(path)[0] for path in (role, content)}
@@ -169,7 +169,7 @@ def _steps(path: str) -> list[str | int]:
     return steps
 
 
-def _at(row: Row, name: str, path: str) -> Any:
+def value_at(row: Row, name: str, path: str) -> Any:
     """The value at a path.
 
     Raises:
