@@ -5,6 +5,7 @@ Mapping a file takes microseconds and reads nothing; all processes of a machine 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,18 @@ def map_tokens(path: Path, dtype: str) -> Tokens:
         return np.empty(0, dtype=dtype)
     with storage_errors("mapping", path):
         return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
+
+
+def release(values: npt.NDArray[Any]) -> None:
+    """Give back the memory of a mapped array's values that were read; they are read again when they are used.
+
+    Without this, after a scan the whole file would count as memory of this process.
+    """
+    base: Any = values
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 class ExampleIndex:

@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.cache.mmap import release
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.index_sets import Int64s, Span, in_chunks
 from niels_gpt.episodes.packing import group_rows, packing_plan
@@ -223,7 +224,10 @@ def _amounts(split: EpisodeSplit, span: Span, width: int) -> tuple[int, int]:
         firsts = np.minimum(starts + (before == 0), stops)
         for number in np.unique(shards).tolist():
             here = shards == number
-            trained += _trained(split.shards[number].mask, firsts[here], stops[here])
+            mask = split.shards[number].mask
+            trained += _trained(mask, firsts[here], stops[here])
+            if mask is not None:
+                release(mask)
     return tokens, trained
 
 

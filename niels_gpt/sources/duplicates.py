@@ -11,8 +11,8 @@ A MinHash has `PERMUTATIONS` numbers, of which the share p is equal where the sh
 similarity). It is cut into bands; rows that agree in a whole band are compared. Bands are as long as they can be while
 a pair at the threshold is found with a probability of at least `FOUND`.
 
-Everything that grows with the rows is in files: 512 bytes for each row's MinHash, 24 for its hash and place. In memory
-are some 40 bytes a row while one band is sorted.
+Everything that grows with the rows is in files: 512 bytes for each row's MinHash, 33 for its hash, place and group. One
+band after the other is sorted, in parts of some `ROWS_OF_BUCKET` rows, so memory grows only with the largest group.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -43,6 +44,8 @@ FOUND: Final = 0.95
 SEED: Final = 42  # of the MinHash; another one would find other pairs near the threshold
 ROWS_AT_ONCE: Final = 1024
 KEYS_AT_ONCE: Final = 8192
+ROWS_OF_BUCKET: Final = 1 << 17
+MOST_BUCKET_BITS: Final = 8  # each bucket is an open file
 # Each row that is looked up brings up to 64 KiB of its neighbours into memory, until `release`.
 PAIRS_AT_ONCE: Final = 512
 LIST_NAME: Final = "left_out.jsonl"
@@ -173,9 +176,9 @@ def find_duplicates(
                 progress.begin(f"looking for duplicates in {name}", unit="rows")
                 seen.read(number, source, tuple(files[name]), progress)
             seen.close()
-            found = _Found(
-                list(sources), [tuple(files[name]) for name in sources], seen, *_originals(seen, options, progress)
-            )
+            groups = _Groups(folder, seen.rows)
+            _find(seen, groups, options, progress)
+            found = _Found(list(sources), [tuple(files[name]) for name in sources], seen, groups)
             digest = found.write_list(folder)
             found.write_tables(folder)
             return {name: Duplicates(folder, name, digest, options, tuple(files[name])) for name in sources}
@@ -187,7 +190,7 @@ class _Seen:
     """Hash, place and MinHash of every row, in files."""
 
     def __init__(self, folder: Path, options: DuplicateOptions) -> None:
-        self._options = options
+        self._options, self.folder, self.rows = options, folder, 0
         self._paths = {name: folder / f".{name}.tmp" for name in ("hashes", "places", "sources", "minhashes")}
         self._files = {name: path.open("wb") for name, path in self._paths.items()}
         self._maps: dict[str, mmap.mmap] = {}
@@ -200,6 +203,7 @@ class _Seen:
             self._write("sources", np.full(len(batch), number, dtype="<i4"))
             if self._options.near is not None:
                 self._write("minhashes", _minhashes(batch, self._options))
+            self.rows += len(batch)
             progress.advance(len(batch))
 
     def _write(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -265,29 +269,134 @@ def _texts(messages: Sequence[Message], roles: Sequence[str]) -> Iterator[str]:
 # ---- groups
 
 
-def _originals(seen: _Seen, options: DuplicateOptions, progress: Progress) -> tuple[Int64s, npt.NDArray[np.float32]]:
-    """Of each row, the row that it duplicates (itself if none), and how similar the two are (1 for exact ones)."""
+def _find(seen: _Seen, groups: _Groups, options: DuplicateOptions, progress: Progress) -> None:
+    """Put each row into the group of the first row that it duplicates."""
     hashes = seen.mapped("hashes", "<u8")
     n = len(hashes)
-    original, similarity = np.arange(n), np.ones(n, dtype=np.float32)
-    if options.exact or options.near is not None:  # exact ones first: they need not be compared again
-        order = np.argsort(hashes, kind="stable")
-        firsts = _firsts(hashes[order])
-        if options.exact:
-            original[order] = order[firsts]
+    if options.exact:
+        with _Buckets(seen.folder, n) as buckets:
+            for at in range(0, n, ROWS_OF_BUCKET):
+                part = hashes[at : at + ROWS_OF_BUCKET]
+                buckets.add(part, np.arange(at, at + len(part)))
+            for keys, rows in buckets:
+                groups.original[rows] = rows[_firsts(keys)]
     if options.near is None:
-        return original, similarity
+        return
     minhashes = seen.mapped("minhashes", "<u4", PERMUTATIONS)
     length = band_length(options.near)
     progress.begin("comparing rows", total=PERMUTATIONS // length, unit="bands")
-    candidates = np.flatnonzero(original == np.arange(n))
+    groups.close_exact()  # exact duplicates need not be compared again
     for band in range(PERMUTATIONS // length):
-        keys = _keys(seen, minhashes, candidates, band * length, length)
-        for a, b in _pairs(keys, candidates):
-            _join(original, similarity, minhashes, a, b, options.near)
-            seen.release("minhashes")
+        with _Buckets(seen.folder, n) as buckets:
+            for at in range(0, n, KEYS_AT_ONCE):
+                rows = at + np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
+                keys = _keys(minhashes[rows, band * length : (band + 1) * length])
+                seen.release("minhashes")
+                buckets.add(keys[keys != 0], rows[keys != 0])
+            for keys, rows in buckets:
+                for first, second in _pairs(keys, rows):
+                    groups.join(minhashes, first, second, options.near)
+                    seen.release("minhashes")
         progress.advance(1)
-    return _roots(original), similarity
+    groups.shorten()
+
+
+class _Groups:
+    """Of each row the row that it duplicates, in files: 13 bytes a row.
+
+    Attributes:
+        original: int64, the row that each duplicates, itself if none; in steps (2 to 1, 1 to 0) until `shorten`.
+        similarity: float32, of the two; 1 for exact ones.
+        is_first: bool, after `close_exact`: no exact duplicate of a row before it.
+    """
+
+    def __init__(self, folder: Path, n: int) -> None:
+        self.original, self.similarity = _array_in(folder, n, np.int64), _array_in(folder, n, np.float32)
+        self.is_first = _array_in(folder, n, np.bool_)
+        for at in range(0, n, ROWS_OF_BUCKET):
+            part = slice(at, min(n, at + ROWS_OF_BUCKET))
+            self.original[part], self.similarity[part] = np.arange(part.start, part.stop), 1
+
+    def close_exact(self) -> None:
+        """All exact duplicates are found."""
+        for at in range(0, len(self.original), ROWS_OF_BUCKET):
+            part = self.original[at : at + ROWS_OF_BUCKET]
+            self.is_first[at : at + len(part)] = part == np.arange(at, at + len(part))
+
+    def join(self, minhashes: npt.NDArray[np.uint32], a: Int64s, b: Int64s, threshold: float) -> None:
+        """Join the groups of those pairs whose MinHashes agree often enough; a group is named by its first row."""
+        shares = (minhashes[a] == minhashes[b]).mean(axis=1, dtype=np.float32)
+        # 128 numbers give the similarity in steps of 1/128, so the threshold is met to half a step.
+        for one, other, share in zip(a.tolist(), b.tolist(), shares.tolist(), strict=True):
+            if share < threshold - 0.5 / PERMUTATIONS:
+                continue
+            first, second = sorted((self._first(one), self._first(other)))
+            if first != second:
+                self.original[second], self.similarity[second] = first, share
+
+    def _first(self, row: int) -> int:
+        while self.original[row] != row:
+            row = int(self.original[row])
+        return row
+
+    def shorten(self) -> None:
+        """Every row's first row, where groups were joined in steps: 0 0 1 -> 0 0 0."""
+        for at in range(0, len(self.original), ROWS_OF_BUCKET):
+            part = self.original[at : at + ROWS_OF_BUCKET]
+            while (following := self.original[part]).tobytes() != part.tobytes():
+                part[:] = following
+
+    def left_out(self) -> Iterator[Int64s]:
+        """The rows that duplicate another, in ascending order, some at a time."""
+        for at in range(0, len(self.original), ROWS_OF_BUCKET):
+            part = self.original[at : at + ROWS_OF_BUCKET]
+            yield at + np.flatnonzero(part != np.arange(at, at + len(part)))
+
+
+def _array_in(folder: Path, n: int, dtype: type[Any]) -> npt.NDArray[Any]:
+    """An array of zeros in a file without a name, which is gone with the array."""
+    if not n:
+        return np.zeros(0, dtype=dtype)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(n * np.dtype(dtype).itemsize)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype=dtype)
+
+
+class _Buckets:
+    """Keys with their rows, in files by the first bits of the keys, so that only one part is sorted at a time.
+
+    Iterating gives the parts, sorted by key and of equal keys by row; parts come in the order of their keys. With one
+    bit, the keys 1 and 3 of 2 bits are in the files 0 and 1.
+    """
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self._bits = min(MOST_BUCKET_BITS, (max(0, rows - 1) // ROWS_OF_BUCKET).bit_length())
+        with storage_errors("creating a file in", folder):
+            self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(1 << self._bits)]  # noqa: SIM115  # `__exit__`
+
+    def __enter__(self) -> _Buckets:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def add(self, keys: UInt64s, rows: Int64s) -> None:
+        """More keys; rows ascend from call to call."""
+        bucket = (keys >> np.uint64(64 - self._bits)) if self._bits else np.zeros(len(keys), np.uint64)
+        order = np.argsort(bucket, kind="stable")
+        both = np.stack([keys, rows.view(np.uint64)], axis=1)[order]
+        bounds = bucket[order].searchsorted(np.arange(len(self._files) + 1, dtype=np.uint64)).tolist()
+        for file, a, b in zip(self._files, bounds, bounds[1:], strict=False):
+            if a < b:
+                file.write(both[a:b].tobytes())
+
+    def __iter__(self) -> Iterator[tuple[UInt64s, Int64s]]:
+        for file in self._files:
+            file.seek(0)
+            both = np.frombuffer(file.read(), dtype=np.uint64).reshape(-1, 2)
+            order = np.argsort(both[:, 0], kind="stable")
+            yield both[order, 0], both[order, 1].view(np.int64)
 
 
 def band_length(threshold: float) -> int:
@@ -306,63 +415,23 @@ def _firsts(values: UInt64s) -> Int64s:
     return np.maximum.accumulate(np.where(begins, np.arange(len(values)), 0))
 
 
-def _keys(seen: _Seen, minhashes: npt.NDArray[np.uint32], candidates: Int64s, start: int, length: int) -> UInt64s:
-    """A hash of each candidate's numbers in a band; 0 for a row without words."""
-    keys = np.zeros(len(candidates), dtype=np.uint64)
-    for at in range(0, len(candidates), KEYS_AT_ONCE):
-        part = minhashes[candidates[at : at + KEYS_AT_ONCE], start : start + length].astype(np.uint64)
-        key = np.zeros(len(part), dtype=np.uint64)
-        for column in part.T:
-            key = mixed(key ^ column)
-        keys[at : at + KEYS_AT_ONCE] = np.where(part.any(axis=1), np.maximum(key, 1), 0)
-        seen.release("minhashes")
-    return keys
+def _keys(numbers: npt.NDArray[np.uint32]) -> UInt64s:
+    """A hash of each row's numbers in a band; 0 for a row without words, which has nothing to compare."""
+    keys = np.zeros(len(numbers), dtype=np.uint64)
+    for column in numbers.astype(np.uint64).T:
+        keys = mixed(keys ^ column)
+    return np.where(numbers.any(axis=1), np.maximum(keys, 1), 0)
 
 
-def _pairs(keys: UInt64s, candidates: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+def _pairs(keys: UInt64s, rows: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
     """Rows of one key, each with the first row of its group and with the one before it, some at a time."""
-    order = np.argsort(keys, kind="stable")
-    firsts = _firsts(keys[order])
-    # Rows without words have nothing to compare.
-    later = np.flatnonzero((firsts != np.arange(len(order))) & (keys[order] != 0))
-    rows, first, before = candidates[order[later]], candidates[order[firsts[later]]], candidates[order[later - 1]]
-    for at in range(0, len(rows), PAIRS_AT_ONCE):
-        some = slice(at, at + PAIRS_AT_ONCE)
-        yield first[some], rows[some]
-        other = before[some] != first[some]
-        yield before[some][other], rows[some][other]
-
-
-def _join(
-    original: Int64s,
-    similarity: npt.NDArray[np.float32],
-    minhashes: npt.NDArray[np.uint32],
-    a: Int64s,
-    b: Int64s,
-    threshold: float,
-) -> None:
-    """Join the groups of those pairs whose MinHashes agree often enough; a group is named by its first row."""
-    shares = (minhashes[a] == minhashes[b]).mean(axis=1, dtype=np.float32)
-    # 128 numbers give the similarity in steps of 1/128, so the threshold is met to half a step.
-    for one, other, share in zip(a.tolist(), b.tolist(), shares.tolist(), strict=True):
-        if share < threshold - 0.5 / PERMUTATIONS:
-            continue
-        first, second = sorted((_root(original, one), _root(original, other)))
-        if first != second:
-            original[second], similarity[second] = first, share
-
-
-def _root(original: Int64s, row: int) -> int:
-    while original[row] != row:
-        row = int(original[row])
-    return row
-
-
-def _roots(original: Int64s) -> Int64s:
-    """Every row's first row, where groups were joined in steps: 0 0 1 -> 0 0 0."""
-    while (following := original[original]).tobytes() != original.tobytes():
-        original = following
-    return original
+    firsts = _firsts(keys)
+    later = np.flatnonzero(firsts != np.arange(len(rows)))
+    for at in range(0, len(later), PAIRS_AT_ONCE):
+        some = later[at : at + PAIRS_AT_ONCE]
+        yield rows[firsts[some]], rows[some]
+        other = some[firsts[some] != some - 1]
+        yield rows[other - 1], rows[other]
 
 
 # ---- results
@@ -374,20 +443,12 @@ class _Found:
 
     Attributes:
         names, files: of the sources, and of their files.
-        original: of each row, the row that it duplicates; itself if none.
-        similarity: of the two.
     """
 
     names: list[str]
     files: list[tuple[str, ...]]
     seen: _Seen
-    original: Int64s
-    similarity: npt.NDArray[np.float32]
-
-    @property
-    def rows(self) -> Int64s:
-        """The rows that are left out."""
-        return np.flatnonzero(self.original != np.arange(len(self.original)))
+    groups: _Groups
 
     def write_list(self, folder: Path) -> str:
         """Write `left_out.jsonl`: each row that is left out, and the row that it duplicates. Returns the list's sha256.
@@ -398,10 +459,10 @@ class _Found:
         digest = hashlib.sha256()
         out = HashedWriter(folder / LIST_NAME)
         try:
-            for row in self.rows.tolist():
-                both = [(int(sources[one]), int(places[one])) for one in (row, int(self.original[row]))]
+            for row in (row for rows in self.groups.left_out() for row in rows.tolist()):
+                both = [(int(sources[one]), int(places[one])) for one in (row, int(self.groups.original[row]))]
                 where, first = (where_of(place, self.files[source]) for source, place in both)
-                similarity = round(float(self.similarity[row]), 4)
+                similarity = round(float(self.groups.similarity[row]), 4)
                 digest.update(json.dumps([both, similarity]).encode())
                 line = {"where": where, "duplicate_of": first, "similarity": similarity}
                 out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
@@ -412,10 +473,10 @@ class _Found:
 
     def write_tables(self, folder: Path) -> None:
         """Write the places of each source's rows that are left out, sorted, for `Duplicates`."""
-        rows = self.rows
+        rows = np.concatenate([np.zeros(0, np.int64), *self.groups.left_out()])
         sources, places = self.seen.mapped("sources", "<i4")[rows], self.seen.mapped("places", "<i8")[rows]
         hashes = self.seen.mapped("hashes", "<u8")
-        exact = hashes[rows] == hashes[self.original[rows]]
+        exact = hashes[rows] == hashes[self.groups.original[rows]]
         for number, name in enumerate(self.names):
             own = sources == number
             table = np.zeros(np.count_nonzero(own), dtype=TABLE)

@@ -286,3 +286,22 @@ def test_a_call_without_content_is_no_short_answer() -> None:
     call = {"function": {"name": "f", "arguments": "{}"}}
     chat = Conversation([{"role": "assistant", "content": "", "tool_calls": [call]}])  # type: ignore[list-item, typeddict-item]
     assert RowFilters(min_answer_characters=2).reasons([chat]) == [None]
+
+
+@pytest.mark.parametrize("near", [None, 0.7])
+def test_parts_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: float | None) -> None:
+    """Keys are sorted in parts on disk: as many as there are rows for, or one; working files are gone in the end."""
+    rng = random.Random(5)
+    texts = [" ".join(rng.choices(WORDS, k=30)) for _ in range(60)]
+    texts += [one.rsplit(" ", 1)[0] if rng.random() < 0.5 else one for one in rng.choices(texts, k=90)]
+    path = write(tmp_path / "chats.jsonl", texts)
+    made = []
+    for rows in (1 << 17, 7, 1):
+        monkeypatch.setattr("niels_gpt.sources.duplicates.ROWS_OF_BUCKET", rows)
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        found(folder, {"chats": path}, near=near)
+        made.append({file.name: file.read_bytes() for file in (folder / "out").iterdir()})
+        assert set(made[-1]) == {"left_out.jsonl", "chats.npy"}
+    assert made[0] == made[1] == made[2]
+    assert len(made[0]["left_out.jsonl"].splitlines()) > 20
