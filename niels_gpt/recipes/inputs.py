@@ -268,12 +268,14 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
         )
     policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unsupported)
     samples: Samples = "per-conversation" if recipe.loss is None else recipe.loss.samples
-    return as_encoder(options.open(tokenizer), loss, policy, samples)
+    images = None if recipe.renderer.images is None else loaded.place(recipe.renderer.images)
+    return as_encoder(options.open(tokenizer, images=images is not None), loss, policy, samples, images)
 
 
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:
     """Whether conversations are written by our own sentinels: a SentencePiece model without a renderer."""
-    return _is_sentencepiece(_tokenizer(loaded)) and _renderer_options(loaded) == RendererOptions()
+    is_named = _renderer_options(loaded) != RendererOptions() or loaded.recipe.renderer.images is not None
+    return _is_sentencepiece(_tokenizer(loaded)) and not is_named
 
 
 def _is_sentencepiece(tokenizer: str) -> bool:

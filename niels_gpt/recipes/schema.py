@@ -116,6 +116,7 @@ class RendererTable(Table):
     template: str | None = None
     date: Annotated[str | None, BeforeValidator(_as_text), AfterValidator(_day)] = None
     isolate: bool = False
+    images: str | None = None
 
 
 class LossTable(Table):

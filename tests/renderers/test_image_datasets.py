@@ -309,6 +309,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     counts = json.loads((tmp_path / "data" / "episodes.json").read_text())["splits"]["train"]
     assert f"{counts['images']} images, of {counts['image_tokens']:,} placeholder tokens" in done.stdout
+    (tmp_path / "recipe.toml").write_text(
+        f"""out = "made"
+[tokenizer]
+path = "{model}"
+[renderer]
+name = "qwen3-vl"
+images = "photos"
+[split]
+val_frac = 0.0
+[[sources]]
+name = "chats"
+files = ["chats.jsonl"]
+"""
+    )
+    assert run_cli("build", "recipe.toml", cwd=tmp_path).returncode == 0
+    (made,) = (tmp_path / "made").rglob("train/images.idx")
+    assert made.read_bytes() == (tmp_path / "data" / "train" / "images.idx").read_bytes()
     refused = run_cli(*command, "--out", "other", cwd=tmp_path)
     assert refused.returncode != 0
     assert "--images" in refused.stderr
