@@ -133,7 +133,7 @@ def loader(
     cache_bytes: int | None = None,
     **options: Any,
 ) -> EpisodeWorkers[Any]:
-    """Batches of fixed shape from episodes, or from preferences; iterate over it once per pass.
+    """Batches of fixed shape from episodes, preferences or rollouts; iterate over it once per pass.
 
     Args:
         path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
@@ -150,16 +150,18 @@ def loader(
         num_workers: processes that make batches; 0 makes them in this one.
         cache_dir: for a URL: a local directory that keeps its shards, shared by all processes of the node.
         cache_bytes: all shards in `cache_dir` together take at most so much; default 100 GiB.
-        options: of `GPTEpisodeDataLoader`; for preferences of `PreferenceLoader`, where `batch_size` counts groups.
+        options: of `GPTEpisodeDataLoader`; for preferences of `PreferenceLoader`, where `batch_size` counts groups; for
+            rollouts of `RolloutLoader`.
 
     Returns:
-        An iterable of `EpisodeBatch`, or of `PreferenceBatch`, with `state_dict` and `load_state_dict`.
+        An iterable of `EpisodeBatch`, `PreferenceBatch` or `RolloutBatch`, with `state_dict` and `load_state_dict`.
 
     Raises:
         CacheError: no such dataset. UsageError: a number out of range, a batch larger than an epoch, `sampling`
             beside `seed` or `shuffle`, or a URL without `cache_dir`. StorageError: a store or a disk refused.
 
-    More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`.
+    More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.preferences.PreferenceLoader`,
+    `niels_gpt.rollouts.RolloutLoader`.
     """
     from niels_gpt.episodes.format import kind_of
     from niels_gpt.episodes.mixture import mixture_for
@@ -169,7 +171,8 @@ def loader(
         sequence_length = mixture.sequence_length
     if sequence_length is None:
         raise UsageError("sequence_length is missing; pass the number of inputs of a row (only recipes record it)")
-    if kind_of(path) == "preferences":
+    kind = kind_of(path)
+    if kind == "preferences":
         unusable = {"packing": packing, "sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
         if given := [name for name, value in unusable.items() if value not in (None, False)]:
             raise UsageError(f"{path}: a dataset of preferences, which have no {' or '.join(given)}; leave it out")
@@ -178,6 +181,17 @@ def loader(
         order: dict[str, Any] = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
         preferences = PreferenceLoader(path, batch_size=batch_size, sequence_length=sequence_length, **order, **options)
         return preferences.as_dataloader(split, epochs=epochs, num_workers=num_workers)
+    if kind == "rollouts":
+        unusable = {"sampling": sampling, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
+        if given := [name for name, value in unusable.items() if value is not None]:
+            raise UsageError(f"{path}: a dataset of rollouts, which have no {' or '.join(given)}; leave it out")
+        if isinstance(path, Mapping):
+            raise UsageError(f"{next(iter(path))}: rollouts are not mixed in proportions; pass a list of directories")
+        from niels_gpt.rollouts.loader import RolloutLoader
+
+        order = {"seed": seed or 0, "shuffle": shuffle, "pad_token_id": pad_token_id, "device": device}
+        order |= {"batch_size": batch_size, "sequence_length": sequence_length, "packing": bool(packing)}
+        return RolloutLoader(path, **order, **options).as_dataloader(split, epochs=epochs, num_workers=num_workers)
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.episodes.sampling import Sampling
 

@@ -46,7 +46,7 @@ from niels_gpt.cli.terminal import (
     print_json,
     table_of,
 )
-from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest
+from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest
 from niels_gpt.errors import UsageError
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
@@ -310,9 +310,11 @@ def verify(
     Example: niels-gpt episodes verify episodes/chats
     """
     from niels_gpt.episodes.verify import verify_dataset
+    from niels_gpt.rollouts.verify import verify_rollouts
 
+    check = verify_rollouts if kind_of(dataset) == "rollouts" else verify_dataset
     with ShownProgress() as progress:
-        findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))
+        findings = list(check(dataset, vocab_size=vocab_size, progress=progress))
     manifest = open_manifest(dataset)
     # Manifests of earlier versions have no checksum of themselves.
     not_checked = [] if manifest is None or HASH_KEY in manifest else [f"{MANIFEST_NAME} itself: {NO_HASH}"]

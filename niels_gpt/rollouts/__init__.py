@@ -10,7 +10,7 @@ with the file that does each step::
       -> rows of a batch, everything aligned with the targets                   batch_source.py, batch.py
       -> order, ranks, resuming                                                 loader.py, and `niels_gpt.episodes`
 
-`verify.py` finds what is wrong with the files.
+`imports.py` reads what other programs wrote, `verify.py` finds what is wrong with the files, `summary.py` counts.
 
 docs/rl.md is for users.
 """
@@ -24,6 +24,7 @@ from niels_gpt.lazy import lazy_names
 if TYPE_CHECKING:
     from niels_gpt.rollouts.batch import RolloutBatch
     from niels_gpt.rollouts.dataset import Rollout, RolloutDataset
+    from niels_gpt.rollouts.imports import import_rollouts
     from niels_gpt.rollouts.loader import RolloutLoader, make_rollout_loader
     from niels_gpt.rollouts.prompts import PromptLoader, PromptSet, RenderedPrompt
     from niels_gpt.rollouts.turns import Trajectory, trajectory
@@ -39,6 +40,7 @@ _MODULES = {
     "RolloutLoader": "loader",
     "RolloutWriter": "writer",
     "Trajectory": "turns",
+    "import_rollouts": "imports",
     "make_rollout_loader": "loader",
     "trajectory": "turns",
 }
@@ -53,6 +55,7 @@ __all__ = [
     "RolloutLoader",
     "RolloutWriter",
     "Trajectory",
+    "import_rollouts",
     "make_rollout_loader",
     "trajectory",
 ]

@@ -100,6 +100,8 @@ class RolloutDataset:
             if manifest is None or manifest["kind"] != KIND:
                 found = "episodes without a manifest" if manifest is None else f"a dataset of {manifest['kind']}"
                 raise CacheError(f"{path}: {found}; expected rollouts, as RolloutWriter writes them")
+        if not self.episodes.has_mask:
+            raise CacheError(f"{self.episodes.why_no_mask}; rollouts need a mask of the sampled tokens. Copy it again")
         self._records = [open_records(shard.folder, len(shard.records)) for shard in self.episodes.shards]
         self.groups, self.n_groups = self._numbered()
         records = np.concatenate([np.asarray(part) for part in self._records])

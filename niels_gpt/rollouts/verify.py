@@ -14,7 +14,7 @@ from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import LOGPROBS_NAME
 
 
-def verify_rollouts(dataset: Path, *, progress: Progress = SILENT) -> Iterator[str]:
+def verify_rollouts(dataset: Path, *, vocab_size: int | None = None, progress: Progress = SILENT) -> Iterator[str]:
     """One line for each thing that is wrong; none if the dataset is intact.
 
     All that `verify_dataset` looks at; then records must agree with the index, every line be readable, and a token have
@@ -24,7 +24,7 @@ def verify_rollouts(dataset: Path, *, progress: Progress = SILENT) -> Iterator[s
         CacheError: the dataset cannot be opened at all.
     """
     wrong = False
-    for finding in verify_dataset(dataset, progress=progress):
+    for finding in verify_dataset(dataset, vocab_size=vocab_size, progress=progress):
         wrong = True
         yield finding
     if wrong:  # what follows would report the same damage in other terms

@@ -88,6 +88,26 @@ def test_dpo_loop(run: Run, tmp_path: Path) -> None:
     assert len(whole.splitlines()) == 5
 
 
+def test_grpo_loop(run: Run, tmp_path: Path) -> None:
+    from niels_gpt.rollouts import RolloutDataset
+    from niels_gpt.rollouts.verify import verify_rollouts
+    from tests.renderers.tiny_families import folder_of
+
+    rows = [{"prompt": f"the quick {k}", "answer": "fox"} for k in range(5)]
+    prompts = tmp_path / "math.jsonl"
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    small = (prompts, "--tokenizer", folder_of("qwen3"), "--renderer", "qwen3", "--prompts-per-step", 2)
+    small += ("--max-new-tokens", 6, "--sequence-length", 96)
+    whole = run("grpo_loop.py", *small, "--steps", 3, "--out", tmp_path / "whole")
+    first = run("grpo_loop.py", *small, "--steps", 1, "--out", tmp_path / "parts")
+    rest = run("grpo_loop.py", *small, "--steps", 3, "--out", tmp_path / "parts")
+    assert whole == first + rest
+    assert len(whole.splitlines()) == 3
+    opened = RolloutDataset([tmp_path / "whole" / f"step_{step}" for step in range(3)])
+    assert (len(opened), opened.n_groups) == (24, 6)
+    assert list(verify_rollouts(tmp_path / "whole" / "step_2")) == []
+
+
 def test_tokenize_in_pipelines(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     from tests.renderers.small import assistant, user

@@ -27,13 +27,13 @@ PAD = 7
 class TinyModel(torch.nn.Module):
     """One layer of attention with learned positions; causal, and blind to other segments."""
 
-    def __init__(self, width: int = 16, positions: int = 64) -> None:
+    def __init__(self, width: int = 16, positions: int = 64, vocab_size: int = VOCAB) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.tokens = torch.nn.Embedding(VOCAB, width)
+        self.tokens = torch.nn.Embedding(vocab_size, width)
         self.positions = torch.nn.Embedding(positions, width)
         self.qkv = torch.nn.Linear(width, 3 * width)
-        self.out = torch.nn.Linear(width, VOCAB)
+        self.out = torch.nn.Linear(width, vocab_size)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         hidden = self.tokens(ids) + self.positions(positions)
