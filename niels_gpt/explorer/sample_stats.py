@@ -20,11 +20,17 @@ BINS = 40
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts[i]` values are between `edges[i]` and `edges[i + 1]`; quantiles at 5, 50 and 95 percent."""
+    """`counts[i]` values are between `edges[i]` and `edges[i + 1]`, the last up to `most`.
+
+    Attributes:
+        quantiles: at 5, 50 and 95 percent.
+        most: the largest value.
+    """
 
     edges: list[float]
     counts: list[int]
     quantiles: list[float]
+    most: float
 
 
 @dataclass(frozen=True)
@@ -108,11 +114,13 @@ class SampleStats:
 def _histogram(values: npt.NDArray[np.float64], limits: tuple[float, float] | None) -> Histogram:
     """Values in bins of equal width.
 
-    Without limits the bins end at the 99th percentile and the last bin takes the rest: a single very long row would
-    otherwise put all others into the first bin.
+    Without limits the bins end at the largest value, unless that is more than three times what 95 of 100 values stay
+    below: a single very long row would put all others into the first bin. Then the last bin takes the rest.
     """
+    most = float(values.max())
     if limits is None:
-        top = float(np.ceil(np.quantile(values, 0.99)))
-        limits = 0.0, max(top, 1.0)
+        # Not interpolated: of 20 values with one giant, the 19th, and nothing between it and the giant.
+        usual = float(np.quantile(values, 0.95, method="lower"))
+        limits = 0.0, max(1.0, most if most <= 3 * usual else np.ceil(1.5 * usual))
     counts, edges = np.histogram(np.clip(values, *limits), bins=BINS, range=limits)
-    return Histogram(edges.tolist(), counts.tolist(), np.quantile(values, [0.05, 0.5, 0.95]).tolist())
+    return Histogram(edges.tolist(), counts.tolist(), np.quantile(values, [0.05, 0.5, 0.95]).tolist(), most)

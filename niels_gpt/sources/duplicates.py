@@ -20,17 +20,19 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MissingExtra, UsageError, storage_errors
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
@@ -43,11 +45,10 @@ PERMUTATIONS: Final = 128
 FOUND: Final = 0.95
 SEED: Final = 42  # of the MinHash; another one would find other pairs near the threshold
 ROWS_AT_ONCE: Final = 1024
-KEYS_AT_ONCE: Final = 8192
+KEYS_AT_ONCE: Final = 1 << 13
 ROWS_OF_BUCKET: Final = 1 << 17
 MOST_BUCKET_BITS: Final = 8  # each bucket is an open file
-# Each row that is looked up brings up to 64 KiB of its neighbours into memory, until `release`.
-PAIRS_AT_ONCE: Final = 512
+PAIRS_AT_ONCE: Final = 4096
 LIST_NAME: Final = "left_out.jsonl"
 NEAR, EXACT = "near_duplicate", "duplicate"
 
@@ -193,7 +194,6 @@ class _Seen:
         self._options, self.folder, self.rows = options, folder, 0
         self._paths = {name: folder / f".{name}.tmp" for name in ("hashes", "places", "sources", "minhashes")}
         self._files = {name: path.open("wb") for name, path in self._paths.items()}
-        self._maps: dict[str, mmap.mmap] = {}
 
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
         rows = (row for row in source.iterate() if isinstance(row, Conversation))
@@ -213,27 +213,33 @@ class _Seen:
         for file in self._files.values():
             file.close()
 
-    def mapped(self, name: str, dtype: str, width: int | None = None) -> npt.NDArray[Any]:
-        """The values of all rows, shape (rows,) or (rows, width)."""
+    def mapped(self, name: str, dtype: str) -> npt.NDArray[Any]:
+        """The values of all rows, shape (rows,)."""
         path = self._paths[name]
-        shape = (-1,) if width is None else (-1, width)
-        if not path.stat().st_size:
-            return np.zeros((0,) if width is None else (0, width), dtype=dtype)
-        if name not in self._maps:
-            with path.open("rb") as file:
-                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(self._maps[name], dtype=dtype).reshape(shape)
+        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
 
-    def release(self, name: str) -> None:
-        """Give back the memory of the values that were read; they are read again when they are used.
+    def minhashes(self, start: int, most: int) -> npt.NDArray[np.uint32]:
+        """Those of at most so many rows, uint32, shape (rows, PERMUTATIONS).
 
-        Without this, all MinHashes (512 bytes a row) would come to count as memory of this process.
+        They are read, not mapped: with its neighbours each row would bring up to megabytes into memory.
         """
-        if name in self._maps and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
-            self._maps[name].madvise(mmap.MADV_DONTNEED)
+        width = 4 * PERMUTATIONS
+        data = os.pread(self._reading.fileno(), most * width, start * width)
+        return np.frombuffer(data, dtype="<u4").reshape(-1, PERMUTATIONS)
+
+    def minhashes_of(self, rows: Int64s) -> npt.NDArray[np.uint32]:
+        """Those of some rows."""
+        file, width = self._reading.fileno(), 4 * PERMUTATIONS
+        data = b"".join([os.pread(file, width, at) for at in (rows * width).tolist()])
+        return np.frombuffer(data, dtype="<u4").reshape(-1, PERMUTATIONS)
+
+    @cached_property
+    def _reading(self) -> IO[bytes]:
+        return self._paths["minhashes"].open("rb")
 
     def delete(self) -> None:
         self.close()
+        self._reading.close()
         for path in self._paths.values():
             path.unlink(missing_ok=True)
 
@@ -282,21 +288,18 @@ def _find(seen: _Seen, groups: _Groups, options: DuplicateOptions, progress: Pro
                 groups.original[rows] = rows[_firsts(keys)]
     if options.near is None:
         return
-    minhashes = seen.mapped("minhashes", "<u4", PERMUTATIONS)
     length = band_length(options.near)
     progress.begin("comparing rows", total=PERMUTATIONS // length, unit="bands")
     groups.close_exact()  # exact duplicates need not be compared again
     for band in range(PERMUTATIONS // length):
         with _Buckets(seen.folder, n) as buckets:
             for at in range(0, n, KEYS_AT_ONCE):
-                rows = at + np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
-                keys = _keys(minhashes[rows, band * length : (band + 1) * length])
-                seen.release("minhashes")
-                buckets.add(keys[keys != 0], rows[keys != 0])
+                own = np.flatnonzero(groups.is_first[at : at + KEYS_AT_ONCE])
+                keys = _keys(seen.minhashes(at, KEYS_AT_ONCE)[own, band * length : (band + 1) * length])
+                buckets.add(keys[keys != 0], at + own[keys != 0])
             for keys, rows in buckets:
                 for first, second in _pairs(keys, rows):
-                    groups.join(minhashes, first, second, options.near)
-                    seen.release("minhashes")
+                    groups.join(seen, first, second, options.near)
         progress.advance(1)
     groups.shorten()
 
@@ -323,9 +326,11 @@ class _Groups:
             part = self.original[at : at + ROWS_OF_BUCKET]
             self.is_first[at : at + len(part)] = part == np.arange(at, at + len(part))
 
-    def join(self, minhashes: npt.NDArray[np.uint32], a: Int64s, b: Int64s, threshold: float) -> None:
+    def join(self, seen: _Seen, a: Int64s, b: Int64s, threshold: float) -> None:
         """Join the groups of those pairs whose MinHashes agree often enough; a group is named by its first row."""
-        shares = (minhashes[a] == minhashes[b]).mean(axis=1, dtype=np.float32)
+        rows, places = np.unique(np.concatenate([a, b]), return_inverse=True)
+        minhashes = seen.minhashes_of(rows)[places]
+        shares = (minhashes[: len(a)] == minhashes[len(a) :]).mean(axis=1, dtype=np.float32)
         # 128 numbers give the similarity in steps of 1/128, so the threshold is met to half a step.
         for one, other, share in zip(a.tolist(), b.tolist(), shares.tolist(), strict=True):
             if share < threshold - 0.5 / PERMUTATIONS:

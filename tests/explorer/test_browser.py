@@ -304,7 +304,7 @@ def test_findings_open_at_their_row(address: str, visit: Visit) -> None:
     page = visit(address).page
     page.locator(".finding", has_text="never-ending").wait_for()
     assert "<b>never</b>" in text_of(page, ".finding h2")
-    page.get_by_role("button", name="row 7", exact=True).click()
+    page.get_by_role("link", name="row 7", exact=True).click()
     page.wait_for_selector(".detail .t.marked")
     assert page.locator(".detail .t.marked").get_attribute("data-at") == "30"
     assert "this one" in text_of(page, ".detail")
@@ -327,7 +327,7 @@ def test_the_doctors_own_report_opens_at_its_token(visit: Visit, tmp_path: Path)
         visit, Explorer(renderers, open_dataset(chats, renderers), read_findings(report)), "#findings"
     ) as page:
         found_there = page.locator(".finding", has_text="empty-think-trained")
-        found_there.get_by_role("button", name="row 0", exact=True).click()
+        found_there.get_by_role("link", name="row 0", exact=True).click()
         page.wait_for_selector(".detail .t.marked")
         assert page.locator(".detail .t.marked").get_attribute("data-at") == str(evidence.token)
 

@@ -1,4 +1,4 @@
-import { ask, choices, h, later, latest, number, percent, saved } from "./dom.js";
+import { address, ask, choices, h, later, latest, number, percent, saved } from "./dom.js";
 import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { rendererPicker } from "./picker.js";
@@ -8,7 +8,7 @@ import { TrainingView } from "./training.js";
 // A file, cache or episodes dataset: pages of rows, a search that asks again until its page is full, and one row token
 // by token.
 
-const LIMIT = 50, POLL = 600;
+const LIMIT = 50, POLL = 600, TURNS = 10;
 
 export class DatasetView {
   constructor(context) {
@@ -43,13 +43,29 @@ export class DatasetView {
   }
 
   splits() {
-    return choices("Split", this.about.splits.map((name) => ({ name, title: name })), this.split, (name) => {
+    this.splitChoice = choices("Split", this.about.splits.map((name) => ({ name, title: name })), this.split, (name) => {
       this.split = name;
       this.start = 0;
       this.load();
       this.stats();
       this.training.refresh();
     });
+    return this.splitChoice;
+  }
+
+  // What the address names: the split, if there are several, and the row.
+  shown() {
+    if (!this.about) return {};
+    return { split: this.about.splits.length > 1 && this.row !== null ? this.split : null, row: this.row };
+  }
+
+  // Show what the address names.
+  async follow(query) {
+    if (!this.about || !query.has("row")) return;
+    const row = Number(query.get("row")), split = query.get("split") ?? this.split, evidence = this.next ?? {};
+    this.next = null;
+    if (split !== this.split && this.about.splits.includes(split)) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
+    if (row !== this.row || Object.keys(evidence).length) await this.goTo(row, evidence);
   }
 
   part(name) {
@@ -134,7 +150,7 @@ export class DatasetView {
     const columns = chats ? ["row", "turns", "characters", "begins"] : ["row", "tokens", "trained", "begins"];
     const line = (row) => h("tr", { "aria-current": row.row === this.row ? "true" : null, "data-row": row.row },
       h("td", {}, h("button", { type: "button", class: "row", onclick: () => this.open(row.row), "aria-label": `row ${row.row}` }, number(row.row))),
-      chats ? h("td", {}, row.problem ? "–" : h("span", { class: "turns", title: row.roles.join(", ") }, row.roles.slice(0, 12).map((role) => h("i", { class: `role-${role}` }, role[0])), row.roles.length > 12 ? "…" : null)) : h("td", {}, number(row.size)),
+      chats ? h("td", {}, row.problem ? "–" : h("span", { class: "turns", title: row.roles.join(", ") }, row.roles.slice(0, row.roles.length > TURNS ? TURNS - 2 : TURNS).map((role) => h("i", { class: `role-${role}` }, role[0])), row.roles.length > TURNS ? ` +${number(row.roles.length - TURNS + 2)}` : null)) : h("td", {}, number(row.size)),
       h("td", {}, chats ? number(row.size) : percent(row.trained, row.size)),
       h("td", { class: row.problem ? "preview problem" : "preview", title: row.where }, row.problem || oneLine(row.preview).replaceAll("·", " ")));
     const table = h("table", { class: "figures rows-table" }, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, found.map(line)));
@@ -171,16 +187,23 @@ export class DatasetView {
   async open(row, evidence = {}) {
     const mine = this.opened();
     this.detail.setAttribute("aria-busy", "true");
+    if (this.row === null) this.detail.replaceChildren(h("p", { class: "note", role: "status" }, `Loading row ${number(row)}, and its tokenizer if it is not loaded yet …`));
     try {
       const answer = await ask("/api/row", { row, split: this.split, choice: this.picker.value() });
       if (!mine()) return false;
       this.row = row;
       this.settled("row");
+      this.forget();
+      if (location.hash.startsWith("#dataset") || !location.hash) {
+        const place = address("dataset", this.shown());
+        if (location.hash !== place) history.pushState(null, "", place);
+      }
       for (const line of this.list.querySelectorAll("tr[data-row]")) line.toggleAttribute("aria-current", Number(line.dataset.row) === row);
       this.showRow(answer, evidence);
     } catch (error) {
       if (!mine()) return false;
       this.complain("row", error);
+      if (this.row === null) this.detail.replaceChildren(h("p", { class: "note" }, "Choose a row."));
     }
     this.detail.setAttribute("aria-busy", "false");
     return this.problem.hidden || this.complaining !== "row";
@@ -203,6 +226,8 @@ export class DatasetView {
       this.detail.replaceChildren(...parts);
       if (at >= 0) this.panel.tokens.moveTo(at, true, "center");
     } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, null, 2)) : "");
+    // Where the row is above the list, not beside it, its beginning is shown.
+    if (matchMedia("(max-width: 900px)").matches && !(evidence.token ?? evidence.message)) this.detail.scrollIntoView({ block: "start" });
   }
 
   async stats() {

@@ -35,6 +35,12 @@ export async function ask(path, body) {
   return answer.headers.get("content-type").startsWith("text/html") ? answer.text() : answer.json();
 }
 
+// The address of a view and of what it shows: `#dataset?split=train&row=7`.
+export function address(view, shown = {}) {
+  const named = new URLSearchParams(Object.entries(shown).filter(([, value]) => value !== null && value !== undefined));
+  return `#${view}${named.size ? `?${named}` : ""}`;
+}
+
 export const number = (value) => Math.round(value).toLocaleString("en-US");
 export const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
 

@@ -15,6 +15,13 @@ export class Editor {
     this.changed = later(WAIT, () => this.wrong.size || changed());
     this.list = h("div", { class: "messages" });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
+    // Texts are measured where they are shown: before that they have no height, and in another width another one.
+    let width = 0;
+    new ResizeObserver(([seen]) => {
+      if (seen.contentRect.width === width) return;
+      width = seen.contentRect.width;
+      this.list.querySelectorAll("textarea").forEach(fit);
+    }).observe(this.list);
     this.element = h("section", { class: "editor", "aria-label": "The conversation" }, this.head(), this.problem, this.list);
     this.draw();
   }
@@ -145,5 +152,6 @@ function put(message, key, value) {
 
 function fit(area) {
   area.style.height = "auto";
+  if (!area.scrollHeight) return; // it is not shown
   area.style.height = `${Math.min(area.scrollHeight + 2, 420)}px`;
 }

@@ -1,4 +1,4 @@
-import { h, number } from "./dom.js";
+import { address, h, number } from "./dom.js";
 
 // The findings of the doctor. A piece of evidence opens its row.
 
@@ -20,9 +20,9 @@ export class FindingsView {
     return h("article", { class: `finding severity-${["error", "warning"].includes(finding.severity) ? finding.severity : "info"}` },
       h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×`)),
       finding.summary ? h("p", {}, finding.summary) : null,
-      h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread)),
+      h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && linked(finding.thread))),
       h("ul", { class: "evidence" }, finding.evidence.map((place) => h("li", {},
-        h("button", { type: "button", onclick: () => open(place) }, `row ${number(place.row)}`),
+        h("a", { class: "row", href: address("dataset", { row: place.row }), onclick: (event) => { event.preventDefault(); open(place); } }, `row ${number(place.row)}`),
         place.message != null ? h("span", {}, `message ${place.message}`) : null,
         place.token != null ? h("span", {}, `token ${number(place.token)}`) : null,
         h("span", { class: "where" }, place.where), h("span", {}, place.note)))));
@@ -31,4 +31,11 @@ export class FindingsView {
   enter(place) {
     place.append(this.element);
   }
+}
+
+// Threads are named as OWNER/REPOSITORY#NUMBER or by their address; a text of another form stays a text.
+function linked(thread) {
+  const issue = /^([\w.-]+\/[\w.-]+)#(\d+)$/.exec(thread);
+  const place = issue ? `https://github.com/${issue[1]}/issues/${issue[2]}` : /^https:\/\/\S+$/.test(thread) ? thread : null;
+  return place ? h("a", { href: place, target: "_blank", rel: "noreferrer" }, thread) : thread;
 }

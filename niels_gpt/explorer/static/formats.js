@@ -65,11 +65,11 @@ export class FormatsView {
       const { total, scaffold } = card.view.counts, mode = card.panel.tokens.mode;
       return { card, total, scaffold, trained: mode.count, unit: card.view.unit, messages: card.view.groups.length };
     });
+    // Characters have no bar: beside those of tokens it would be on another scale.
     const most = Math.max(1, ...rows.filter((row) => row.unit === "token").map((row) => row.total));
-    const mostText = Math.max(1, ...rows.filter((row) => row.unit !== "token").map((row) => row.total));
     const line = (row) => {
       const bar = h("span", { class: "cost", "aria-hidden": "true" }, h("i", { class: "body" }), h("i", { class: "scaffold" }));
-      const scale = 100 / (row.unit === "token" ? most : mostText);
+      const scale = row.unit === "token" ? 100 / most : 0;
       bar.children[0].style.width = `${(row.total - row.scaffold) * scale}%`;
       bar.children[1].style.width = `${row.scaffold * scale}%`;
       return h("tr", {}, h("th", { scope: "row" }, row.card.entry.title), h("td", {}, bar),

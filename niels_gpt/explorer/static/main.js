@@ -1,4 +1,4 @@
-import { ask, choices, h } from "./dom.js";
+import { address, ask, choices, h } from "./dom.js";
 import { DatasetView } from "./dataset.js";
 import { DriftView } from "./drift.js";
 import { Editor } from "./editor.js";
@@ -7,7 +7,7 @@ import { Mask } from "./mask.js";
 import { inspectInto } from "./tokens.js";
 import { FormatsView } from "./formats.js";
 
-// One page, five views. The address names the one that is shown, so the browser's Back button works.
+// One page, five views. The address names the one that is shown, and the row, so the browser's Back button works.
 
 const TABS = [["formats", "Formats"], ["mask", "Mask"], ["dataset", "Dataset"], ["drift", "Drift"], ["findings", "Findings"]];
 
@@ -26,9 +26,9 @@ async function begin() {
   const state = { mode: session.default_mode };
   let shown = null;
   const editor = new Editor(() => shown?.refresh?.());
-  const context = { session, editor, state, inspect: inspectInto(bar), goto };
+  const context = { session, editor, state, inspect: inspectInto(bar), forget: () => bar.replaceChildren(hint), goto };
   const views = { formats: new FormatsView(context), mask: new Mask(context), dataset: new DatasetView(context), drift: new DriftView(context) };
-  views.findings = new FindingsView({ session, open: (evidence) => { goto("dataset"); if (session.dataset) views.dataset.goTo(evidence.row, evidence); } });
+  views.findings = new FindingsView({ session, open: (evidence) => { if (session.dataset) { views.dataset.next = evidence; location.hash = address("dataset", { row: evidence.row }); } else goto("dataset"); } });
   document.getElementById("opened").textContent = session.dataset ? session.dataset.name.split("/").at(-1) : "no dataset";
 
   const usable = TABS.map(([name, title]) => ({ name, title: name === "findings" && session.findings ? `${title} (${session.findings.findings.length})` : title }));
@@ -39,12 +39,20 @@ async function begin() {
   place.setAttribute("role", "tabpanel");
 
   function goto(name) {
-    if (location.hash.slice(1) !== name) location.hash = name;
+    if (placed().name !== name) location.hash = address(name, views[name].shown?.());
     else enter();
   }
+  function placed() {
+    const [name, query] = location.hash.slice(1).split("?");
+    return { name, query: new URLSearchParams(query) };
+  }
   function enter() {
-    const name = views[location.hash.slice(1)] ? location.hash.slice(1) : session.findings ? "findings" : session.dataset ? "dataset" : "formats";
-    if (shown === views[name]) return;
+    const { name: asked, query } = placed();
+    const name = views[asked] ? asked : session.findings ? "findings" : session.dataset ? "dataset" : "formats";
+    if (shown === views[name]) {
+      shown.follow?.(query);
+      return;
+    }
     shown = views[name];
     tabs.choose(name);
     place.setAttribute("aria-labelledby", `tab-${name}`);
@@ -52,6 +60,7 @@ async function begin() {
     bar.replaceChildren(hint);
     document.title = `${TABS.find((tab) => tab[0] === name)[1]} · niels_gpt explorer`;
     shown.enter(place);
+    shown.follow?.(query);
   }
   addEventListener("hashchange", enter);
   enter();

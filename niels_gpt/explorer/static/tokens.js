@@ -25,6 +25,9 @@ export class TokenView {
     });
     this.build();
     this.setMode(mode);
+    // The column of labels is as wide as the longest of them.
+    const longest = Math.max(...this.chunks.map((chunk) => (chunk.role === "episode" ? chunk.label : `${chunk.label} ${chunk.role === "none" ? chunk.name : chunk.role}`).length), 0);
+    this.element.style.setProperty("--labels", `${Math.min(longest, 24)}ch`);
   }
 
   build() {
@@ -33,7 +36,7 @@ export class TokenView {
     for (const chunk of this.chunks) {
       chunk.body = h("div", { class: "chunk-tokens" });
       chunk.element = h("div", { class: `chunk role-${chunk.role}${chunk.odd ? " odd" : ""}`, "data-chunk": chunk.number, role: "group", "aria-label": chunk.name },
-        h("div", { class: "who", "aria-hidden": "true" }, chunk.first ? whoIs(chunk) : ""), chunk.body);
+        h("div", { class: "who", "aria-hidden": "true", title: chunk.name }, chunk.first ? whoIs(chunk) : ""), chunk.body);
       if (chunk.first) chunk.element.classList.add("first");
       if (lazy) chunk.body.style.minHeight = `${chunk.lines * 1.62}em`;
       this.element.append(chunk.element);
