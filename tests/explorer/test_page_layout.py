@@ -1,0 +1,156 @@
+"""What a reader sees of the page in a real Chromium: heights, overlaps, addresses, narrow windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.findings import read_findings
+from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.explorer.sample_stats import _histogram
+from tests.explorer.conftest import Watched, chat_file, serving
+
+Visit = Callable[..., Watched]
+NARROW = {"width": 390, "height": 844}
+# Elements of one kind whose text is wider than they are.
+CUT = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)"
+
+
+def turns(n: int, text: str = "a word or two") -> list[dict[str, Any]]:
+    return [{"role": "user" if at % 2 == 0 else "assistant", "content": f"{text} {at}"} for at in range(n)]
+
+
+@pytest.fixture(scope="module")
+def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that begins with a dataset: 60 rows of 2 to 120 turns, the last one a giant."""
+    folder = tmp_path_factory.mktemp("layout")
+    chats = [turns(2 + 2 * (at % 30)) for at in range(58)] + [turns(120), turns(2, "giant " * 20_000)]
+    threads = ["huggingface/trl#1623", "https://example.org/page", "a talk"]
+    finding = {"rule": "never-ending", "severity": "error", "title": "Never ends", "count": 1, "summary": "x"}
+    finding |= {"cause": "y", "fix": "z"}
+    evidence = [{"row": 7, "where": "chats.jsonl:8", "message": 1, "token": 5, "note": "this", "window": []}]
+    report = {"version": 1, "rows": 60, "findings": [{**finding, "thread": t, "evidence": evidence} for t in threads]}
+    (folder / "report.json").write_text(json.dumps(report))
+    renderers = RendererList([str(tokenizer_dir)])
+    dataset = open_dataset(chat_file(folder / "chats.jsonl", chats), renderers)
+    with serving(Explorer(renderers, dataset, read_findings(folder / "report.json"))) as found:
+        yield found
+
+
+def open_row(page: Any, row: int) -> None:
+    page.get_by_role("button", name=f"row {row}", exact=True).click()
+    page.locator(".detail h2", has_text=f"Row {row}").wait_for()
+
+
+def test_editors_are_as_high_as_their_texts(address: str, visit: Visit) -> None:
+    """Also where the page began with a dataset, and the editor was not shown yet."""
+    page = visit(f"{address}/#dataset").page
+    page.wait_for_selector(".rows-table tr[data-row]")
+    for view in ("Mask", "Formats", "Drift"):
+        page.get_by_role("tab", name=view).click()
+        page.locator(".message textarea").first.wait_for()
+        page.wait_for_function(
+            "[...document.querySelectorAll('.message textarea')].every((e) => !e.offsetParent || e.offsetHeight > 20)"
+        )
+
+
+def test_nothing_overlaps_or_is_cut(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.wait_for_selector(".rows-table tr[data-row]")
+    boxes = page.locator(".rows-table td:nth-child(2)").evaluate_all(
+        "(cells) => cells.map((c) => [c, c.firstElementChild].map((e) => e.getBoundingClientRect().right))"
+    )
+    assert all(chips <= cell + 0.5 for cell, chips in boxes)
+    page.get_by_label("Go to row").fill("58")
+    page.get_by_role("button", name="Go", exact=True).click()
+    page.locator(".detail h2", has_text="Row 58").wait_for()
+    assert page.locator(".detail .who").count() >= 120
+    assert page.locator(".detail .who").evaluate_all(CUT) == []
+
+
+def test_rows_have_addresses_and_back_returns(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset?row=3").page
+    page.locator(".detail h2", has_text="Row 3").wait_for()
+    open_row(page, 5)
+    assert page.url.endswith("#dataset?row=5")
+    open_row(page, 9)
+    page.get_by_role("tab", name="Mask").click()
+    page.wait_for_selector(".t.trained")
+    page.go_back()
+    page.locator(".detail h2", has_text="Row 9").wait_for()
+    page.go_back()
+    page.locator(".detail h2", has_text="Row 5").wait_for()
+    page.go_back()
+    page.locator(".detail h2", has_text="Row 3").wait_for()
+    page.go_forward()
+    page.locator(".detail h2", has_text="Row 5").wait_for()
+    page.get_by_role("tab", name="Formats").click()
+    page.get_by_role("tab", name="Dataset").click()
+    assert page.url.endswith("#dataset?row=5")
+
+
+def test_the_inspector_forgets_the_last_row(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset?row=3").page
+    page.wait_for_selector(".rows-table tr[data-row]")
+    page.locator(".detail h2", has_text="Row 3").wait_for()
+    page.locator(".detail .tokens .t").first.click()
+    page.locator("#inspector dl").wait_for()
+    open_row(page, 5)
+    page.locator("#inspector dl").wait_for(state="detached")
+
+
+def test_findings_link(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#findings").page
+    page.locator(".finding").first.wait_for()
+    threads = page.locator(".finding dd a").evaluate_all("(all) => all.map((a) => [a.textContent, a.href])")
+    assert threads == [
+        ["huggingface/trl#1623", "https://github.com/huggingface/trl/issues/1623"],
+        ["https://example.org/page", "https://example.org/page"],
+    ]
+    link = page.get_by_role("link", name="row 7", exact=True).first
+    assert link.get_attribute("href") == "#dataset?row=7"
+    link.click()
+    page.wait_for_selector(".detail .t.marked")
+    page.go_back()
+    page.locator(".finding").first.wait_for()
+
+
+def test_on_a_telephone_a_chosen_row_is_in_sight(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.set_viewport_size(NARROW)
+    page.wait_for_selector(".rows-table tr[data-row]")
+    open_row(page, 40)
+    heading = page.locator(".detail h2")
+    page.wait_for_function("document.querySelector('.detail h2').getBoundingClientRect().top < innerHeight / 2")
+    assert heading.bounding_box()["y"] >= 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    assert page.locator(".detail .who").evaluate_all(CUT) == []
+
+
+def test_characters_have_no_bar_beside_tokens(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#formats").page
+    page.wait_for_selector('[data-renderer="chatml@"] .t')
+    page.wait_for_selector(".overhead tbody tr:nth-child(3)")
+    rows = page.locator(".overhead tbody tr").evaluate_all(
+        "(rows) => rows.map((r) => [r.children[2].textContent.endsWith('ch'), r.querySelector('.body').offsetWidth])"
+    )
+    assert all((width == 0) == characters for characters, width in rows)
+
+
+def test_a_giant_does_not_flatten_the_histogram() -> None:
+    """All usual rows are told apart, and the largest is named."""
+    import numpy as np
+
+    usual = np.arange(1, 60, dtype=np.float64) * 100
+    alone = _histogram(usual, None)
+    assert (alone.edges[-1], alone.most) == (5900, 5900)
+    held = _histogram(np.append(usual, 1e6), None)
+    assert held.most == 1e6
+    assert held.edges[-1] < 10_000
+    assert sum(held.counts) == 60
+    assert sum(count > 0 for count in held.counts) > 20
