@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import require_episodes
-from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
+from niels_gpt.episodes.remote import is_url
+from niels_gpt.errors import CacheError, Mismatch, UsageError, did_you_mean, storage_errors
 from niels_gpt.forks import cached_property
 from niels_gpt.rollouts.advantages import FORMULAS, group_advantages
 from niels_gpt.rollouts.format import (
@@ -93,6 +94,9 @@ class RolloutDataset:
         self.paths = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
         if not self.paths:
             raise UsageError("no dataset of rollouts; expected at least one directory")
+        for name in [paths] if isinstance(paths, str | Path) else paths:
+            if is_url(str(name)):
+                raise UsageError(f"{name}: rollouts are read from a local directory; download them: niels-gpt fetch")
         for path in self.paths:
             require_episodes(path)
         self.episodes = EpisodeSplit(self.paths, SPLIT)
@@ -243,4 +247,11 @@ class RolloutDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a worker, the files are opened again there."""
-        return type(self), (self.paths,)
+        return _reopen, (self.paths, self.fingerprint)
+
+
+def _reopen(paths: list[Path], fingerprint: str) -> RolloutDataset:
+    opened = RolloutDataset(paths)
+    if opened.fingerprint != fingerprint:
+        raise Mismatch(f"{paths[0]}: no longer what it was when the loader opened it; do not replace rollouts in use")
+    return opened

@@ -32,7 +32,7 @@ NO_VERSION: Final = -1
 ROLLOUT: Final = np.dtype(
     [
         ("group", "<u8"),  # the number of its group, in the order in which groups first came
-        ("version", "<i8"),  # of the policy; of several, the oldest that sampled a trained token; -1: not known
+        ("version", "<i8"),  # of the policy; of several, the oldest; -1: not known
         ("reward", "<f8"),
         ("advantage", "<f8"),  # NaN: none
         ("line", "<u8"),  # the first byte of its line in `rollouts.jsonl`

@@ -41,6 +41,8 @@ class RolloutTokens:
         logprobs: float64, shape (n,), NaN where the mask is False, and in turns that have none.
         versions: int64, shape (n,): the policy that sampled each token, -1 where the mask is False or it is not known.
         prompt_length: tokens of the first prompt.
+        oldest: the smallest version that sampled a token with the mask True; where it is False everywhere, the smallest
+            that was given; -1 if none is known.
     """
 
     ids: Array
@@ -48,12 +50,7 @@ class RolloutTokens:
     logprobs: npt.NDArray[np.float64]
     versions: npt.NDArray[np.int64]
     prompt_length: int
-
-    @property
-    def oldest(self) -> int:
-        """The smallest version of a token with a known one; -1 if none has."""
-        known = self.versions[self.versions != NO_VERSION]
-        return int(known.min()) if len(known) else NO_VERSION
+    oldest: int
 
 
 def trajectory(turns: Sequence[Mapping[str, Any]]) -> Trajectory:
@@ -91,6 +88,7 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
         raise UsageError("no turns; expected at least one result of generate()")
     parts: list[tuple[Array, ...]] = []
     ids = np.empty(0, np.int64)
+    every: list[Array] = []  # the versions that were given
     prompt_length = 0
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
@@ -99,14 +97,18 @@ def joined(turns: Sequence[Mapping[str, Any]], version: int = NO_VERSION) -> Rol
         n, new = len(completion), len(prompt) - len(ids)
         mask = _mask(turn.get("completion_mask"), n, where)
         logprobs = _logprobs(turn.get("completion_logprobs"), mask, where)
-        versions = np.where(mask, _versions(turn.get("version", version), n, where), NO_VERSION)
+        given = _versions(turn.get("version", version), n, where)
+        every.append(given)
+        versions = np.where(mask, given, NO_VERSION)
         # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
         parts += [(np.zeros(new, np.bool_), np.full(new, np.nan), np.full(new, NO_VERSION))]
         parts += [(mask, logprobs, versions)]
         ids = np.concatenate([prompt, completion])
         prompt_length = prompt_length or new
     mask, logprobs, versions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    return RolloutTokens(ids, mask, logprobs, versions, prompt_length)
+    known = [each[each != NO_VERSION] for each in (versions, np.concatenate(every))]
+    oldest = next((int(own.min()) for own in known if len(own)), NO_VERSION)
+    return RolloutTokens(ids, mask, logprobs, versions, prompt_length, oldest)
 
 
 def _check_continues(prompt: Array, ids: Array, number: int) -> None:

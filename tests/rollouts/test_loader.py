@@ -287,6 +287,14 @@ def test_workers_and_threads_give_the_same(folder: Path, mode: dict[str, Any]) -
     assert_equal(moved, batches[0])
 
 
+def test_workers_refuse_what_was_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "out", rows(4))
+    pickled = pickle.dumps(RolloutLoader(path, batch_size=4, sequence_length=24)._iterator("train").batch_source)
+    write(path, rows(4, seed=1), overwrite=True)
+    with pytest.raises(Mismatch, match="no longer what it was"):
+        pickle.loads(pickled)
+
+
 def test_epochs_differ_and_seeds_too(folder: Path) -> None:
     opened = loader(folder, drop_last=False)
     epochs = [[batch.rollouts.tolist() for batch in opened.batches(epoch=epoch)] for epoch in (0, 1)]
@@ -407,5 +415,7 @@ def test_data_that_is_refused(folder: Path, tmp_path: Path) -> None:
     same = write(tmp_path / "same", [{**row, "reward": 1.0} for row in rows(2)])
     with pytest.raises(CacheError, match=r"no rollouts are left of 8; left out: \{'zero_variance': 2\}"):
         make_rollout_loader(same, 2, 20, drop_zero_variance=True)
+    with pytest.raises(UsageError, match="niels-gpt fetch"):
+        make_rollout_loader("s3://bucket/step_7", 2, 20)
     with pytest.raises(UsageError, match="split is 'val'"):
         loader(folder).next_batch("val")

@@ -93,7 +93,8 @@ def test_every_value_comes_back(tmp_path_factory: pytest.TempPathFactory, rollou
         np.testing.assert_array_equal(found.logprobs, np.array([each for _, _, each, _ in tokens], np.float32))
         assert found.versions is not None
         assert found.versions.tolist() == [each for _, _, _, each in tokens]
-        assert found.version == min([each for _, _, _, each in tokens if each >= 0], default=-1)
+        sampled = [each for _, _, _, each in tokens if each >= 0]
+        assert found.version == min(sampled or [each["version"] for each in row["turns"]])
         assert found.prompt_length == len(row["turns"][0]["prompt_ids"])
         assert (found.reward, found.group_id, found.metadata) == (row["reward"], row["group_id"], row["metadata"])
         assert math.isnan(found.advantage) if row["advantage"] is None else found.advantage == row["advantage"]
