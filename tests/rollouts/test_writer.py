@@ -55,7 +55,7 @@ def some_rollouts(draw: st.DrawFn) -> list[dict[str, Any]]:
     reward = st.floats(-1e6, 1e6)
     return [
         {
-            "group_id": draw(st.one_of(st.integers(-3, 3), st.sampled_from("abc"))),
+            "group_id": draw(st.one_of(st.integers(-3, 3), st.sampled_from(["a", "1"]))),
             "turns": draw(some_turns()),
             "reward": draw(reward),
             "advantage": draw(st.none() | reward),
@@ -389,6 +389,15 @@ def test_advantages_are_those_of_each_group(pairs: list[tuple[int, float]]) -> N
             if len(set(own.tolist())) == 1:
                 expected = np.zeros(len(own))
             np.testing.assert_allclose(found[groups == group], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("formula", ["grpo", "mean"])
+def test_advantages_of_equal_rewards_are_exactly_zero(formula: str) -> None:
+    """The mean of 0.1 0.1 0.1 is not 0.1; and what differs only by rounding must not become an advantage of 1."""
+    rewards, groups = np.array([0.1, 0.1, 0.1, 0.7, 0.1 + 0.2, 0.3]), np.array([0, 0, 0, 2, 3, 3])
+    found = group_advantages(rewards, groups, formula)
+    assert found[:4].tolist() == [0.0] * 4
+    assert abs(found).max() < 1e-9
 
 
 def test_stored_advantages(tmp_path: Path) -> None:
