@@ -61,7 +61,8 @@ def duplicates(path: Path, near: float | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = chat_files([str(path)])
         find_duplicates({"rows": source}, {"rows": [str(path)]}, DuplicateOptions(near=near), Path(folder))
-        return f"{len((Path(folder) / 'left_out.jsonl').read_text().splitlines()):,} left out"
+        with (Path(folder) / "left_out.jsonl").open() as lines:
+            return f"{sum(1 for _ in lines):,} left out"
 
 
 def mixing(episodes: int) -> str:
