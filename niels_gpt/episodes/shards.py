@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.mmap import Tokens, map_tokens
+from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
     INDEX_NAME,
     MASK_DTYPES,
@@ -229,3 +229,4 @@ def identifying_samples(shard: Shard) -> Iterator[bytes]:
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)
+            release(values)
