@@ -32,7 +32,8 @@ from niels_gpt.sources.rejections import Rejections
 from niels_gpt.storage.manifests import tokenizer_sha256
 
 NO_IMAGES = (
-    "name the folder of the images with --images (images=), with a renderer that has a processor; or drop the row. "
+    "name the folder of the images, which episodes alone take (niels-gpt episodes build --images, ng.build(images=)), "
+    "with a renderer that has a processor; or drop the row. "
     "Without their names in the dataset, a model trained on it would see only placeholders"
 )
 OnUnsupported = Literal["drop", "error"]
@@ -364,17 +365,19 @@ class RendererEncoder:
             attribution = getattr(rendered, "attribution", "full")  # renderers of other packages may lack it
             lost = self._unsupported.of(chat.messages, chat.tools)
             self.policy.check(attribution, lost)
-            weights = self._weights(rendered, chat.messages)
             images = (
                 [] if self.images is None else self.images.placed(files, getattr(rendered, "multi_modal_data", None))
             )
+            weights = self._weights(rendered, chat.messages, images)
         except MessageError as error:
             left_out = error.reason == NOTHING_TRAINED and is_untrained(chat.messages)
             return Rejected(chat.where, error.reason, f"{chat.where}: {error}", expected=left_out)
         rejections.changed.update(changes_of(chat, attribution, lost))
         return _Encoded(chat, np.asarray(rendered.token_ids, dtype=np.int64), weights, images)
 
-    def _weights(self, rendered: Rendered, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
+    def _weights(
+        self, rendered: Rendered, messages: Sequence[Message], images: Sequence[PlacedImage] = ()
+    ) -> npt.NDArray[np.float32]:
         facts = (rendered.message_indices, rendered.sampled_mask, rendered.is_content)
         indices, sampled, content = (np.asarray(fact) for fact in facts)
         if not len(sampled) == len(indices) == len(content) == len(rendered.token_ids):
@@ -383,9 +386,17 @@ class RendererEncoder:
                 f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
             )
         weights = self.on.weights(indices.astype(np.int64), sampled.astype(bool), content.astype(bool), messages)
+        for image in images:  # no model says placeholders, whatever else is trained
+            weights[image.start : image.start + image.tokens] = 0
         if not weights.any():
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
         return weights
+
+
+def refuse_image_folder(encoder: ConversationEncoder, kind: str) -> None:
+    """Raise `UsageError` for an encoder with images, which a dataset of this kind has no place for."""
+    if isinstance(encoder, RendererEncoder) and encoder.images is not None:
+        raise UsageError(f"{kind} hold no images, and the encoder has the folder {encoder.images.folder}; leave it out")
 
 
 def check_samples(samples: str) -> None:

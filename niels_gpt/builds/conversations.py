@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.conversation_encoders import ConversationEncoder, EncodedBatch, Rows
+from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.rows import as_conversation
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
@@ -21,6 +22,9 @@ from niels_gpt.sources.rejections import Rejections
 # In a row's metadata: see `EncodedBatch`.
 PREFIX: Final = "prefix"
 IMAGES: Final = "images"
+
+# Reasons of rows that are rejected for a file, which may be another one in the next run.
+FILE_REASONS: Final = frozenset({"broken_image", "image_outside", "image_refused"})
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class EpisodeTask:
         mask_dtype: "uint8", "float32" or `None`; rows whose weights do not fit it are rejected.
         types: store type, source and weight of each row.
         source_name: the `source` of rows that name none.
-        prefixes, images: the encoder's batches have these; they are in the chunks' metadata.
+        prefixes: the encoder's batches have these; they are in the chunks' metadata.
+        images: the encoder's folder of images; those of each row are in the metadata too.
     """
 
     encoder: ConversationEncoder
@@ -58,7 +63,7 @@ class EpisodeTask:
     types: bool = False
     source_name: str | None = None
     prefixes: bool = False
-    images: bool = False
+    images: ImageFolder | None = None
 
     @property
     def binary_mask(self) -> bool:
@@ -68,12 +73,22 @@ class EpisodeTask:
     @property
     def with_metadata(self) -> bool:
         """See `Task`."""
-        return self.types or self.prefixes or self.images
+        return self.types or self.prefixes or self.images is not None
 
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
         """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
             yield _chunk(batch, self._metadata(batch) if self.with_metadata else ())
+
+    def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
+        """See `ReadsFiles`."""
+        if self.images is None:
+            return True
+        parts = list(contents)
+        if any(isinstance(part, Rejected) and part.reason in FILE_REASONS for part in parts):
+            return False
+        rows = (row for part in parts if isinstance(part, Chunk) for row in part.metadata)
+        return self.images.first_changed((one["path"], one["sha256"]) for row in rows for one in row[IMAGES]) is None
 
     def _checked(self, rows: Rows) -> Iterator[Conversation | Rejected]:
         """The rows as conversations; `Rejected` in place of one whose weights or metadata the files cannot hold."""
@@ -99,7 +114,7 @@ class EpisodeTask:
         if self.prefixes and batch.prefixes is not None:
             for row, prefix in zip(rows, batch.prefixes.tolist(), strict=True):
                 row[PREFIX] = prefix
-        if self.images and batch.images is not None:
+        if self.images is not None and batch.images is not None:
             for row, images in zip(rows, batch.images, strict=True):
                 row[IMAGES] = [asdict(image) for image in images]
         return [*rows]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -117,7 +118,26 @@ class ImageFolder:
             for place, file in zip(places, files, strict=True)
         ]
 
+    def first_changed(self, images: Iterable[tuple[str, str]]) -> str | None:
+        """The first path, of pairs of path and sha256, whose file is missing or another one now; each is read once."""
+        known: dict[str, str | None] = {}
+        for name, sha256 in images:
+            if name not in known:
+                try:
+                    known[name] = hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+                except OSError:
+                    known[name] = None
+            if known[name] != sha256:
+                return name
+        return None
+
     def _file_of(self, image: ImagePart) -> ImageFile:
+        if not isinstance(image.source, str | bytes | bytearray | os.PathLike):
+            raise MessageError(
+                "wrong_type",
+                f"{image.where} is a {type(image.source).__name__}, and a dataset names files; give bytes, a data URI "
+                "or a path (of datasets: cast_column(NAME, Image(decode=False)))",
+            )
         source = source_of(image)
         root = self.folder.resolve()
         if isinstance(source, BytesIO):
@@ -128,7 +148,10 @@ class ImageFolder:
                     path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(path, data)
         else:
-            path = (root / source).resolve()
+            try:
+                path = (root / source).resolve()
+            except ValueError as error:  # a NUL
+                raise MessageError("broken_image", f"{image.where} is {str(source)!r}, no path: {error}") from error
             if not path.is_relative_to(root):
                 raise MessageError(
                     "image_outside",

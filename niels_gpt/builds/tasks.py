@@ -20,12 +20,13 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.progress import Progress
+from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 
 RowMetadata = Mapping[str, Any]
@@ -68,6 +69,14 @@ class Task(Protocol):
 
     def chunks(self, rows: Iterable[Any], rejections: Rejections) -> Iterator[Chunk]:
         """Encode the rows in order; rows that cannot be used go to `rejections`, in order too."""
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A task that also reads files which the recipe does not name, such as images."""
+
+    def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
+        """Whether what an earlier run made of some rows is what this run would make of them."""
 
 
 class Executor(Protocol):

@@ -16,6 +16,7 @@ disk, and `segment_ids.bin` numbers its texts::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,15 @@ from niels_gpt.builds.conversation_encoders import (
     as_encoder,
 )
 from niels_gpt.builds.conversations import IMAGES, PREFIX, EpisodeTask
-from niels_gpt.builds.images import PlacedImage
+from niels_gpt.builds.images import ImageFolder, PlacedImage
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import (
+    CONTEXT_VERSION,
     FORMAT_VERSION,
     MANIFEST_NAME,
-    PREFIXES_VERSION,
     SPLITS,
     open_manifest,
     require_episodes,
@@ -49,7 +50,7 @@ from niels_gpt.episodes.format import (
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.schedule import EveryRow
 from niels_gpt.episodes.writer import EpisodeWriter
-from niels_gpt.errors import CacheError, DataError, UsageError
+from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
@@ -120,11 +121,13 @@ def build_episodes(
     if shared and mask_dtype is None:
         raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings)
-    if shared:
-        recipe["format_version"] = PREFIXES_VERSION
-    images = isinstance(conversation_encoder, RendererEncoder) and conversation_encoder.images is not None
-    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared, images=images)
-    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=open_manifest) as build:
+    folder = conversation_encoder.images if isinstance(conversation_encoder, RendererEncoder) else None
+    images = folder is not None
+    if shared or images:
+        recipe["format_version"] = CONTEXT_VERSION
+    task = EpisodeTask(conversation_encoder, mask_dtype, metadata, options.source_name, prefixes=shared, images=folder)
+    check = partial(_check_finished, images=folder)
+    with new_build(out, recipe, options, manifest=MANIFEST_NAME, check=check) as build:
         if build is None:
             return
         files: dict[str, Any] = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "with_metadata": metadata}
@@ -138,6 +141,19 @@ def build_episodes(
             options.expect_tokens(sum(writer.tokens for writer in writers.values()))
         finish_build(build, writers, out)
         report_changes(out, build.rejections.changed, options.progress)
+
+
+def _check_finished(out: Path, *, images: ImageFolder | None) -> None:
+    """Raise `CacheError` if files are missing, `Mismatch` if images are others now: the recipe does not name them."""
+    open_manifest(out)
+    for split in SPLITS if images is not None else ():
+        for shard in EpisodeSplit([out], split, min_tokens=0).shards:
+            stored = () if shard.images is None else map(shard.images.__getitem__, range(len(shard.images)))
+            if images is not None and (changed := images.first_changed((one.path, one.sha256) for one in stored)):
+                raise Mismatch(
+                    f"{out}: holds a dataset built with another {changed} in {images.folder}. Restore that image, "
+                    "choose another directory, or pass --overwrite (overwrite=True) to replace the dataset"
+                )
 
 
 def finish_build(build: Build, writers: dict[str, EpisodeWriter], out: Path) -> None:

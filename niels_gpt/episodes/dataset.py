@@ -180,7 +180,7 @@ class EpisodeSplit:
     @property
     def has_images(self) -> bool:
         """Some folder has a record of images."""
-        return any(shard.images is not None for shard in self.shards)
+        return any(shard.images for shard in self.shards)  # an index without records is false
 
     def images_of(self, episodes: npt.NDArray[np.integer[Any]]) -> list[StoredImage]:
         """The images of episodes (numbers, not positions), in this order, and of each in the order of their places."""

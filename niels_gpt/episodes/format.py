@@ -47,7 +47,7 @@ from niels_gpt.storage.manifests import (
 from niels_gpt.storage.schema import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
 
 FORMAT_VERSION: Final = 1
-PREFIXES_VERSION: Final = 2  # of datasets with `prefixes.idx`, which earlier versions would read without the context
+CONTEXT_VERSION: Final = 2  # of datasets with `prefixes.idx` or `images.idx`, which earlier versions would ignore
 SPLITS: Final = ("train", "val")
 MANIFEST_NAME: Final = "episodes.json"
 TOKENS_NAME: Final = "tokens.bin"
@@ -220,10 +220,10 @@ def checked_manifest(path: Path) -> Manifest:
     """
     manifest = read_manifest(path)
     check_keys(path, manifest, REQUIRED_KEYS, "episodes dataset")
-    if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, PREFIXES_VERSION):
+    if manifest["kind"] not in KINDS or manifest["format_version"] not in (FORMAT_VERSION, CONTEXT_VERSION):
         raise CacheError(
             f"{path}: {manifest['kind']!r} of version {manifest['format_version']}; this version of niels_gpt reads "
-            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {PREFIXES_VERSION}. Build "
+            f"'episodes', 'preferences' and 'rollouts' of the versions {FORMAT_VERSION} and {CONTEXT_VERSION}. Build "
             "it again, or use the version that wrote it"
         )
     check_fields(path, manifest, FIELDS)

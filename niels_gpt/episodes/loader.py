@@ -248,13 +248,17 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         `x` and `y` are int64, `mask` is float32 and aligned to `y`; padding has mask 0.
 
         Raises:
-            UsageError: no such split, or rows are packed (see `next_batch`).
+            UsageError: no such split, or rows are packed or have images (see `next_batch`).
             CacheError: the split has no episodes, or bad values.
         """
         if self.packing:
             raise UsageError(
                 "rows are packed, and (x, y, mask) does not say where episodes begin, so attention would cross them; "
                 "use next_batch(), which carries segment_ids, position_ids and cu_seqlens"
+            )
+        if self._images is not None:
+            raise UsageError(
+                "rows have images, and (x, y, mask) has only their placeholders; use next_batch(), which carries media"
             )
         batch = self.next_batch(split)
         if self.uses_mask(split):

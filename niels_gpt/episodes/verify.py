@@ -13,6 +13,8 @@ from niels_gpt.episodes.completions import checked_begins, open_completions
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import (
     COMPLETIONS_NAME,
+    IMAGE_PATHS_NAME,
+    IMAGES_NAME,
     MASK_NAME,
     METADATA_NAME,
     SPLITS,
@@ -167,21 +169,43 @@ def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[st
 
 
 def _image_findings(shard: Shard) -> Iterator[str]:
-    """The first image whose place is not in its episode, overlaps the one before, or holds different tokens."""
-    if shard.images is None:
+    """The first image whose place is not in its episode, overlaps the one before, or holds other ids; or its path.
+
+    A model has one placeholder id: the images hold it, and nothing else does.
+    """
+    if not shard.images:
         return
     end = (-1, 0)  # the episode, and where its last image ends in it
-    for image in map(shard.images.__getitem__, range(len(shard.images))):
+    placeholder: int | None = None
+    covered = 0
+    for image, record in zip(
+        map(shard.images.__getitem__, range(len(shard.images))), shard.images.records, strict=True
+    ):
+        if int(record["path_start"]) + int(record["path_length"]) > len(shard.images.paths) or not image.path:
+            yield f"{image.where}: its path is not in {IMAGE_PATHS_NAME}"
+            return
         stop = image.start + image.tokens
         fits = image.episode < len(shard.records) and stop <= int(shard.records[image.episode, 1])
         if not fits or image.tokens < 1 or (image.episode, image.start) < end:
             yield f"{image.where}: tokens {image.start:,} to {stop:,} of episode {image.episode:,} are no place for it"
             return
         begin = int(shard.records[image.episode, 0]) + image.start
-        if len(np.unique(shard.tokens[begin : begin + image.tokens])) != 1:
+        ids = np.unique(shard.tokens[begin : begin + image.tokens])
+        if len(ids) != 1:
             yield f"{image.where}: its {image.tokens:,} tokens differ; expected one placeholder id"
             return
+        if placeholder not in (None, int(ids[0])):
+            yield f"{image.where}: its tokens are {int(ids[0])}; expected {placeholder}, as of the images before"
+            return
+        placeholder = int(ids[0])
+        covered += image.tokens
         end = (image.episode, stop)
+    parts = (shard.tokens[at : at + CHUNK] for at in range(0, len(shard.tokens), CHUNK))
+    if (found := sum(int(np.count_nonzero(part == placeholder)) for part in parts)) != covered:
+        yield (
+            f"{shard.images.folder / IMAGES_NAME}: {covered:,} tokens of images, and {found:,} placeholders (id "
+            f"{placeholder}) in {TOKENS_NAME}; expected an image for each"
+        )
 
 
 def _metadata_findings(split: EpisodeSplit) -> Iterator[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.build import BuildOptions, new_build, report_changes, unknown_fraction
-from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder
+from niels_gpt.builds.conversation_encoders import OnUnsupported, RenderingPolicy, as_encoder, refuse_image_folder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor
 from niels_gpt.episodes.build import finish_build, recipe_of
@@ -84,6 +84,7 @@ def build_preferences(
         form = preferences.detected_form() if isinstance(preferences, PreferenceFiles) else "preference"
     rows = preferences if isinstance(preferences, PreferenceFiles) else _of_one_form(preferences, form)
     conversation_encoder = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unsupported))
+    refuse_image_folder(conversation_encoder, "preferences")
     settings = {"form": form, "mask_dtype": "uint8", "shard_bytes": shard_bytes}
     recipe = recipe_of(conversation_encoder, options, seed, val_frac, settings, kind="preferences")
     split, out = ValidationSplit(val_frac, seed), Path(out_dir)

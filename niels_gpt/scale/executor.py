@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from niels_gpt import ranges
 from niels_gpt.builds import units as unit_store
-from niels_gpt.builds.tasks import Chunk, Task
-from niels_gpt.builds.units import Unit, UnitTask, build_unit
+from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
+from niels_gpt.builds.units import Unit, UnitTask, build_unit, is_finished
 from niels_gpt.errors import DataError, StorageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.ranges import UNIT_BYTES
@@ -85,7 +85,7 @@ class UnitExecutor:
         folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
         self._fraction_read = None
         unit_tasks = (
-            UnitTask(number, part, folder)
+            _without_outdated(task, UnitTask(number, part, folder), progress)
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
@@ -122,6 +122,24 @@ def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:
         else:
             yield part
     rejections.changed.update(unit.changed)
+
+
+def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:
+    """The unit task; a unit of an earlier run whose files are others now is deleted."""
+    if isinstance(task, ReadsFiles) and is_finished(unit_task):
+        try:
+            current = task.is_current(_contents(unit_task.path))
+        except DataError:  # damaged: it is built again when it is opened
+            return unit_task
+        if not current:
+            progress.note(f"{unit_task.path}: made with other files than are there now; the unit is built again")
+            rename_and_delete(unit_task.path)
+    return unit_task
+
+
+def _contents(path: Path) -> Generator[Chunk | Rejected]:
+    """The contents of a unit, which is opened when they are asked for: to open it is to read it whole."""
+    yield from Unit(path).contents()
 
 
 def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:

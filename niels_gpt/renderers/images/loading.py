@@ -165,7 +165,12 @@ def source_of(part: ImagePart) -> BytesIO | Path:
             f"{part.where} is at {_shown(source)}; nothing is fetched while rendering. Download it first, and give "
             + _SOURCES,
         )
-    return Path(unquote(urlsplit(source).path)) if scheme.startswith("file://") else Path(source)
+    if not scheme.startswith("file://"):
+        return Path(source)
+    try:
+        return Path(unquote(urlsplit(source).path))
+    except ValueError as error:
+        raise MessageError("broken_image", f"{part.where} is {_shown(source)}, no address: {error}") from error
 
 
 def _decoded(payload: str, part: ImagePart) -> BytesIO:

@@ -64,6 +64,10 @@ class StoredImages:
 
     def _processed(self, image: _Stored) -> ProcessedImage:
         path = self.folder / image.path
+        if Path(image.path).is_absolute() or ".." in Path(image.path).parts or "\0" in image.path:
+            raise CacheError(
+                f"{image.where}: {image.path!r} does not lie in a folder of images; do not trust this dataset"
+            )
         try:
             data = path.read_bytes()
         except OSError as error:
