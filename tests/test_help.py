@@ -246,7 +246,7 @@ def test_a_group_without_a_command_still_prints_its_help() -> None:
     [
         *("cache info nowhere", "cache verify nowhere", "episodes info nowhere", "episodes verify nowhere"),
         *("show nowhere", "show nowhere --packed --T 8", "episodes show nowhere", "export nowhere --to hf --out o"),
-        "episodes pack nowhere --out o --sequence-length 8",
+        *("episodes pack nowhere --out o --sequence-length 8", "rollouts info nowhere", "rollouts show nowhere 0"),
     ],
 )
 def test_a_dataset_that_is_not_there_is_answered_alike(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -26,6 +26,9 @@ from niels_gpt.cli.options import (
 )
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
 from niels_gpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from niels_gpt.rollouts.dataset import RolloutDataset
 
 app = App(
     name="rollouts",
@@ -71,21 +74,7 @@ def show(
     from niels_gpt.rollouts.dataset import RolloutDataset
 
     opened = RolloutDataset(dataset)
-    row = opened[number]
-    members = opened.group(row.group)
-    facts: dict[str, Any] = {
-        "group": row.group,
-        "group_id": row.group_id,
-        "rewards_of_group": opened.rewards[members].tolist(),
-        "reward": row.reward,
-        "advantage": None if math.isnan(row.advantage) else row.advantage,
-        "grpo_advantage": float(opened.advantages("grpo")[number]),
-        "version": None if row.version < 0 else row.version,
-        "prompt_length": row.prompt_length,
-        "tokens": len(row.ids),
-        "trained_tokens": int(row.mask.sum()),
-        "metadata": row.metadata,
-    }
+    row, facts = opened[number], _facts(opened, number)
     text_of = token_text_of(dataset, opened.episodes.manifests[0] or {}, tokenizer)
     texts = None if text_of is None else [text_of(token) for token in row.ids.tolist()]
     # JSON has no NaN.
@@ -101,6 +90,24 @@ def show(
     out().print(key_values(title, [(name.replace("_", " "), _shown(value)) for name, value in shown.items()]))
     if table:
         out().print(_token_table(columns, texts))
+
+
+def _facts(opened: RolloutDataset, number: int) -> dict[str, Any]:
+    """What is known of a rollout as a whole."""
+    row = opened[number]
+    return {
+        "group": row.group,
+        "group_id": row.group_id,
+        "rewards_of_group": opened.rewards[opened.group(row.group)].tolist(),
+        "reward": row.reward,
+        "advantage": None if math.isnan(row.advantage) else row.advantage,
+        "grpo_advantage": float(opened.advantages("grpo")[number]),
+        "version": None if row.version < 0 else row.version,
+        "prompt_length": row.prompt_length,
+        "tokens": len(row.ids),
+        "trained_tokens": int(row.mask.sum()),
+        "metadata": row.metadata,
+    }
 
 
 def _token_table(columns: dict[str, Any], texts: list[str] | None) -> Any:

@@ -109,6 +109,13 @@ def test_every_value_comes_back(tmp_path_factory: pytest.TempPathFactory, rollou
         assert joined.logprobs == [each if sampled else 0.0 for _, sampled, each, _ in tokens]
 
 
+def test_ids_of_groups_differ_by_type(tmp_path: Path) -> None:
+    made = [{"group_id": group_id, "turns": GOOD, "reward": 1.0} for group_id in (1, "1", 1)]
+    opened = RolloutDataset(write(tmp_path / "out", made))
+    assert opened.groups.tolist() == [0, 1, 0]
+    assert [opened[number].group_id for number in range(3)] == [1, "1", 1]
+
+
 def test_many_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write(tmp_path / "whole", rows(20))
     monkeypatch.setattr("niels_gpt.rollouts.writer.WAITING_TOKENS", 30)
