@@ -121,7 +121,10 @@ class Explorer:
 
     def rows(self, request: Browse) -> dict[str, Any]:
         """A page of rows."""
-        wanted = Filter(request.text, frozenset(request.has), request.min_size, request.max_size)
+        wanted = Filter(
+            request.text, request.pattern, request.role, frozenset(request.has), request.min_size, request.max_size
+        )
+        wanted.check()
         dataset, split = self._opened(), self._split(request.split)
         if not 1 <= request.limit <= PAGE_ROWS:
             raise UsageError(f"limit is {request.limit}; expected 1 to {PAGE_ROWS} rows")

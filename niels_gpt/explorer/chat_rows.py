@@ -76,7 +76,7 @@ class ChatRows:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
         # Text is searched in bytes first; the other filters need every row parsed in any case.
-        if wanted.text:
+        if wanted.text and not wanted.pattern:
             return self._searched(start, limit, wanted)
         return scanned(iter(range(start, end)), end, lambda row: self._wanted(row, wanted), limit)
 
@@ -122,7 +122,7 @@ class ChatRows:
         summary = self._summary(row, chat)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size, so it passes only where such rows alone are asked for.
-            return summary if wanted.has == {"unusable"} and _holds(summary.problem, wanted.text) else None
+            return summary if wanted.has == {"unusable"} and wanted.matches(summary.problem) else None
         # What the row has is collected, and all that is asked for must be among it.
         has = {"multi_turn"} if sum(m["role"] == "user" for m in chat.messages) > 1 else set()
         has |= {"system"} if any(m["role"] == "system" for m in chat.messages) else set()
@@ -130,7 +130,8 @@ class ChatRows:
         has |= {"reasoning"} if any(reasoning_of(m) is not None for m in chat.messages) else set()
         if not wanted.has <= has or not wanted.fits(summary.size):
             return None
-        if wanted.text and not any(_holds(_text(m), wanted.text) for m in chat.messages):
+        searched = [m for m in chat.messages if wanted.role in ("", m["role"])]
+        if not any(wanted.matches(_text(message)) for message in searched):
             return None
         return summary
 
@@ -193,10 +194,6 @@ def _text(message: Message) -> str:
     text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
     calls: Any = message.get("tool_calls")
     return text + (reasoning_of(message) or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
-
-
-def _holds(text: str, wanted: str) -> bool:
-    return wanted.casefold() in text.casefold()
 
 
 def _spellings(text: str) -> list[bytes]:

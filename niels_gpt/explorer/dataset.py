@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.loss_modes import LossMode
 from niels_gpt.explorer.renderer_list import Choice
 from niels_gpt.explorer.token_columns import TokenTable
+from niels_gpt.forks import cached_property
 
 SCAN_SECONDS = 0.5  # a filter scans so long in one request; the page then asks again from where it ended
 
@@ -25,11 +27,15 @@ class Filter:
 
     Attributes:
         text: occurs in a message, or in the decoded tokens, in upper or lower case.
+        pattern: `text` is a regular expression, which is searched in upper or lower case too.
+        role: for chats, only messages of this role are searched; without a text, the role must occur.
         has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
     """
 
     text: str = ""
+    pattern: bool = False
+    role: str = ""
     has: frozenset[str] = frozenset()
     min_size: int | None = None
     max_size: int | None = None
@@ -37,7 +43,24 @@ class Filter:
     @property
     def empty(self) -> bool:
         """All rows pass."""
-        return self == Filter()
+        return replace(self, pattern=False) == Filter()
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self.text, re.IGNORECASE)
+
+    def check(self) -> None:
+        """Raise `UsageError` if the text is no regular expression, but should be one."""
+        try:
+            re.compile(self.text if self.pattern else "")
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
+
+    def matches(self, text: str) -> bool:
+        """A text holds what is searched."""
+        if self.pattern:
+            return self._compiled.search(text) is not None
+        return self.text.casefold() in text.casefold()
 
     def fits(self, size: int) -> bool:
         """A row of this size passes."""

@@ -114,7 +114,7 @@ class StoredRows:
         return scanned(rows, end, lambda row: self._wanted(split, row, wanted), limit)
 
     def _wanted(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
-        if wanted.text and wanted.text.casefold() not in self._text(self.tokens(split, row).ids).casefold():
+        if wanted.text and not wanted.matches(self._text(self.tokens(split, row).ids)):
             return None
         return self._summary(split, row)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ Visit = Callable[..., Watched]
 NARROW = {"width": 390, "height": 844}
 # Elements of one kind whose text is wider than they are.
 CUT = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent)"
+
+HIGH = "(all) => all.every((e) => !e.offsetParent || e.offsetHeight > 20)"
 
 
 def turns(n: int, text: str = "a word or two") -> list[dict[str, Any]]:
@@ -42,6 +46,14 @@ def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield found
 
 
+def until(met: Callable[[], bool]) -> None:
+    """Wait for what the page's policy forbids to evaluate there again and again."""
+    end = time.monotonic() + 60
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def open_row(page: Any, row: int) -> None:
     page.get_by_role("button", name=f"row {row}", exact=True).click()
     page.locator(".detail h2", has_text=f"Row {row}").wait_for()
@@ -54,9 +66,7 @@ def test_editors_are_as_high_as_their_texts(address: str, visit: Visit) -> None:
     for view in ("Mask", "Formats", "Drift"):
         page.get_by_role("tab", name=view).click()
         page.locator(".message textarea").first.wait_for()
-        page.wait_for_function(
-            "[...document.querySelectorAll('.message textarea')].every((e) => !e.offsetParent || e.offsetHeight > 20)"
-        )
+        until(partial(page.locator(".message textarea").evaluate_all, HIGH))
 
 
 def test_nothing_overlaps_or_is_cut(address: str, visit: Visit) -> None:
@@ -126,7 +136,7 @@ def test_on_a_telephone_a_chosen_row_is_in_sight(address: str, visit: Visit) -> 
     page.wait_for_selector(".rows-table tr[data-row]")
     open_row(page, 40)
     heading = page.locator(".detail h2")
-    page.wait_for_function("document.querySelector('.detail h2').getBoundingClientRect().top < innerHeight / 2")
+    until(lambda: heading.bounding_box()["y"] < NARROW["height"] / 2)
     assert heading.bounding_box()["y"] >= 0
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     assert page.locator(".detail .who").evaluate_all(CUT) == []
@@ -154,3 +164,48 @@ def test_a_giant_does_not_flatten_the_histogram() -> None:
     assert held.edges[-1] < 10_000
     assert sum(held.counts) == 60
     assert sum(count > 0 for count in held.counts) > 20
+
+
+def test_keys_are_explained(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.wait_for_selector(".rows-table tr[data-row]")
+    page.get_by_label("Search", exact=True).press("?")  # typing is no question
+    assert page.get_by_role("dialog").is_hidden()
+    page.get_by_role("tab", name="Dataset").press("?")
+    page.get_by_role("dialog", name="Keyboard help").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    page.get_by_role("button", name="Keyboard help").click()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("dialog").wait_for(state="hidden")
+
+
+def test_rows_are_found_by_pattern_and_role(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    found = page.locator(".pager [role=status]")
+    page.get_by_label("Search", exact=True).fill(r"two 5[68]$")
+    page.get_by_label("Search for a regular expression").check()
+    until(lambda: found.inner_text().startswith("3 found"))
+    page.get_by_label("Search in messages of").select_option("assistant")  # even ones are of users
+    until(lambda: found.inner_text().startswith("0 found"))
+    page.get_by_label("Search in messages of").select_option("user")
+    until(lambda: found.inner_text().startswith("3 found"))
+    assert "of 60" in found.inner_text()
+    page.get_by_label("Search", exact=True).fill("(")
+    page.locator(".problem", has_text="no regular expression").wait_for()
+
+
+def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    page.get_by_label("Block size").wait_for(state="attached")
+    page.get_by_role("radio", name="As trained").click()
+    page.get_by_label("Block size").fill("4096")
+    page.get_by_label("Block size").press("Enter")
+    label = page.locator("canvas.blocks").get_attribute("aria-label")
+    parts = page.locator(".bar-row[aria-current] .part").count()
+    assert label is not None
+    assert label.count(",") + 1 == parts
+    painted = page.locator("canvas.blocks").evaluate(
+        "(c) => [[2, 6], [6, 2]].map(([x, y]) => c.getContext('2d').getImageData(x, y, 1, 1).data[3] > 0)"
+    )
+    assert painted == [True, False], "what comes later is not seen"

@@ -78,11 +78,13 @@ export class DatasetView {
     const again = later(250, () => { this.start = 0; this.load(); });
     this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
     this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
+    this.role = chats ? h("select", { "aria-label": "Search in messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
+    this.pattern = h("input", { type: "checkbox", "aria-label": "Search for a regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
-    return h("div", { class: "bar controls" }, this.text, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
+    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
   }
 
   enter(place) {
@@ -95,12 +97,12 @@ export class DatasetView {
 
   filter() {
     const size = (field) => (field.value === "" ? null : Number(field.value));
-    return { text: this.text.value, has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
+    return { text: this.text.value, pattern: this.pattern.checked, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
   }
 
   filtered() {
-    const { text, has, min_size: low, max_size: high } = this.filter();
-    return Boolean(text || has.length || low !== null || high !== null);
+    const { text, role, has, min_size: low, max_size: high } = this.filter();
+    return Boolean(text || role || has.length || low !== null || high !== null);
   }
 
   async load() {
@@ -180,7 +182,7 @@ export class DatasetView {
   async goTo(row, evidence = {}) {
     if (!await this.open(row, evidence)) return;
     this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
-    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = ""; }
+    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = ""; }
     await this.load();
   }
 

@@ -4,6 +4,7 @@ import { DriftView } from "./drift.js";
 import { Editor } from "./editor.js";
 import { FindingsView } from "./findings.js";
 import { Mask } from "./mask.js";
+import { helpDialog } from "./help.js";
 import { inspectInto } from "./tokens.js";
 import { FormatsView } from "./formats.js";
 
@@ -62,6 +63,7 @@ async function begin() {
     shown.enter(place);
     shown.follow?.(query);
   }
+  helpDialog(document.getElementById("keys"));
   addEventListener("hashchange", enter);
   enter();
 }
