@@ -184,11 +184,11 @@ def test_rows_are_found_by_pattern_and_role(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     found = page.locator(".pager [role=status]")
     page.get_by_label("Search", exact=True).fill(r"two 5[68]$")
-    page.get_by_label("Search for a regular expression").check()
+    page.get_by_label("Regular expression").check()
     until(lambda: found.inner_text().startswith("3 found"))
-    page.get_by_label("Search in messages of").select_option("assistant")  # even ones are of users
+    page.get_by_label("Messages of").select_option("assistant")  # even ones are of users
     until(lambda: found.inner_text().startswith("0 found"))
-    page.get_by_label("Search in messages of").select_option("user")
+    page.get_by_label("Messages of").select_option("user")
     until(lambda: found.inner_text().startswith("3 found"))
     assert "of 60" in found.inner_text()
     page.get_by_label("Search", exact=True).fill("(")

@@ -78,8 +78,8 @@ export class DatasetView {
     const again = later(250, () => { this.start = 0; this.load(); });
     this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
     this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
-    this.role = chats ? h("select", { "aria-label": "Search in messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
-    this.pattern = h("input", { type: "checkbox", "aria-label": "Search for a regular expression", onchange: again });
+    this.role = chats ? h("select", { "aria-label": "Messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
+    this.pattern = h("input", { type: "checkbox", "aria-label": "Regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
