@@ -166,7 +166,8 @@ def loader(
     from niels_gpt.episodes.format import kind_of
     from niels_gpt.episodes.mixture import mixture_for
 
-    mixture = mixture_for(path, sequence_length=sequence_length, packing=packing)
+    counted = {name: options.get(name) for name in ("too_long", "share_prefixes")}
+    mixture = mixture_for(path, sequence_length=sequence_length, packing=packing, **counted)
     if mixture is not None:
         sequence_length = mixture.sequence_length
     if sequence_length is None:
@@ -201,7 +202,7 @@ def loader(
     if mixture is not None:
         path, packing = list(mixture.folders), mixture.packing
         seed = mixture.seed if seed is None else seed
-        options = {"too_long": mixture.too_long} | options
+        options |= {"too_long": mixture.too_long, "share_prefixes": mixture.share_prefixes}
         order = {"sampling": sampling or Sampling(seed=seed, shuffle=shuffle, phases=mixture.phases)}
     options |= _shard_cache(cache_dir, cache_bytes)
     # The contract's name of the sequence length is block_size.

@@ -190,8 +190,11 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             raise UsageError("share_prefixes needs packing=True: samples that share tokens are in one row")
         if self._too_long == "tail":
             raise UsageError('share_prefixes with too_long="tail" would cut what samples share; use another policy')
-        if weight_by is not None:
-            raise UsageError(f"share_prefixes with weight_by={weight_by!r}: items of several samples have no weight")
+        if weight_by not in (None, "dataset"):
+            raise UsageError(
+                f"share_prefixes with weight_by={weight_by!r}: items of several samples have no type, source or weight "
+                'of their own; weigh by "dataset"'
+            )
 
     def _check_images(self, too_long: str | None) -> None:
         """A dataset with images needs their source, and no episode may be cut through one."""

@@ -188,7 +188,13 @@ def _limit(name: str, wanted: Proportions) -> Fraction | None:
 
 
 def measured(
-    datasets: Sequence[Path], names: Sequence[str], *, sequence_length: int, packing: bool, too_long: str
+    datasets: Sequence[Path],
+    names: Sequence[str],
+    *,
+    sequence_length: int,
+    packing: bool,
+    too_long: str,
+    share_prefixes: bool = False,
 ) -> list[Part]:
     """The train rows of several datasets, as a loader of all of them with these settings draws them.
 
@@ -198,7 +204,8 @@ def measured(
         CacheError: a dataset is missing or damaged, or an episode is too long where `too_long` is "error".
     """
     width = sequence_length + 1  # a row holds one token more, the last target
-    split = open_split(list(datasets), "train", min_tokens=MIN_TOKENS, too_long=too_long, width=width)
+    options: dict[str, Any] = {"min_tokens": MIN_TOKENS, "too_long": too_long, "share_prefixes": share_prefixes}
+    split = open_split(list(datasets), "train", width=width, **options)
     members = {f"dataset {number}": span for number, span in enumerate(split.positions_of_datasets())}
     if packing:
         rows = [len(span) for span in group_rows(packing_plan(split, width, groups=members), members).values()]
@@ -246,7 +253,7 @@ class Mixture:
     """The contents of `mixture.json`.
 
     Attributes:
-        sequence_length, packing, too_long: which rows were counted, see `GPTEpisodeDataLoader`.
+        sequence_length, packing, too_long, share_prefixes: which rows were counted, see `GPTEpisodeDataLoader`.
         seed: of the order.
         parts: the datasets, by name in the order of the recipe.
         folders: where each part is, relative to the directory of `mixture.json`.
@@ -260,6 +267,7 @@ class Mixture:
     parts: tuple[Part, ...]
     folders: Mapping[str, str]
     phases: tuple[Mapping[str, int], ...]
+    share_prefixes: bool = False
 
     def rows(self, name: str) -> int:
         """Rows of a part in an epoch, all phases together."""
@@ -268,6 +276,8 @@ class Mixture:
     def to_json(self) -> dict[str, Any]:
         """As in the file."""
         values = asdict(self)
+        if not self.share_prefixes:  # as files had it before there was this field
+            del values["share_prefixes"]
         return {"format_version": MIXTURE_VERSION, "kind": "mixture", **values}
 
 
@@ -304,16 +314,25 @@ def read_mixture(folder: Path) -> Mixture | None:
         parts=tuple(Part(**part) for part in found["parts"]),
         folders=found["folders"],
         phases=tuple(found["phases"]),
+        share_prefixes=found.get("share_prefixes", False),
     )
 
 
-def mixture_for(path: Any, *, sequence_length: int | None, packing: bool | None) -> Mixture | None:
+def mixture_for(
+    path: Any,
+    *,
+    sequence_length: int | None,
+    packing: bool | None,
+    too_long: str | None = None,
+    share_prefixes: bool | None = None,
+) -> Mixture | None:
     """The mixture of a directory that a recipe built; `None` for anything else, such as an episodes dataset.
 
     Its parts are named by their directories, as a loader names them.
 
     Args:
-        path: as `dataset_dir` of a loader. sequence_length, packing: what the caller passed, if anything.
+        path: as `dataset_dir` of a loader.
+        sequence_length, packing, too_long, share_prefixes: what the caller passed, if anything.
 
     Raises:
         UsageError: the caller wants other rows than those that the mixture counts. CacheError: see `read_mixture`.
@@ -323,6 +342,8 @@ def mixture_for(path: Any, *, sequence_length: int | None, packing: bool | None)
     for name, wanted, counted in (
         ("sequence_length", sequence_length, found.sequence_length),
         ("packing", packing, found.packing),
+        ("too_long", too_long, found.too_long),
+        ("share_prefixes", share_prefixes, found.share_prefixes),
     ):
         if wanted is not None and wanted != counted:
             raise UsageError(

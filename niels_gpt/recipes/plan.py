@@ -18,7 +18,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.conversations import EpisodeTask
+from niels_gpt.builds.conversations import PREFIX, EpisodeTask
+from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.mixture import Part, measured, rows_of
@@ -120,11 +121,16 @@ def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
     manifest = open_manifest(folder) or {}
     lengths = EpisodeSplit([folder], "train", min_tokens=0).lengths()
     (part,) = measured(
-        [folder], [name], sequence_length=sequence.length, packing=sequence.packing, too_long=sequence.too_long
+        [folder],
+        [name],
+        sequence_length=sequence.length,
+        packing=sequence.packing,
+        too_long=sequence.too_long,
+        share_prefixes=sequence.share_prefixes,
     )
     rows = sum(row["episodes"] for row in manifest["splits"].values())
     size = sum(record["bytes"] for record in manifest["files"].values())
-    sample = _Sample(rows=rows, seen=rows, lengths=[lengths], trained=0)
+    sample = _Sample(rows=rows, seen=rows, lengths=[lengths], shared=[np.zeros_like(lengths)], trained=0)
     return replace(
         _scaled(opened.loaded.recipe, name, {"inputs": []}, sample, rows),
         files=len(manifest["files"]),
@@ -139,7 +145,7 @@ def _counted(opened: OpenedRecipe, name: str) -> SourceEstimate:
 
 @dataclass
 class _Sample:
-    """What was seen of a source."""
+    """What was seen of a source; `lengths` are of what is stored, `shared` of what comes before it (`prefixes.idx`)."""
 
     rows: int = 0  # all rows of the source
     seen: int = 0
@@ -147,6 +153,7 @@ class _Sample:
     bad_rows: int = 0
     expected: int = 0  # left out on purpose
     lengths: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    shared: list[npt.NDArray[np.int64]] = field(default_factory=list)
     trained: int = 0
     seconds: float = 0.0
 
@@ -159,7 +166,7 @@ def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEsti
     # Of 31 slices every second one: 0 2 4 ... 30. Of 16 or fewer, all.
     last, number_chosen = len(slices) - 1, min(SLICES, len(slices))
     chosen = {round(number * last / max(1, number_chosen - 1)) for number in range(number_chosen)}
-    task = EpisodeTask(opened.encoder, "uint8")
+    task = EpisodeTask(opened.encoder, "uint8", prefixes=isinstance(opened.encoder, SampleEncoder))
     for number in sorted(chosen):
         before = sample.seen
         with tempfile.TemporaryDirectory() as folder:
@@ -179,6 +186,7 @@ def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sa
     started = time.perf_counter()
     for chunk in task.chunks(first, rejections):
         sample.lengths.append(chunk.lengths)
+        sample.shared.append(np.array([row[PREFIX][1] for row in chunk.metadata] or [0] * len(chunk.lengths), np.int64))
         sample.trained += int(np.count_nonzero(chunk.weights))
     sample.seconds += time.perf_counter() - started
     rejections.close()
@@ -190,10 +198,15 @@ def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sa
 
 
 def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, rows: int) -> SourceEstimate:
-    lengths = np.concatenate([np.zeros(0, np.int64), *sample.lengths])
+    none = np.zeros(0, np.int64)
+    stored, shared = np.concatenate([none, *sample.lengths]), np.concatenate([none, *sample.shared])
+    lengths = stored + shared
     exact, scale = sample.seen == rows, rows / max(1, sample.seen)
     width = recipe.sequence.length + 1
-    fitting = lengths if recipe.sequence.too_long != "skip" else lengths[lengths <= width]
+    # With `share_prefixes` the samples of a conversation take as much of a row as is stored of them.
+    first = np.flatnonzero(shared == 0)
+    drawn = np.add.reduceat(stored, first) if recipe.sequence.share_prefixes and len(first) else lengths
+    fitting = drawn if recipe.sequence.too_long != "skip" else drawn[drawn <= width]
     fitting = np.minimum(fitting, width)
     training_rows = len(fitting)
     if recipe.sequence.packing and len(fitting):
@@ -201,7 +214,7 @@ def _scaled(recipe: Recipe, name: str, config: dict[str, Any], sample: _Sample, 
     median, high, longest = (
         (int(value) for value in np.percentile(lengths, (50, 95, 100))) if len(lengths) else (0, 0, 0)
     )
-    tokens = round(int(lengths.sum()) * scale)
+    tokens = round(int(stored.sum()) * scale)
     return SourceEstimate(
         name=name,
         files=len(config["inputs"]),

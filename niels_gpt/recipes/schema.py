@@ -149,6 +149,13 @@ class SequenceTable(Table):
     length: Annotated[int, within(ranges.BLOCK_SIZE)] = 4096
     packing: bool = True
     too_long: Annotated[str, one_of(EPISODE_POLICIES)] = "skip"
+    share_prefixes: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> SequenceTable:
+        if self.share_prefixes and (not self.packing or self.too_long == "tail"):
+            raise ValueError('share_prefixes needs packing = true, and another too_long than "tail"')
+        return self
 
 
 class FilterTable(Table):

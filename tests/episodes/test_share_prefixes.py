@@ -187,7 +187,7 @@ def test_what_cannot_be_shared(tmp_path: Path) -> None:
     for keywords, said in (
         ({"packing": False}, "needs packing=True"),
         ({"too_long": "tail"}, "would cut what samples share"),
-        ({"weight_by": "type"}, "items of several samples have no weight"),
+        ({"weight_by": "type"}, "items of several samples have no type"),
     ):
         with pytest.raises(UsageError, match=said):
             opening(tmp_path, 8, share_prefixes=True, **keywords)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
+import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import Samples, as_encoder
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
@@ -217,6 +218,20 @@ files = ["chats.jsonl"]
     built = build_recipe(loaded)
     assert built.manifests["chats"]["splits"]["train"] == episodes["auto"]
     assert (plan.sources[0].rows, plan.sources[0].used, plan.sources[0].tokens) == (40, 80, episodes["auto"]["tokens"])
+    # Of two samples, what both begin with counts in the lengths, and once on the disk.
+    naive = sum(len(ids) for chat in THINKING for ids, _ in build_training_samples(family("qwen3"), chat))
+    assert plan.sources[0].tokens < naive
+    settings = ["out=shared", "sequence.share_prefixes=true", "sequence.length=512"]
+    sharing = read_recipe(tmp_path / "recipe.toml", settings)
+    planned, mixture = plan_recipe(open_recipe(sharing)), build_recipe(sharing).mixture
+    assert planned.sources[0].training_rows == mixture.parts[0].rows
+    assert mixture.parts[0].tokens == episodes["auto"]["tokens"] < naive
+    batches = list(ng.loader(tmp_path / "shared", batch_size=1))
+    assert sum(batch.num_tokens for batch in batches) == mixture.parts[0].tokens
+    assert sum(batch.num_trained_tokens for batch in batches) == mixture.parts[0].trained_tokens
+    assert all(batch.prefixes is not None for batch in batches)
+    with pytest.raises(UsageError, match="share_prefixes is False, but"):
+        ng.loader(tmp_path / "shared", batch_size=1, share_prefixes=False)
     refused = run_cli(*common, "--out", "no", "--samples", "perturn", cwd=tmp_path)
     assert refused.returncode == 2
     assert "expected one of per-conversation, per-turn, auto; did you mean 'per-turn'" in refused.stderr
