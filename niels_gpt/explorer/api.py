@@ -139,6 +139,13 @@ class Explorer:
         choice = request.choice or self.renderers.first
         return dataclasses.asdict(self._opened().detail(self._split(request.split), request.row, choice, modes))
 
+    def image(self, row: int, message: int, part: int) -> tuple[bytes, str]:
+        """The bytes of an image in a row of a chat file, and their media type; raises as `ChatRows.image`."""
+        dataset = self._opened()
+        if not isinstance(dataset, ChatRows):
+            raise NoSuchRow("images are shown of chat files; a dataset has names and hashes of them")
+        return dataset.image(row, message, part)
+
     def stats(self, request: Sample) -> dict[str, Any]:
         """The histograms of the rows sampled so far; the first request starts the sampling."""
         # The page asks again every second; the sampling goes on between requests.

@@ -25,12 +25,20 @@ from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.loss_modes import MODES, LossMode
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
 from niels_gpt.messages import Conversation, Message, reasoning_of
+from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import ChatFile, record_to_conversation
 from niels_gpt.sources.inputs import Rejected
 
 PREVIEW = 160  # characters
+MOST_IMAGE_BYTES = 1 << 25
+_IMAGE_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+)
 _SEARCH_BYTES = 1 << 22  # searched between two looks at the clock
 
 
@@ -156,6 +164,43 @@ class ChatRows:
         except NielsError as error:
             return RowDetail(row, chat.where, None, conversation, str(error))
         return RowDetail(row, chat.where, table, conversation)
+
+    def image(self, row: int, message: int, part: int) -> tuple[bytes, str]:
+        """The bytes of an image in a content, and their media type. Paths are relative to the folder of the file.
+
+        Raises:
+            MessageError: no image there; one outside of the folder, on the network, too large or of an unknown kind.
+        """
+        check_row(row, len(self.lines), self.lines.share, self._name)
+        chat = self.conversation(row)
+        contents = [] if isinstance(chat, Rejected) else [one["content"] for one in chat.messages]
+        parts = contents[message] if 0 <= message < len(contents) else ""
+        found = (
+            image_part(parts[part], message, part) if not isinstance(parts, str) and 0 <= part < len(parts) else None
+        )
+        if found is None:
+            raise MessageError("no_image", f"row {row}, message {message}: part {part} is no image")
+        source, folder = source_of(found), self.lines.path.resolve().parent
+        if isinstance(source, Path):
+            path = (folder / source).resolve()
+            # The page is open to whatever the file names; it must not show other files of this machine.
+            if not path.is_relative_to(folder):
+                raise MessageError(
+                    "image_outside", f"{found.where}: {source} does not lie in {folder}; it is not shown"
+                )
+            try:
+                with path.open("rb") as file:
+                    data = file.read(MOST_IMAGE_BYTES + 1)
+            except (OSError, ValueError) as error:
+                raise MessageError("broken_image", f"{found.where}: {source}: {error}") from error
+        else:
+            data = source.getvalue()
+        kind = next((kind for begin, kind in _IMAGE_KINDS if data.startswith(begin)), None)
+        if kind is None or len(data) > MOST_IMAGE_BYTES:
+            raise MessageError(
+                "broken_image", f"{found.where}: not shown: expected PNG, JPEG, GIF or WebP up to 32 MiB"
+            )
+        return data, kind
 
     def sizes(self, split: str, rows: list[int], choice: Choice) -> list[tuple[int, float]]:
         """See `Dataset`; what is trained follows the usual loss mode."""

@@ -156,12 +156,21 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
     async def session(request: Request) -> Response:
         return Response(await computed(explorer.session), media_type="application/json")
 
+    async def image(request: Request) -> Response:
+        try:
+            place = [int(request.query_params[name]) for name in ("row", "message", "part")]
+        except (KeyError, ValueError) as error:
+            raise UsageError("expected row, message and part, each a number") from error
+        data, kind = await to_thread.run_sync(lambda: explorer.image(*place), abandon_on_cancel=True, limiter=limiter)
+        return Response(data, media_type=kind)
+
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
 
     return [
         Route("/", page),
         Route("/api/session", session),
+        Route("/api/image", image),
         posts("/api/render", Render, explorer.render),
         posts("/api/certificate", Certify, explorer.certificate),
         posts("/api/drift", Compare, explorer.drift),

@@ -209,3 +209,36 @@ def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None
         "(c) => [[2, 6], [6, 2]].map(([x, y]) => c.getContext('2d').getImageData(x, y, 1, 1).data[3] > 0)"
     )
     assert painted == [True, False], "what comes later is not seen"
+
+
+def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Path, visit: Visit) -> None:
+    """Of the folder and of the row itself; nothing else of the machine is read."""
+    pytest.importorskip("PIL", reason="the extra 'vision' is not installed")
+    import base64
+
+    import httpx
+
+    from tests.renderers.tiny_images import picture, png
+
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").write_bytes(png(picture(30, 20)))
+    (tmp_path / "secret.png").write_bytes(png(picture()))
+    (tmp_path / "photos" / "no.png").write_text("secret text")
+    uri = f"data:image/png;base64,{base64.b64encode(png(picture(12, 8))).decode()}"
+    sources = ["a.png", uri, "../secret.png", "no.png", "https://example.org/x.png", "missing.png"]
+    content = [{"type": "image", "image": source} for source in sources] + [{"type": "text", "text": "?"}]
+    chat = [{"role": "user", "content": content}, {"role": "assistant", "content": "yes"}]
+    renderers = RendererList([str(tokenizer_dir)])
+    dataset = open_dataset(chat_file(tmp_path / "photos" / "chats.jsonl", [chat]), renderers)
+    with serving(Explorer(renderers, dataset)) as found:
+        answers = [httpx.get(f"{found}/api/image?row=0&message=0&part={part}") for part in range(8)]
+        assert [answer.status_code for answer in answers] == [200, 200, 400, 400, 400, 400, 400, 400]
+        assert answers[0].headers["content-type"] == "image/png"
+        assert "secret" not in answers[3].text.replace("secret.png", "")
+        assert httpx.get(f"{found}/api/image?row=0&message=zero&part=0").status_code == 400
+        assert httpx.get(f"{found}/api/image?row=9&message=0&part=0").status_code == 404
+        page = visit(f"{found}/#dataset?row=0").page
+        until(lambda: page.locator(".images img").count() == len(sources))
+        sizes = page.locator(".images img")
+        until(lambda: sizes.evaluate_all("(all) => all.map((i) => i.naturalWidth)")[:2] == [30, 12])
+        page.close()

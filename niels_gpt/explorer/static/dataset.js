@@ -217,6 +217,8 @@ export class DatasetView {
     const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(answer.row)}`, h("small", { title: answer.where }, answer.where.split("/").at(-1))), edit, save);
     const parts = [head];
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
+    const shown = images(answer);
+    if (shown.length) parts.push(h("div", { class: "images" }, shown));
     if (answer.problem) parts.push(h("p", { class: "problem" }, answer.problem));
     if (answer.table) {
       const view = unpacked(answer.table);
@@ -261,4 +263,12 @@ function placeOf(view, evidence) {
   if (evidence.token != null && evidence.token >= 0 && evidence.token < view.n) return evidence.token;
   if (evidence.message != null) return view.group.indexOf(evidence.message);
   return -1;
+}
+
+// The images of a conversation, in order; the server reads them from beside the file.
+function images({ row, conversation }) {
+  const kinds = ["image", "image_url", "input_image"];
+  return (conversation?.messages ?? []).flatMap((message, at) => (Array.isArray(message.content) ? message.content : []).flatMap((part, number) =>
+    kinds.includes(part?.type) || part?.image || part?.image_url
+      ? [h("figure", {}, h("img", { src: `/api/image?${new URLSearchParams({ row, message: at, part: number })}`, alt: `image ${number} of message ${at}`, loading: "lazy" }), h("figcaption", { class: "note" }, `message ${at}`))] : []));
 }
