@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,21 @@ def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Pa
         sizes = page.locator(".images img")
         until(lambda: sizes.evaluate_all("(all) => all.map((i) => i.naturalWidth)")[:2] == [30, 12])
         page.close()
+
+
+READY = {"formats": ".overhead td", "mask": ".t.trained", "dataset?row=3": ".detail .t", "drift": ".verdict"}
+
+
+@pytest.mark.parametrize("view", [*READY, "findings"])
+def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
+    """The rules of axe-core for accessibility, on a desk and on a telephone, light and dark."""
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    rules = (resources.files(axe) / "axe.min.js").read_text(encoding="utf-8")
+    page = visit(f"{address}/#{view}").page
+    page.wait_for_selector(READY.get(view, ".finding"))
+    page.evaluate(rules)
+    for width, scheme in ((1366, "light"), (1366, "dark"), (390, "light"), (390, "dark")):
+        page.set_viewport_size({"width": width, "height": 860})
+        page.emulate_media(color_scheme=scheme)
+        found = page.evaluate("axe.run().then((all) => all.violations.map((one) => [one.id, one.nodes[0].html]))")
+        assert found == [], (width, scheme)

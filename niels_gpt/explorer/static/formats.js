@@ -78,7 +78,7 @@ export class FormatsView {
     };
     this.table.replaceChildren(rows.length ? h("table", { class: "figures" },
       h("caption", {}, "What each format costs. “ch” counts characters, where no tokenizer is available."),
-      h("thead", {}, h("tr", {}, ["format", "", "total", "overhead", "share", "per message", "loss share"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ["format", "cost", "total", "overhead", "share", "per message", "loss share"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, rows.map(line))) : "");
     if (!this.modes.firstChild && rows.length) this.modes.append(modeBar({ ...rows[0].card.view, modes: this.session.modes.map((mode) => ({ ...mode, count: null })) }, this.state.mode, (name) => this.setMode(name)));
   }
