@@ -135,7 +135,8 @@ def _rendered(
     loss_on = loss.loss_on
     # Raises what is wrong with the options.
     renderer.options()
-    return view_rendered(renderer.open(tokenizer, quiet=quiet), nth_conversation(file, number), loss_on)
+    conversation = nth_conversation(file, number)
+    return view_rendered(renderer.open(tokenizer, quiet=quiet), conversation, loss_on)
 
 
 def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:

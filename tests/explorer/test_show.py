@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
 from niels_gpt.explorer.terminal_view import print_view, show_view
 from niels_gpt.token_styles import CONTEXT, KINDS, PADDING, TRAINED
+from tests.conftest import run_cli
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]
 
@@ -77,3 +79,10 @@ def test_memory_does_not_grow_with_the_rows(terminal: bool) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 100 * 9_000, "bytes for each further token"
+
+
+def test_a_missing_file_is_told_before_a_tokenizer_is_looked_for(tmp_path: Path) -> None:
+    """Loading one takes seconds, and a hub that cannot be reached more."""
+    done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", tmp_path / "no-tokenizer")
+    assert done.returncode == 3
+    assert "nowhere.jsonl: no such file" in done.stderr
