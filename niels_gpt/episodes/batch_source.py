@@ -28,10 +28,11 @@ from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.packing import Counts, counts_path, load_counts, packing_plan, write_counts
 from niels_gpt.episodes.rows import EpisodeReader, TextStarts
 from niels_gpt.episodes.sampling import Sampling, episode_groups, schedule_of
-from niels_gpt.episodes.schedule import EveryRow, Place, Schedule, ShardWindows
+from niels_gpt.episodes.schedule import EveryRow, Schedule, ShardWindows
 from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
+from niels_gpt.episodes.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.packing import PackPlan

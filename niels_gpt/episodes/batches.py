@@ -16,17 +16,8 @@ import torch
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.schedule import (
-    EMPTY,
-    Place,
-    Schedule,
-    batches_left,
-    place_in,
-    skip,
-    starting_place,
-    state_of,
-    take,
-)
+from niels_gpt.episodes.schedule import EMPTY, Schedule, batches_left, skip, starting_place, take
+from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import MAX_LENGTH
 

@@ -22,7 +22,7 @@ from niels_gpt.episodes.format import (
     open_manifest,
     require_episodes,
 )
-from niels_gpt.episodes.sampling import check_metadata, metadata_columns
+from niels_gpt.episodes.metadata import check_metadata, metadata_columns
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.batches import hash_of
 from niels_gpt.episodes.sampling import Sampling
-from niels_gpt.episodes.schedule import EMPTY, EveryRow, Place, batches_left, place_in, state_of, take
+from niels_gpt.episodes.schedule import EMPTY, EveryRow, batches_left, take
 from niels_gpt.episodes.settings import ranks
+from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.messages import Message
 from niels_gpt.ranges import BATCH_SIZE, MAX_LENGTH

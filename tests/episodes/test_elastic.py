@@ -24,7 +24,6 @@ from niels_gpt.episodes.schedule import (
     EveryRow,
     Group,
     GroupedRows,
-    Place,
     RandomGroups,
     RandomRows,
     Schedule,
@@ -32,6 +31,7 @@ from niels_gpt.episodes.schedule import (
     running_shares,
     take,
 )
+from niels_gpt.episodes.states import Place
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, write_dataset
 

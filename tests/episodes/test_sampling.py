@@ -29,7 +29,6 @@ from niels_gpt.episodes.schedule import (
     EveryRow,
     Group,
     GroupedRows,
-    Place,
     RandomRows,
     Schedule,
     WeightedRows,
@@ -39,6 +38,7 @@ from niels_gpt.episodes.schedule import (
     starting_place,
     take,
 )
+from niels_gpt.episodes.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.seeds import derived, order, uniform

@@ -1,0 +1,125 @@
+"""`episodes.parquet`: the type, source and weight of each episode, to sample by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.episodes.dataset import EpisodeSplit
+from niels_gpt.episodes.format import METADATA_COLUMNS, METADATA_NAME
+from niels_gpt.episodes.index_sets import Int64s
+from niels_gpt.episodes.shards import Shard
+from niels_gpt.errors import CacheError, UsageError, storage_errors
+from niels_gpt.extras import check_library
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
+
+
+def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
+    """The positions (after filtering) of the episodes with each value of a text column, by name.
+
+    Raises:
+        UsageError: no such column. MissingExtra: pyarrow is not installed.
+        CacheError: no metadata, a wrong number of rows, or an episode without a value.
+    """
+    numbers: dict[str, int] = {}
+    # So that a split without shards can be concatenated.
+    codes = [np.empty(0, dtype=np.int64)]
+    for shard in split.shards:
+        found = _column(shard, column)
+        if found.null_count:
+            row = int(np.argmax(found.is_null().to_numpy()))
+            raise CacheError(f"{shard.folder / METADATA_NAME}: row {row:,}: no {column}; give every episode one")
+        # Strings become small numbers inside pyarrow: no Python object is made for each episode.
+        encoded = found.cast("string").combine_chunks().dictionary_encode()
+        # A shard's own codes become the split's: dictionary [b c] with numbers {a: 0, b: 1} maps 0 1 to 1 2.
+        names = [numbers.setdefault(str(name), len(numbers)) for name in encoded.dictionary.to_pylist()]
+        codes.append(np.array(names, dtype=np.int64)[encoded.indices.to_numpy()])
+    # The metadata has a row for every episode of the index, also for those that the filter leaves out.
+    of_position = np.concatenate(codes)[split.filtered[np.arange(len(split))]]
+    # Sorted by name: the order in which the shards mention them must not decide the order of draws.
+    found_at = {name: np.flatnonzero(of_position == numbers[name]) for name in sorted(numbers)}
+    return {name: positions for name, positions in found_at.items() if len(positions)}
+
+
+def weights(split: EpisodeSplit) -> npt.NDArray[np.float64]:
+    """The `weight` of every episode by position (after filtering).
+
+    Raises:
+        CacheError: as for `labels`, or a weight that is negative or not a number (file, row and value named).
+    """
+    parts = []
+    for shard in split.shards:
+        column = _column(shard, "weight")
+        if column.null_count or not _is_numeric(column):
+            raise CacheError(f"{shard.folder / METADATA_NAME}: weight holds {column.type} or nulls; expected numbers")
+        values = np.asarray(column.to_numpy(), dtype=np.float64)
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if bad.size:
+            row = int(bad[0])
+            raise CacheError(
+                f"{shard.folder / METADATA_NAME}: row {row:,}: weight {values[row]}; expected a number of 0 or more"
+            )
+        parts.append(values)
+    # Only the weights of the episodes that remain after filtering are drawn by.
+    filtered = np.concatenate([*parts, np.empty(0)])[split.filtered[np.arange(len(split))]]
+    if not filtered.sum() > 0:
+        raise CacheError(f"{split.shards[0].folder / METADATA_NAME}: all weights are 0; nothing could be drawn")
+    return np.asarray(filtered)
+
+
+def metadata_columns(split: EpisodeSplit) -> list[str]:
+    """Which of the known columns all shards have."""
+    names = [set(_open(shard.folder / METADATA_NAME).schema_arrow.names) for shard in split.shards]
+    return [column for column in METADATA_COLUMNS if all(column in found for found in names)]
+
+
+def check_metadata(split: EpisodeSplit, column: str) -> None:
+    """Raise `CacheError` if a column has not one row per episode, or if its weights are not usable."""
+    if column == "weight":
+        weights(split)
+    else:
+        for shard in split.shards:
+            _column(shard, column)
+
+
+def _is_numeric(column: pyarrow.ChunkedArray) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_floating(column.type) or pyarrow.types.is_integer(column.type))
+
+
+def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
+    path = shard.folder / METADATA_NAME
+    if column not in METADATA_COLUMNS:
+        raise UsageError(f"episodes have no {column!r}; expected one of {', '.join(METADATA_COLUMNS)}")
+    if not path.is_file():
+        raise CacheError(
+            f"{path}: no such file; sampling by {column} needs it. Build the dataset from rows that have a {column}"
+        )
+    file = _open(path)
+    if column not in file.schema_arrow.names:
+        known = ", ".join(file.schema_arrow.names)
+        raise UsageError(f"{path}: no column {column!r}; it has {known}. Sample by one of those")
+    with storage_errors("reading", path):
+        values = file.read(columns=[column])[column]
+    if len(values) != len(shard.records):
+        raise CacheError(
+            f"{path}: {len(values):,} rows for {len(shard.records):,} episodes; the files do not belong together"
+        )
+    return values
+
+
+def _open(path: Path) -> pyarrow.parquet.ParquetFile:
+    check_library("pyarrow")
+    import pyarrow.parquet
+
+    with storage_errors("reading", path):
+        try:
+            return pyarrow.parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise CacheError(f"{path}: not a whole parquet file ({error}); copy or build it again") from error

@@ -1,0 +1,90 @@
+"""Checkpoint states: a `Place` as plain values, and back, if the state belongs to the loader that takes it.
+
+::
+
+    Place(2, 96) --state_of--> {"version": 2, "fingerprint": "9f…", "seed": 7, "epoch": 2, "position": 96}
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from niels_gpt.errors import Mismatch, UsageError, shown
+from niels_gpt.seeds import MAX_LENGTH
+
+_log = logging.getLogger("niels_gpt.episodes")
+
+STATE_VERSION = 2
+EARLIER_VERSION = 1  # its fingerprints did not cover too_long and block_size
+STATE_KEYS = ("version", "fingerprint", "seed", "epoch", "position")
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a split has been read: `position` rows of epoch `epoch`, counted over all ranks."""
+
+    epoch: int = 0
+    position: int = 0
+
+
+def state_of(place: Place, *, fingerprint: str, seed: int) -> dict[str, Any]:
+    """A place as a checkpoint holds it: a dict of plain values that JSON can store."""
+    return dict(zip(STATE_KEYS, (STATE_VERSION, fingerprint, seed, place.epoch, place.position), strict=True))
+
+
+def place_in(
+    state: dict[str, Any], *, fingerprint: str, earlier_fingerprint: str, unrecorded: str, seed: int, rows: int | None
+) -> Place:
+    """The place in a checkpoint state, if the state belongs to a loader with this fingerprint and seed.
+
+    A state of version 1 is accepted if its fingerprint matches; a warning in the log names what it did not record.
+
+    Args:
+        earlier_fingerprint: the fingerprint as version 1 computed it.
+        unrecorded: the loader's settings that version 1 did not record, as text for the warning.
+        rows: in an epoch; `None` if there are no epochs.
+
+    Raises:
+        Mismatch: the state has another version, dataset, order or seed.
+        UsageError: it is not a state, or its numbers are out of range.
+    """
+    if not isinstance(state, dict) or any(key not in state for key in STATE_KEYS):
+        raise UsageError(f"the state is {shown(state)}; expected what state_dict() returned")
+    version = state["version"]
+    if isinstance(version, bool) or version not in (EARLIER_VERSION, STATE_VERSION):
+        raise Mismatch(
+            f"the state is of version {shown(version)}; this version of niels_gpt reads {STATE_VERSION} and "
+            f"{EARLIER_VERSION}. Resume with the version that wrote it"
+        )
+    if state["seed"] != seed:
+        raise Mismatch(f"the state is of seed {shown(state['seed'])}, the loader's is {seed}; pass the former")
+    expected = earlier_fingerprint if version == EARLIER_VERSION else fingerprint
+    if state["fingerprint"] != expected:
+        raise Mismatch(
+            f"the state is of fingerprint {shown(state['fingerprint'])}, the loader's is {expected}: the dataset, its "
+            "filter, block_size, too_long, packing or the order differs. Open the loader as it was when the state was "
+            "saved"
+        )
+    if version == EARLIER_VERSION:
+        _log.warning(
+            "[DataLoader] the state is of version %d, which did not record how rows are cut; it is taken to be of a "
+            "loader with %s, as this one",
+            EARLIER_VERSION,
+            unrecorded,
+        )
+    return _checked_place(state["epoch"], state["position"], rows)
+
+
+def _checked_place(epoch: Any, position: Any, rows: int | None) -> Place:
+    most = MAX_LENGTH if rows is None else rows
+    # A state comes from a file, so nothing of it is trusted. `position == rows` is valid: the end of an epoch.
+    if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in (epoch, position)) or position > most:
+        raise UsageError(
+            f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 or more and a position of "
+            f"0 to {most}"
+        )
+    if epoch * (rows or 0) + position > MAX_LENGTH:
+        raise UsageError(f"the state has epoch {epoch} of {rows:,} rows each, together more than 2**62 rows")
+    return Place(epoch, position)
