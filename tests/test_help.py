@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from niels_gpt.cli import cache, options
+from niels_gpt.cli import corpora, options
 from niels_gpt.cli.main import COMMANDS, app
 from tests.conftest import run_cli
 from tests.test_ranges import commands, told
@@ -102,7 +102,7 @@ def test_lists_of_names_are_those_of_the_library() -> None:
     from niels_gpt.renderers.loss import Preset
 
     assert get_args(Preset) == options.LOSS_PRESETS
-    assert cache.NAMES == NAMES
+    assert corpora.NAMES == NAMES
     assert options.TOO_LONG == EPISODE_POLICIES
 
 

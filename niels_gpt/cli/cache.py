@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -21,7 +21,6 @@ from niels_gpt.cache.formats import (
     MAX_VAL_TOKENS,
     META_NAME,
     SEED,
-    SPLITS,
     VAL_FRAC,
     dtype_for,
 )
@@ -29,6 +28,7 @@ from niels_gpt.cache.meta import Meta, has_checksums, open_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
+from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
 from niels_gpt.cli.options import (
     ROWS,
     AnyTokenizer,
@@ -44,7 +44,6 @@ from niels_gpt.cli.options import (
     TokenDtype,
     ValFrac,
     grouped,
-    name_and_value,
     one_of,
     shard_bytes,
 )
@@ -58,15 +57,13 @@ from niels_gpt.cli.terminal import (
     print_json,
     table_of,
 )
-from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
-    from niels_gpt.cache.build_all import Outcome, Settings
-    from niels_gpt.sources.hub import HubDataset
+    pass
 
 app = App(
     name="cache",
@@ -78,7 +75,6 @@ CacheDir = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache: the directory that holds meta.json.", show_default=False)
 ]
 SEPARATORS = ("eos", "bos", "eos+bos", "none")  # of builds.document_encoders; a test compares them
-NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  # of build_all; a test compares them
 SeparatorName = Annotated[
     str | None,
     typer.Option(
@@ -248,86 +244,6 @@ def build_pretrain(
     _report(directory, as_json, tokenizer)
 
 
-CORPORA = "Corpora"
-
-
-@dataclass(frozen=True)
-class CorporaFlags:
-    """Which corpora are built, and from where."""
-
-    roam_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
-    ] = Path("data/roam")
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=REPO",
-            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
-            "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = None
-    shuffle_buffer: Annotated[
-        int,
-        typer.Option(
-            help="FineWeb-Edu's shuffle buffer, in documents.",
-            rich_help_panel=CORPORA,
-            **ranges.SHUFFLE_BUFFER.option(),
-        ),
-    ] = SHUFFLE_BUFFER
-    order: Annotated[
-        Literal["shuffle-buffer", "units"],
-        typer.Option(
-            "--order",
-            metavar="ORDER",
-            help="FineWeb-Edu's order. shuffle-buffer: the hub library's own, in one process; after a crash it begins "
-            "again. units: row groups at random, which --workers share and a crash does not lose.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = "shuffle-buffer"
-    english_only: Annotated[
-        bool,
-        typer.Option(
-            "--english-only/--no-english-only", help="oasst1: leave out other languages.", rich_help_panel=CORPORA
-        ),
-    ] = True
-    max_messages: Annotated[
-        int | None,
-        typer.Option(
-            help="oasst1: cut threads to so many messages.", rich_help_panel=CORPORA, **ranges.MAX_MESSAGES.option()
-        ),
-    ] = None
-    with_gutenberg: Annotated[
-        bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.", rich_help_panel=CORPORA)
-    ] = False
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = None
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.", rich_help_panel=CORPORA),
-    ] = None
-
-    @property
-    def datasets(self) -> dict[str, HubDataset]:
-        """Corpus -> the data set that replaces the usual one.
-
-        Raises:
-            UsageError: no `=`, or no such corpus.
-        """
-        from niels_gpt.cache.build_all import parse_dataset
-
-        # Checked first, so that a text without `=` is answered by the name of its option.
-        for text in self.dataset or ():
-            name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
-        return dict(parse_dataset(text) for text in self.dataset or ())
-
-
 @app.command("build-all")
 @grouped
 def build_all_command(
@@ -388,15 +304,15 @@ def build_all_command(
         skip=tuple(corpora.skip or ()),
     )
     if dry_run:
-        _print_plan(settings, as_json)
+        print_plan(settings, as_json)
         return
     runner = executor.open()
     with ShownProgress() as progress:
         # One corpus that fails does not stop the others; the exit code says so at the end.
         outcomes = build_all(
-            settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(_line(outcome))
+            settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(outcome_line(outcome))
         )
-    _print_outcomes(outcomes, directory / REPORT_NAME, as_json=as_json)
+    print_outcomes(outcomes, directory / REPORT_NAME, as_json=as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
 
@@ -405,42 +321,6 @@ def _vocab_size(tokenizer: Path | str) -> int:
     from niels_gpt.builds.document_encoders import document_encoder
 
     return document_encoder(tokenizer).vocab_size
-
-
-def _print_plan(settings: Settings, as_json: bool) -> None:
-    from niels_gpt.cache.build_all import describe
-
-    rows = list(describe(settings))
-    if as_json:
-        print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
-    else:
-        out().print(key_values("plan", [(str(settings.cache_dir / place), source) for _, place, source in rows]))
-
-
-def _print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:
-    if as_json:
-        print_json([outcome.to_json() for outcome in outcomes])
-        return
-    out().print(_outcomes(outcomes))
-    out().print(Text(f"report: {report}", style="dim"), soft_wrap=True)
-    for outcome in outcomes:
-        print_bad_rows(outcome.name, outcome.counts)
-
-
-def _line(outcome: Outcome) -> str:
-    return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
-
-
-def _outcomes(outcomes: list[Outcome]) -> Table:
-    table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
-    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
-    for outcome in outcomes:
-        splits = outcome.counts.get("splits", {})
-        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
-        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
-        status = Text(outcome.status, style=colours[outcome.status])
-        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
-    return table
 
 
 @app.command()

@@ -1,0 +1,140 @@
+"""What `niels-gpt cache build-all` builds, and how it is printed: its corpora, its plan and its outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from niels_gpt import ranges
+from niels_gpt.cache.formats import SPLITS
+from niels_gpt.cli.options import name_and_value
+from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, table_of
+from niels_gpt.sources.base import SHUFFLE_BUFFER
+
+if TYPE_CHECKING:
+    from niels_gpt.cache.build_all import Outcome, Settings
+    from niels_gpt.sources.hub import HubDataset
+
+NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  # of build_all; a test compares them
+CORPORA = "Corpora"
+
+
+@dataclass(frozen=True)
+class CorporaFlags:
+    """Which corpora are built, and from where."""
+
+    roam_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
+    ] = Path("data/roam")
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REPO",
+            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
+            "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = None
+    shuffle_buffer: Annotated[
+        int,
+        typer.Option(
+            help="FineWeb-Edu's shuffle buffer, in documents.",
+            rich_help_panel=CORPORA,
+            **ranges.SHUFFLE_BUFFER.option(),
+        ),
+    ] = SHUFFLE_BUFFER
+    order: Annotated[
+        Literal["shuffle-buffer", "units"],
+        typer.Option(
+            "--order",
+            metavar="ORDER",
+            help="FineWeb-Edu's order. shuffle-buffer: the hub library's own, in one process; after a crash it begins "
+            "again. units: row groups at random, which --workers share and a crash does not lose.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = "shuffle-buffer"
+    english_only: Annotated[
+        bool,
+        typer.Option(
+            "--english-only/--no-english-only", help="oasst1: leave out other languages.", rich_help_panel=CORPORA
+        ),
+    ] = True
+    max_messages: Annotated[
+        int | None,
+        typer.Option(
+            help="oasst1: cut threads to so many messages.", rich_help_panel=CORPORA, **ranges.MAX_MESSAGES.option()
+        ),
+    ] = None
+    with_gutenberg: Annotated[
+        bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.", rich_help_panel=CORPORA)
+    ] = False
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}.",
+            rich_help_panel=CORPORA,
+        ),
+    ] = None
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.", rich_help_panel=CORPORA),
+    ] = None
+
+    @property
+    def datasets(self) -> dict[str, HubDataset]:
+        """Corpus -> the data set that replaces the usual one.
+
+        Raises:
+            UsageError: no `=`, or no such corpus.
+        """
+        from niels_gpt.cache.build_all import parse_dataset
+
+        # Checked first, so that a text without `=` is answered by the name of its option.
+        for text in self.dataset or ():
+            name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
+        return dict(parse_dataset(text) for text in self.dataset or ())
+
+
+def print_plan(settings: Settings, as_json: bool) -> None:
+    """What would be built, where, and from what."""
+    from niels_gpt.cache.build_all import describe
+
+    rows = list(describe(settings))
+    if as_json:
+        print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
+    else:
+        out().print(key_values("plan", [(str(settings.cache_dir / place), source) for _, place, source in rows]))
+
+
+def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:
+    """What became of each corpus."""
+    if as_json:
+        print_json([outcome.to_json() for outcome in outcomes])
+        return
+    out().print(_outcomes(outcomes))
+    out().print(Text(f"report: {report}", style="dim"), soft_wrap=True)
+    for outcome in outcomes:
+        print_bad_rows(outcome.name, outcome.counts)
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """What became of one corpus, in a line."""
+    return f"{outcome.name}: {outcome.status} in {outcome.seconds:.1f} s {outcome.reason}".rstrip()
+
+
+def _outcomes(outcomes: list[Outcome]) -> Table:
+    table = table_of("source", "status", right=("train tokens", "val tokens", "left out", "seconds"))
+    colours = {"built": "green", "already built": "green", "pinned": "yellow", "stub": "yellow", "failed": "red"}
+    for outcome in outcomes:
+        splits = outcome.counts.get("splits", {})
+        tokens = [f"{splits[split]['tokens']:,}" if splits else "" for split in SPLITS]
+        dropped = f"{sum(outcome.counts.get('dropped', {}).values()):,}" if splits else ""
+        status = Text(outcome.status, style=colours[outcome.status])
+        table.add_row(outcome.name, status, *tokens, dropped, f"{outcome.seconds:.1f}")
+    return table
