@@ -413,7 +413,7 @@ def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
     [
         (
             {"kind": "sft"},
-            "'sft' of version 1; this version of niels_gpt reads 'episodes', 'preferences' and 'rollouts' of the versions",
+            "'sft' of version 1; this version of niels_gpt reads 'episodes', 'preferences' and 'rollouts' of",
         ),
         ({"format_version": 3}, "'episodes' of version 3"),
         ({"format_version": "1"}, "'episodes' of version"),
