@@ -130,7 +130,9 @@ def test_the_mixing_of_windows_is_near_that_of_a_full_shuffle() -> None:
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_are_those_of_the_disk(store: FileServer, tmp_path: Path, packing: bool, shuffle: bool) -> None:
     options = {"packing": packing, "epoch_shuffle": shuffle, "config": {"block_size": 11 if packing else 4}}
-    theirs, ours = remote(store, cache_in(tmp_path), **options), local(store, **options)
+    # On a busy machine the shards that are on their way need longer than a second to make room.
+    patient = cache_in(tmp_path, retries=Retries(attempts=4, stall_seconds=30))
+    theirs, ours = remote(store, patient, **options), local(store, **options)
     steps = ours.steps_per_epoch()
     assert rows_of(theirs, 2 * steps) == rows_of(ours, 2 * steps)
     assert rows_of(theirs, 3, "val") == rows_of(ours, 3, "val")
