@@ -129,6 +129,10 @@ class RowFlags:
     workers: Annotated[
         int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
     ] = None
+    validation: Annotated[
+        str | None,
+        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too, or nearly."),
+    ] = None
     length: Annotated[
         int | None,
         sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
@@ -144,6 +148,7 @@ class RowFlags:
             sample=self.sample,
             seed=self.seed,
             max_length=self.length,
+            validation=self.validation,
             workers=self.workers or cores(),
             **others,
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,11 +22,11 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rules import calls, data, documents, masks, preferences, tokenizers, turns
+from niels_gpt.doctor.rules import calls, contents, data, documents, masks, preferences, tokenizers, turns
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
-from niels_gpt.errors import Mismatch, TemplateError, UsageError
+from niels_gpt.errors import Mismatch, MissingExtra, TemplateError, UsageError
 from niels_gpt.ranges import EXAMINED_LENGTH
 from niels_gpt.renderers.choice import RendererOptions, open_renderer
 from niels_gpt.renderers.engine import Family
@@ -124,6 +125,7 @@ class Context:
             loss_on=loss_on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
             bad_forms=calls.bad_forms(renderer) if renderer is not None else {},
+            libraries=frozenset(name for name in ("rensa", "py3langid") if find_spec(name) is not None),
         )
 
     def conclude(self, counters: Counters, opened: Opened, *, sampled: bool, max_length: int | None = None) -> None:
@@ -136,6 +138,7 @@ class Context:
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
+        contents.finish(counters)
         data.duplicates(counters, opened.name)
         if opened.holds_preferences and opened.dataset is not None:
             if sampled:
@@ -163,7 +166,7 @@ class Context:
         kind: str,
         counters: Counters,
         *,
-        has_max_length: bool = False,
+        unasked: tuple[str, ...] = (),
         sampled: bool = False,
         stored_preferences: bool = False,
     ) -> Conditions:
@@ -171,7 +174,7 @@ class Context:
 
         Args:
             kind: chats, tokens, documents or tokenizer.
-            has_max_length: the user passed a longest row.
+            unasked: rules that the user did not ask for.
             sampled: not all rows were read.
             stored_preferences: rows of ids are the completions of preferences.
         """
@@ -187,12 +190,12 @@ class Context:
         elif self.layout is not None and self.renderer is not None and not self.layout.stops:
             unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
         if kind == "chats":
-            unmet |= self._unmet_for_chats()
+            unmet |= self._unmet_for_chats() | _unmet_libraries()
         else:
             unmet |= self._unmet_for_ids(kind, counters)
         if kind == "tokens" and not counters.sums["rows with a mask"]:
             unmet["mask"] = NO_MASK
-        return Conditions(kind, unmet, has_max_length, ("preferences",) if stored_preferences else ())
+        return Conditions(kind, unmet, unasked, ("preferences",) if stored_preferences else ())
 
     def _unmet_for_chats(self) -> dict[Need, str]:
         """Needs of conversations that only a renderer meets."""
@@ -227,6 +230,12 @@ class Context:
         return unmet
 
 
+def _unmet_libraries() -> dict[Need, str]:
+    """Needs of contents that only optional libraries meet."""
+    libraries: dict[Need, str] = {"similarity": "rensa", "language": "py3langid"}
+    return {need: str(MissingExtra(name)) for need, name in libraries.items() if find_spec(name) is None}
+
+
 def _layout_of(encoder: PieceEncoder, renderer: AnyRenderer | None) -> Layout:
     return layout_without_template(encoder) if renderer is None else infer_layout(renderer)
 
@@ -239,12 +248,13 @@ class Conditions:
         kind: of the input, as in `Rule.applies`.
         unmet: why a need of rules was not met, by need; needs that are not listed were met.
         also: another kind that the input is of: stored preferences are rows of ids, too.
-        has_max_length: the user passed a longest row; else `over-long` was not asked for and is not listed as skipped.
+        unasked: rules for which the user passes something (a longest row, validation data), and has not; they are not
+            listed as skipped.
     """
 
     kind: str
     unmet: Mapping[Need, str]
-    has_max_length: bool = False
+    unasked: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
     def skipped(self, rules: Iterable[Rule], fired: Iterable[str]) -> tuple[dict[str, str], int]:
@@ -254,11 +264,7 @@ class Conditions:
             fired: ids of rules with hits; what they need was there, at least in some rows.
         """
         hits = set(fired)
-        wanted = [
-            rule
-            for rule in rules
-            if {self.kind, *self.also} & set(rule.applies) and (self.has_max_length or rule.id != "over-long")
-        ]
+        wanted = [rule for rule in rules if {self.kind, *self.also} & set(rule.applies) and rule.id not in self.unasked]
         skipped: dict[str, str] = {}
         for rule in wanted:
             # One unmet need is enough to skip a rule; the first is named.

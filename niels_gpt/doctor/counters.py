@@ -39,6 +39,7 @@ class Counters:
         hits: by rule id.
         sums: numbers that rules add up over the whole input, by name.
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
+        minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
         trained_turns: a key of every assistant turn that is trained, 8 bytes each.
         untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
             trains another one, 24 bytes each. See `rules.untrained`.
@@ -50,6 +51,7 @@ class Counters:
         self.sums: Counter[str] = Counter()
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.numbers: list[npt.NDArray[np.int64]] = []
+        self.minhashes: list[npt.NDArray[np.uint32]] = []
         self.trained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_kinds: list[npt.NDArray[np.int64]] = []
@@ -105,6 +107,7 @@ class Counters:
         self.sums.update(later.sums)
         self.hashes += later.hashes
         self.numbers += later.numbers
+        self.minhashes += later.minhashes
         self.trained_turns += later.trained_turns
         self.untrained_turns += later.untrained_turns
         self.untrained_kinds += later.untrained_kinds

@@ -19,6 +19,7 @@ import numpy as np
 
 from niels_gpt.datasets import DocumentPieces
 from niels_gpt.doctor.columns import Column, Problem, columns_of, columns_of_arrow, is_tokenised, token_rows
+from niels_gpt.doctor.copies import store_minhashes
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layout import Layout
 from niels_gpt.doctor.layout_inference import AnyRenderer
@@ -30,6 +31,7 @@ from niels_gpt.doctor.rules import (
     ROW_RULES,
     calls,
     chats,
+    contents,
     data,
     documents,
     masks,
@@ -115,6 +117,7 @@ class Examination:
         loss_on: which tokens of conversations are trained.
         controls: texts of control tokens.
         bad_forms: forms of tool arguments that the renderer writes wrongly; see `calls.bad_forms`.
+        libraries: optional ones that rules use, where they are installed.
     """
 
     opened: Opened
@@ -124,6 +127,7 @@ class Examination:
     loss_on: LossOn = field(default_factory=LossOn)
     controls: tuple[str, ...] = ()
     bad_forms: Mapping[str, str] = field(default_factory=dict)
+    libraries: frozenset[str] = frozenset()
 
     @cached_property
     def _unsupported(self) -> UnsupportedFields:
@@ -199,11 +203,16 @@ class Examination:
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters, self.bad_forms)
+        contents.check(usable, counters)
+        if "py3langid" in self.libraries:
+            contents.check_languages(usable, counters)
         for rule in CHAT_RULES:
             for chat in usable:
                 for message, note in rule.check_chat(chat):
                     counters.add(rule.id, [chat.evidence(message, note)])
         chats.hash_chats(usable, counters)
+        if "rensa" in self.libraries:
+            store_minhashes(usable, counters)
         if self.renderer is not None and usable:
             self._examine_rendered(self.renderer, usable, counters)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from niels_gpt import ranges
 from niels_gpt.doctor.rules import rule_of
@@ -27,6 +27,7 @@ class DiagnoseOptions:
         sample: read only so many rows, drawn with `seed`.
         max_length: the longest row that training takes, in tokens.
         workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
+        validation: validation data (rows, a file, a directory, a dataset), whose rows must not be in the input.
         silence: findings that are accepted: rule -> reason.
         evidence: how many places of each rule are reported.
         progress: receives progress.
@@ -39,6 +40,7 @@ class DiagnoseOptions:
     seed: int = SEED
     max_length: int | None = None
     workers: int = 1
+    validation: Any = None
     silence: Mapping[str, str] = field(default_factory=dict)
     evidence: int = EVIDENCE
     progress: Progress = SILENT

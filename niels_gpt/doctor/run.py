@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy.typing as npt
 
 from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context
+from niels_gpt.doctor.copies import Copies, is_split
 from niels_gpt.doctor.counters import Counters, Hits
-from niels_gpt.doctor.examine import examine_slices
+from niels_gpt.doctor.examine import Examination, examine_slices
 from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
 from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, data, masks, tokenizers
+from niels_gpt.doctor.rules import RULES, contents, data, masks, tokenizers
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
@@ -44,6 +46,7 @@ def diagnose(
     seed: int = SEED,
     max_length: int | None = None,
     workers: int = 1,
+    validation: Any = None,
     silence: Mapping[str, str] | None = None,
     evidence: int = EVIDENCE,
     progress: Progress = SILENT,
@@ -70,7 +73,7 @@ def diagnose(
         DataError: the input cannot be read at all.
     """
     keywords: dict[str, Any] = {"loss_on": loss_on, "split": split, "form": form, "sample": sample, "seed": seed}
-    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}}
+    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}, "validation": validation}
     how = merged(DiagnoseOptions(), options, keywords | {"evidence": evidence, "progress": progress})
     how.check()
     if other is not None:
@@ -95,10 +98,15 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
     examination = context.examination(opened, how.loss_on or LossOn(), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
-    how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
-    for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
-        counters.merge(part)
-        how.progress.advance(part.sums["rows"])
+    # Documents of plain text are not compared across splits.
+    splits = {} if opened.form == "documents" else opened.splits
+    with _copies(opened, examination, how) as copies:
+        how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
+        for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
+            copies.take(part)
+            counters.merge(part)
+            how.progress.advance(part.sums["rows"])
+        copies.finish(counters, splits, how.progress)
     # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
@@ -111,15 +119,38 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         description |= {"sample": how.sample, "seed": how.seed}
     # Reports call plain text "tokens"; for rules it is a kind of its own, because it has neither turns nor masks.
     kind = "documents" if opened.form == "documents" else opened.kind
-    has_max_length = examination.scope.max_length is not None
+    asked = {
+        "over-long": how.max_length is not None,
+        "validation-leak": how.validation is not None or is_split(splits),
+    }
     conditions = context.conditions(
         kind,
         counters,
-        has_max_length=has_max_length,
+        unasked=tuple(rule for rule, is_asked in asked.items() if not is_asked),
         sampled=how.sample is not None,
         stored_preferences=opened.holds_preferences,
     )
     return counters, description, conditions
+
+
+def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> Copies:
+    """What finds copies and leaks, with the rows of the validation data in it."""
+    if how.validation is None:
+        return Copies(opened.name)
+    validation = open_input(how.validation, split=how.split, form=how.form)
+    if validation.kind != opened.kind or opened.kind == "preferences":
+        raise UsageError(
+            f"{validation.name} holds {validation.kind} and {opened.name} {opened.kind}; validation data is compared "
+            "with rows of the same kind, conversations or ids"
+        )
+    copies = Copies(opened.name, validation.name)
+    # Only their hashes are wanted, so the rules that need a renderer are left out.
+    reader = replace(examination, opened=validation, renderer=None)
+    how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
+    found = copies.read_validation(examine_slices(reader, validation.slices(), how.workers))
+    if not found.sums["rows"]:
+        raise InputError(f"{validation.name}: contains no rows; check the path")
+    return copies
 
 
 def _open_chats(chats: Any, how: DiagnoseOptions) -> Opened | None:
@@ -164,7 +195,6 @@ def _report(
     ]
     # Stable: within a severity the order stays that of the registry.
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    share = masks.loss_share(counters)
     skipped, judged = conditions.skipped(RULES.values(), counters.hits)
     return Report(
         source=description,
@@ -175,8 +205,18 @@ def _report(
         silenced=tuple(Silenced(f, silence[f.rule]) for f in findings if f.rule in silence),
         skipped=skipped,
         judged=judged,
-        stats={} if share is None else {"loss_share": round(share, 4)},
+        stats=_stats(counters),
     )
+
+
+def _stats(counters: Counters) -> dict[str, Any]:
+    """Numbers about the whole input."""
+    share = masks.loss_share(counters)
+    stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
+    for name in ("near duplicates", "refusals"):
+        if counters.sums[name]:
+            stats[name.replace(" ", "_")] = counters.sums[name]
+    return stats
 
 
 def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
@@ -187,6 +227,9 @@ def summary_of(rule: Rule, hits: Hits, counters: Counters) -> str:
         return f"{share:.1%} of {hits.count:,} tokens are trained"
     if rule.id == "format-not-understood":
         return "the turns of the built-in probes were not found where the template writes them"
+    share_of_answers = contents.share_of(rule.id, hits.count, counters)
+    if share_of_answers:
+        return share_of_answers
     # Findings about a tokenizer are in no row.
     if not hits.rows or not rows:
         return hits.evidence[0].note if hits.evidence else rule.title

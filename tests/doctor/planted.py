@@ -56,9 +56,23 @@ class Score:
 
 
 def cases() -> list[Case]:
-    from tests.doctor import planted_chats, planted_documents, planted_models, planted_preferences, planted_tokens
+    from tests.doctor import (
+        planted_chats,
+        planted_contents,
+        planted_documents,
+        planted_models,
+        planted_preferences,
+        planted_tokens,
+    )
 
-    modules = (planted_tokens, planted_documents, planted_chats, planted_models, planted_preferences)
+    modules = (
+        planted_tokens,
+        planted_documents,
+        planted_chats,
+        planted_contents,
+        planted_models,
+        planted_preferences,
+    )
     return [case for module in modules for case in module.cases()]
 
 

@@ -68,7 +68,8 @@ def test_every_rule_that_was_not_judged_has_its_reason(
     report = report_of(make(), options)
     assert rules <= {rule for rule, why in report.skipped.items() if why.startswith(reason)}
     kind = report.source["kind"]
-    asked = [rule.id for rule in RULES.values() if kind in rule.applies and rule.id != "over-long"]
+    on_request = ("over-long", "validation-leak")
+    asked = [rule.id for rule in RULES.values() if kind in rule.applies and rule.id not in on_request]
     assert report.judged + len(report.skipped) == len(asked)
     head = markdown(report).splitlines()[2].replace("\\", "")
     assert head.startswith(f"**not judged: {len(report.skipped)} of {len(asked)} rules: ")

@@ -8,6 +8,7 @@
     answers.py    the mask inside rows       drift.py        two of them
     untrained.py  turns that no row trains   documents.py    caches of plain text
     packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
+    contents.py   what messages say
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
@@ -27,6 +28,7 @@ from niels_gpt.doctor.rules import (
     answers,
     calls,
     chats,
+    contents,
     data,
     documents,
     drift,
@@ -51,6 +53,7 @@ RULES: Final[dict[str, Rule]] = {
         packing.RULES,
         documents.RULES,
         chats.RULES,
+        contents.RULES,
         calls.RULES,
         preferences.RULES,
         tokenizers.RULES,

@@ -25,6 +25,9 @@ Need = Literal[
     "prompts",  # which tokens belong to a prompt, or a mask other than labels
     "padding",  # which tokens are padding
     "everything",  # all rows, not a sample of them
+    "similarity",  # the library that finds similar texts
+    "validation",  # validation data whose rows can be compared
+    "language",  # the library that tells languages
 ]
 
 

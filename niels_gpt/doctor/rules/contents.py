@@ -1,0 +1,472 @@
+"""Rules on what messages say, whatever the format: damaged text, repetition, secrets, answers that break off.
+
+Rules on a share (refusals, cut answers, one-word answers, languages) count every place while rows are read. `finish`
+keeps them only where the share of the whole input is large enough, because single ones belong to ordinary data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.rows import ChatRow, texts_of
+from niels_gpt.doctor.rules.rule import Need, Rule
+from niels_gpt.messages import Message, reasoning_of
+
+Faults = Iterable[tuple[int | None, str]]
+SHOWN: Final = 30  # characters of a message on each side of what was found
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """The texts of a message's content, and its reasoning."""
+    yield from texts_of(message)
+    reasoning = reasoning_of(message)
+    if reasoning:
+        yield reasoning
+
+
+def _around(text: str, start: int, stop: int) -> str:
+    return repr(text[max(0, start - SHOWN) : stop + SHOWN])
+
+
+# ---- damaged text
+
+# What the bytes 80 to BF of UTF-8 look like when they are read as Windows-1252 or Latin-1, without the quotation marks,
+# dashes and spaces that may follow a capital letter in sound text («CAFÉ»).
+_BEHIND: Final = "€‚ƒ„†‡ˆ‰Š‹ŒŽ•˜™š›œžŸ¡-ª¬-º¼-¿\x80-\x9f"
+_ANY: Final = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ\xa0-¿\x80-\x9f"  # quotation marks are meant
+# How damage begins: one set of characters is searched several times faster than the alternatives below.
+_BEGINS: Final = re.compile("[\ufffd\x80-\x84\x86-\x9fÃÂâðÐÑã-éï]")
+DAMAGED: Final = re.compile(
+    "\ufffd"  # what decoders write in the place of bytes that they cannot read
+    "|[\x80-\x84\x86-\x9f]"  # control characters, which no text has
+    f"|Ã[{_BEHIND}]|Â[¡-º¼-¿]"  # é, ü and so on; degree and pound signs
+    f"|â€[{_ANY}]|ðŸ[{_ANY}]"  # quotation marks and dashes; emoji
+    f"|(?:[ÐÑ][{_ANY}]){{2}}"  # Cyrillic
+    f"|(?:[ã-é][{_ANY}]{{2}}){{2}}"  # Chinese, Japanese, Korean
+    "|ï»¿|ï¿½"  # a byte order mark; U+FFFD itself
+)
+
+
+class _Damaged(Rule):
+    """The first damaged place of each message."""
+
+    def check_chat(self, chat: ChatRow) -> Faults:
+        for index, message in enumerate(chat.messages):
+            for text in _texts(message):
+                # Most texts are ASCII, which is known without a search.
+                sound = text.isascii() or not _BEGINS.search(text)
+                found = None if sound else DAMAGED.search(text)
+                if found:
+                    yield index, f"{found.group()!r} in {_around(text, found.start(), found.end())}"
+                    break
+
+
+# ---- repetition
+
+REPEATS: Final = 10
+REPEATED_CHARACTERS: Final = 240
+_NEEDLE: Final = 24
+
+
+def repeated(text: str) -> str | None:
+    """A piece that stands at least `REPEATS` times in a row, over `REPEATED_CHARACTERS` or more; `None` without one.
+
+    The text is tried at its end and at three other places::
+
+        ... I am I am I am I am      needle `am I am`, the same again 5 earlier: the piece has 5 characters
+    """
+    n = len(text)
+    if n < REPEATED_CHARACTERS:
+        return None
+    for start in (n - _NEEDLE, n // 4, n // 2, n * 3 // 4):
+        needle = text[start : start + _NEEDLE]
+        before = text.rfind(needle, 0, start + _NEEDLE - 1)
+        if before < 0 or start - before > n // REPEATS:
+            continue
+        period = start - before
+        piece = text[before:start]
+        times = max(REPEATS, -(-REPEATED_CHARACTERS // period))
+        # Rules of tables and rows of digits are repeated on purpose.
+        if (
+            any(map(str.isalpha, piece))
+            and piece * times in text[max(0, start - times * period) : start + times * period]
+        ):
+            return piece
+    return None
+
+
+class _Repetition(Rule):
+    """Assistant messages, and their reasoning, that repeat one piece."""
+
+    def check_chat(self, chat: ChatRow) -> Faults:
+        for index, message in enumerate(chat.messages):
+            if message["role"] != "assistant":
+                continue
+            piece = next(filter(None, map(repeated, _texts(message))), None)
+            if piece:
+                yield index, f"{piece[: 2 * SHOWN]!r} is repeated {REPEATS} times or more"
+
+
+# ---- reasoning written into contents
+
+THINK: Final = re.compile(
+    r"</?(?:[Tt]hink|[Tt]hinking|[Tt]hought|[Rr]easoning)>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
+)
+# A whole block before the answer, as models write it; dialects and renderers that read it take it for the reasoning.
+LEADING: Final = re.compile(r"\s*<(think|thinking|thought|reasoning)>((?!</?\1>).)*</\1>", re.S)
+
+
+QUOTES: Final = ("`", "'", '"')
+
+
+class _ThinkTags(Rule):
+    """Tags of reasoning anywhere but as one whole block before an answer."""
+
+    def check_chat(self, chat: ChatRow) -> Faults:
+        for index, message in enumerate(chat.messages):
+            for text in texts_of(message):
+                fault = _tag_fault(message, text)
+                if fault:
+                    yield index, fault
+                    break
+
+
+def _tag(text: str) -> re.Match[str] | None:
+    """The first tag of reasoning; one in quotation marks is only mentioned."""
+    return next(
+        (found for found in THINK.finditer(text) if text[found.start() - 1 : found.start()] not in QUOTES), None
+    )
+
+
+def _tag_fault(message: Message, text: str) -> str | None:
+    found = _tag(text)
+    if not found:
+        return None
+    if message["role"] != "assistant":
+        # A question about such tags is in order; a pair of them around a text is reasoning that was left in.
+        block = LEADING.search(text)
+        return f"the {message['role']} message holds reasoning: {_around(text, *block.span())[:80]}" if block else None
+    block = LEADING.match(text)
+    rest = text[block.end() :] if block else text
+    if block and reasoning_of(message):
+        return "the content begins with a block of reasoning, and the message has reasoning of its own"
+    found = _tag(rest)
+    return f"{found.group()!r} in {_around(rest, found.start(), found.end())}" if found else None
+
+
+# ---- secrets and system prompts
+
+# Kind -> what its pattern needs, which is faster to look for than the pattern itself; and the pattern.
+SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
+    kind: (hints, re.compile(pattern))
+    for kind, hints, pattern in (
+        ("a private key", ("PRIVATE KEY",), r"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY(?: BLOCK)?-----\s*[A-Za-z0-9+/=]{16}"),
+        ("an AWS access key", ("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)(?!\w*EXAMPLE)[0-9A-Z]{16}\b"),
+        (
+            "a GitHub token",
+            ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+            r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60,})\b",
+        ),
+        ("a GitLab token", ("glpat-",), r"\bglpat-[A-Za-z0-9_-]{20}\b"),
+        ("an Anthropic key", ("sk-ant-",), r"\bsk-ant-[A-Za-z0-9_-]{24,}"),
+        (
+            "an OpenAI key",
+            ("sk-",),
+            r"\bsk-(?:proj-|svcacct-)?(?=[A-Za-z_-]*\d)(?=[a-z0-9_-]*[A-Z])[A-Za-z0-9_-]{32,}",
+        ),
+        ("a Hugging Face token", ("hf_",), r"\bhf_(?=[A-Za-z]*[A-Z])[A-Za-z]{34}\b"),
+        ("a Google key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}(?![0-9A-Za-z_-])"),
+        ("a Slack token", ("xox",), r"\bxox[abeoprs]-[0-9A-Za-z-]{20,}"),
+        ("a Stripe key", ("k_live_",), r"\b[rs]k_live_[0-9A-Za-z]{20,}"),
+        ("a JSON web token", ("eyJ",), r"\beyJ[A-Za-z0-9_-]{15,}\.eyJ[A-Za-z0-9_-]{15,}\.[A-Za-z0-9_-]{20,}"),
+    )
+}
+
+
+class _Secrets(Rule):
+    """The first key or token of each message; the note shows four characters of it."""
+
+    def check_chat(self, chat: ChatRow) -> Faults:
+        # Nearly all conversations have none, and one search is faster than one for each message.
+        whole = "\n".join(text for message in chat.messages for text in _texts(message))
+        if not _secret(whole):
+            return
+        for index, message in enumerate(chat.messages):
+            for text in _texts(message):
+                found = _secret(text)
+                if found:
+                    yield index, found
+                    break
+
+
+def _secret(text: str) -> str | None:
+    """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
+    for kind, (hints, pattern) in SECRETS.items():
+        if any(hint in text for hint in hints) and (found := pattern.search(text)):
+            size = found.end() - found.start()
+            return f"{kind}: {found.group()[:4]}… ({size} characters, from character {found.start()} on)"
+    return None
+
+
+LEAKED: Final = 120  # characters of a system message, word for word
+PROMPTS: Final = re.compile(
+    r"You are (?:ChatGPT|GPT-\d\w*|Claude|Gemini|Grok|DeepSeek|Qwen|Copilot)\b[^.\n]{0,40}, (?:an?|created|made)\b"
+    r"|The assistant is Claude, created by|Knowledge cutoff: \d{4}-\d{2}"
+)
+
+
+class _Leaked(Rule):
+    """Answers that repeat the system message of their conversation, or a well-known one."""
+
+    def check_chat(self, chat: ChatRow) -> Faults:
+        instructions = [
+            text.strip()[:LEAKED]
+            for message in chat.messages
+            if message["role"] in ("system", "developer")
+            for text in texts_of(message)
+        ]
+        # Short instructions ("You are brief.") are words that an answer may well contain.
+        instructions = [text for text in instructions if len(text) >= LEAKED // 2]
+        for index, message in enumerate(chat.messages):
+            if message["role"] != "assistant":
+                continue
+            for text in texts_of(message):
+                if any(own in text for own in instructions):
+                    yield index, "the answer repeats the system message word for word"
+                elif (found := PROMPTS.search(text)) is not None:
+                    yield index, f"the answer holds a system prompt: {_around(text, *found.span())}"
+
+
+# ---- shares of all answers
+
+_SORRY: Final = r"(?:I['’]m|I am|We['’]re|My) (?:\w+ )?(?:sorry|apologies)|Sorry|Apologies|I apologi[sz]e|Unfortunately"
+_NOT: Final = r" can['’]?t| cannot| can not| won['’]t| will not|(?:['’]m| am) (?:unable|not able) to"
+REFUSAL: Final = re.compile(
+    rf"\s*(?:(?:{_SORRY})[^.\n]{{0,40}}?\b)?I(?:{_NOT}) (?:\w+ )?"
+    r"(?:assist|help|provide|comply|fulfill?|answer|discuss|create|generate|write|support|engage|do that|share)\b"
+    r"|\s*As an AI(?: language)? (?:model|assistant)\b"
+)
+_SENTENCE: Final = re.compile(r"[.!?。！？]['\"”’)\]]*(?:\s|$)")  # full stops of other scripts
+_LIST_OR_CODE: Final = re.compile(r"\s*(?:[-*•#|>]|\d+[.)]|[A-Za-z][.)]\s|`)|.*(?:[{}$\\=;<>|`]|https?:)")
+LAST_WORDS: Final = 8
+
+
+def is_cut(text: str) -> str | None:
+    """Why an answer seems to end too early: in an open code block or inside a sentence; `None` where it does not."""
+    if (text.count("\n```") + text.startswith("```")) % 2:
+        return "the last code block is not closed"
+    text = text.rstrip()
+    last = text[text.rfind("\n") + 1 :]
+    # The paragraph must be prose: a list, a formula or a signature may end without a full stop.
+    if not last or len(last.split()) < LAST_WORDS or _LIST_OR_CODE.match(last):
+        return None
+    if not (last[-1] == "," or (last[-1].isalpha() and last[-1].islower())):
+        return None
+    # Writers who leave out the last full stop only leave out others, too.
+    return f"ends with {last[-2 * SHOWN :]!r}" if _SENTENCE.search(text) else None
+
+
+# Rule -> the smallest share of all answers that is a finding.
+SHARES: Final = {"refusals": 0.05, "answer-cut": 0.02, "one-word-answers": 0.05, "language-mismatch": 0.02}
+ANSWERS: Final = "answers with a text"
+
+
+def check(chats: Iterable[ChatRow], counters: Counters) -> None:
+    """Count answers that refuse, break off, or have one word."""
+    for chat in chats:
+        for index, message in enumerate(chat.messages):
+            if message["role"] != "assistant":
+                continue
+            text = "".join(texts_of(message))
+            # A call follows a word or two, or none.
+            if not text.strip() or message.get("tool_calls"):
+                continue
+            counters.sums[ANSWERS] += 1
+            for rule, note in _answer_faults(text):
+                counters.add(rule, [chat.evidence(index, note)])
+
+
+def _answer_faults(text: str) -> Iterator[tuple[str, str]]:
+    if REFUSAL.match(text):
+        yield "refusals", f"begins with {text.strip()[: 2 * SHOWN]!r}"
+    cut = is_cut(text)
+    if cut:
+        yield "answer-cut", cut
+    words = text[: 4 * SHOWN].split(maxsplit=1)
+    # Scripts without spaces write a sentence as one word; a block of code or a formula is an answer.
+    if (
+        len(words) == 1
+        and len(words[0]) <= SHOWN
+        and words[0].isascii()
+        and not words[0].startswith(("`", "$", "http"))
+    ):
+        yield "one-word-answers", f"the answer is {words[0]!r}"
+
+
+# ---- languages
+
+LETTERS: Final = 60  # of a text; fewer do not tell its language reliably
+READ: Final = 400  # characters of a text
+# The first rows, and then each 20th: telling the language of a text takes as long as all other rules together.
+FIRST_ROWS: Final = 2000
+EACH: Final = 20
+COMPARED: Final = "questions and answers whose languages were told"
+# Words of a task whose answer is in another language than its question.
+OTHER_LANGUAGE: Final = re.compile(
+    r"translat|transcri|übersetz|tradu|перев[её]д|перевод|翻译|翻譯|翻訳|번역|ترجم|अनुवाद|languages?\b|"
+    r"\b(?:in|into|to|auf|en|in het|på) (?:english|german|french|spanish|italian|portuguese|dutch|russian|chinese"
+    r"|mandarin|japanese|korean|arabic|hindi|turkish|polish|englisch|deutsch|anglais|fran[cç]ais|ingl[eé]s|espa[nñ]ol)",
+    re.I,
+)
+_CODE: Final = re.compile(r"```.*?(?:```|$)|`[^`]*`|https?://\S+", re.S)
+
+
+def check_languages(chats: Iterable[ChatRow], counters: Counters) -> None:
+    """Count first answers in another language than their question."""
+    for chat in chats:
+        if chat.number >= FIRST_ROWS and chat.number % EACH:
+            continue
+        pair = _first_pair(chat.messages)
+        if pair is None or OTHER_LANGUAGE.search(pair[1][: 10 * READ]):
+            continue
+        index, question, answer = pair[0], _prose(pair[1]), _prose(pair[2])
+        if min(_letters(question), _letters(answer)) < LETTERS:
+            continue
+        counters.sums[COMPARED] += 1
+        asked, answered = languages(question), languages(answer)
+        # Close relatives are taken for each other; these are second or third.
+        if asked[0] not in answered and answered[0] not in asked:
+            note = f"the question is in {asked[0]!r}, the answer in {answered[0]!r}: {answer[: 2 * SHOWN]!r}"
+            counters.add("language-mismatch", [chat.evidence(index, note)])
+
+
+def _first_pair(messages: list[Message]) -> tuple[int, str, str] | None:
+    """The first answer that directly follows a question: its index, the question and the answer."""
+    for index, (before, message) in enumerate(pairwise(messages), 1):
+        if (before["role"], message["role"]) == ("user", "assistant") and not message.get("tool_calls"):
+            return index, "\n".join(texts_of(before)), "\n".join(texts_of(message))
+    return None
+
+
+def _prose(text: str) -> str:
+    return _CODE.sub(" ", text[: 10 * READ])[:READ]
+
+
+def _letters(text: str) -> int:
+    return sum(map(str.isalpha, text))
+
+
+def languages(text: str) -> list[str]:
+    """The three likeliest languages of a text, as ISO 639-1 codes, by the library py3langid."""
+    import py3langid
+
+    return [code for code, _ in py3langid.rank(text)[:3]]
+
+
+def finish(counters: Counters) -> None:
+    """Keep what is frequent enough."""
+    counters.sums["refusals"] = counters.hits["refusals"].count if "refusals" in counters.hits else 0
+    for rule, share in SHARES.items():
+        hits = counters.hits.get(rule)
+        # One of few answers is no share that could be judged.
+        if hits is not None and hits.count < max(2, share * counters.sums[_all_of(rule)]):
+            counters.drop(rule)
+
+
+def _all_of(rule: str) -> str:
+    return COMPARED if rule == "language-mismatch" else ANSWERS
+
+
+def share_of(rule: str, count: int, counters: Counters) -> str | None:
+    """The share of answers, for the summary of a rule on shares; `None` for other rules."""
+    if rule not in SHARES:
+        return None
+    total = counters.sums[_all_of(rule)]
+    return f"{count:,} of {total:,} answers ({count / total:.1%})"
+
+
+def _rule(
+    kind: type[Rule], name: str, title: str, meaning: str, cause: str, fix: str, needs: tuple[Need, ...] = ()
+) -> Rule:
+    return kind(name, "warning", title, meaning, cause, fix, applies=("chats",), needs=needs)
+
+
+RULES: Final = (
+    _rule(
+        _Damaged,
+        "text-damaged",
+        "texts were decoded wrongly",
+        "The model learns to write character salad (Ã©, â€™) or U+FFFD; both cost several tokens for each letter.",
+        "UTF-8 that was read as Latin-1 or Windows-1252, or bytes that were cut in the middle of a character.",
+        "Read the source again as UTF-8; the library ftfy repairs most texts whose bytes are all there.",
+    ),
+    _rule(
+        _Repetition,
+        "endless-repetition",
+        "an answer repeats the same words over and over",
+        "Such answers are long, so they weigh much in the loss, and the model learns to loop.",
+        "They were generated by a model that fell into a loop until its token limit.",
+        "Drop the rows, or generate them again.",
+    ),
+    _rule(
+        _ThinkTags,
+        "think-tags-in-content",
+        "contents hold tags of reasoning",
+        "Templates take the first tags for the borders of reasoning: the answer is cut there or trained twice.",
+        "Outputs of a reasoning model were stored without separating the reasoning, or were cut inside it.",
+        "Put reasoning into reasoning_content, and drop rows whose reasoning has no end.",
+    ),
+    _rule(
+        _Secrets,
+        "secrets-in-content",
+        "contents hold keys or tokens",
+        "The model can repeat them to anybody.",
+        "Conversations were collected from people who pasted them.",
+        "Replace them, and tell their owners. Test keys are recognised as if they were real.",
+    ),
+    _rule(
+        _Leaked,
+        "system-prompt-leaked",
+        "answers repeat a system prompt",
+        "The model learns to tell its instructions, or to take itself for another model.",
+        "Answers were collected from a served model, whose instructions it repeated.",
+        "Drop the rows.",
+    ),
+    _rule(
+        Rule,
+        "refusals",
+        "many answers are refusals",
+        "Few percent are enough for a model that refuses harmless questions.",
+        "Answers were generated by a model with other limits than yours.",
+        "Filter them (match and exclude in a recipe), or silence this rule where the data is meant to teach refusing.",
+    ),
+    _rule(
+        Rule,
+        "answer-cut",
+        "answers break off",
+        "The end-of-turn is trained after half a sentence, so the model learns to stop anywhere.",
+        "Answers were generated with a token limit (finish_reason length), and kept.",
+        "Drop answers whose finish_reason is length, or train them without their end-of-turn.",
+    ),
+    _rule(
+        Rule,
+        "one-word-answers",
+        "many answers are one word",
+        "Each such answer trains its word and the end-of-turn: the model becomes terse everywhere.",
+        "Labels of a classification set were used as answers.",
+        "Write answers out, or mix them with others; silence this rule where one word is what you want.",
+    ),
+    _rule(
+        Rule,
+        "language-mismatch",
+        "answers are in another language than their questions",
+        "The model learns to change the language in the middle of a conversation.",
+        "Questions were translated and answers were not, or a model answered in its own language.",
+        "Drop the rows, or write the wanted language into the question or the system message.",
+        needs=("language",),
+    ),
+)
