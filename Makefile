@@ -14,7 +14,7 @@ PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo au
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test slow check bench format clean
+.PHONY: help demo quick test slow check docs bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,6 +41,9 @@ check: .venv/installed  ## style, types, and which floor may import which
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: .venv/installed  ## the site, into site/; fails on links that lead nowhere
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: .venv/installed  ## ours beside the alternatives; prints ratios
 	$(BIN)/python -m benchmarks
 
@@ -49,11 +52,11 @@ format: .venv/installed  ## let ruff repair what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment, caches of tools, and the demo
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo site
 
 .venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard niels_gpt/_kernel*.[ch])
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev,docs]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(READERS)
 	@touch $@

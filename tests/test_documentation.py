@@ -169,7 +169,7 @@ def test_the_page_on_attribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(block, f"docs/attribution.md, block {number}", "exec"), names)
 
 
-PAGES = sorted((REPOSITORY / "docs").glob("*.md")) + [
+PAGES = sorted((REPOSITORY / "docs").rglob("*.md")) + [
     REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/README.md")
 ]
 

@@ -1,0 +1,94 @@
+"""What mkdocs.yml adds to mkdocs: pages from outside of docs/, links that leave docs/, and notebooks as pages.
+
+Pages are written for readers of the repository, so they link to files such as ../examples/torch_loop.py. The site has
+a page for each file of `PAGES`, and shows every other file that a page links to, below repository/.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+REPOSITORY: Final = Path(__file__).parent.parent
+START: Final = {"README.md": "index.md"}  # the site begins otherwise
+PAGES: Final = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "changes/README.md": "changes.md",
+    "examples/README.md": "examples.md",
+}
+# Code blocks, which stay as they are, or the target of a link into the repository.
+_LINK = re.compile(r"^ *(`{3,})[^`\n]*$.*?^ *\1`* *$|(?<=\]\()(?!\w+:)(?P<target>[^)#\s]+)", re.DOTALL | re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from outside, the notebooks as pages, and the files that pages link to."""
+    for path, uri in PAGES.items():
+        files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        text = page_of(json.loads(Path(str(notebook.abs_src_path)).read_text(encoding="utf-8")))
+        text += f"\n[This page as a notebook]({posixpath.basename(notebook.src_uri)})\n"
+        files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=text))
+    for page in files.documentation_pages():
+        for target in filter(None, (match["target"] for match in _LINK.finditer(page.content_string))):
+            path = _in_repository(target, page.src_uri)
+            uri = _in_site(path)
+            if files.get_file_from_path(uri) is None and uri.startswith("repository/"):
+                file = REPOSITORY / path
+                if not file.is_file():
+                    raise PluginError(f"{page.src_uri}: link to {target}, which is not a file of the repository")
+                shown = f"# {path}\n\n````{file.suffix[1:]}\n{file.read_text(encoding='utf-8')}\n````\n"
+                files.append(File.generated(config, uri, content=shown))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links as they are in the repository -> links of the site."""
+    folder = posixpath.dirname(page.file.src_uri) or "."
+
+    def linked(match: re.Match[str]) -> str:
+        target = match["target"]
+        return posixpath.relpath(_in_site(_in_repository(target, page.file.src_uri)), folder) if target else match[0]
+
+    return _LINK.sub(linked, markdown)
+
+
+def _in_repository(target: str, uri: str) -> str:
+    """The path in the repository that a link of a page names."""
+    outside = {uri: path for path, uri in PAGES.items()}
+    return posixpath.normpath(posixpath.join(posixpath.dirname(outside.get(uri, f"docs/{uri}")), target))
+
+
+def _in_site(path: str) -> str:
+    """Where the site has a file of the repository."""
+    if uri := (PAGES | START).get(path):
+        return uri
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}.md"
+
+
+def page_of(notebook: dict[str, Any]) -> str:
+    """A notebook as markdown: its texts, its code, and what the code gave."""
+    return "\n\n".join(part for cell in notebook["cells"] for part in _cell(cell)) + "\n"
+
+
+def _cell(cell: dict[str, Any]) -> list[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return [source]
+    parts = [f"```python\n{source}\n```"]
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "text/html" in data:
+            parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
+        else:
+            parts.append(f"```text\n{''.join(data.get('text/plain', output.get('text', ''))).rstrip()}\n```")
+    return parts
