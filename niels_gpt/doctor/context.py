@@ -28,7 +28,7 @@ from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
 from niels_gpt.errors import Mismatch, MissingExtra, TemplateError, UsageError
 from niels_gpt.ranges import EXAMINED_LENGTH
-from niels_gpt.renderers.choice import RendererOptions, open_renderer
+from niels_gpt.renderers.choice import RendererOptions, clock_on, open_renderer
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.registry import create_renderer
@@ -38,6 +38,8 @@ from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 NO_MASK = "the data has no mask (labels, assistant_masks, completion_mask or loss_mask)"
+# For templates that write the date, if the user passes none: no rule depends on which day it is.
+PROBE_DATE = "2026-01-31"
 NO_TOKENIZER = "no tokenizer was given"
 
 
@@ -355,6 +357,9 @@ def renderer_for(
         opened = DefaultRenderer(encoder, template=_template_text(template))
     else:
         opened = create_renderer(encoder, renderer or "auto")
+    if date is None and isinstance(opened, DefaultRenderer) and "strftime_now" in opened.source:
+        clock = clock_on(PROBE_DATE)
+        opened = DefaultRenderer(opened.encoder, opened.config, template=opened.source, clock=clock)
     return opened.encoder, opened
 
 

@@ -61,7 +61,7 @@ def diagnose(
         tokenizer: of the rows; whatever `open_encoder` accepts.
         template: a template's text, or a file with it.
         renderer: a family's name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
-        date: the date that templates write, where they write one.
+        date: the date that templates write, where they write one; default: a fixed day.
         options: which rows are examined, and how; each of its fields may be passed as a keyword instead, see
             `DiagnoseOptions`.
 

@@ -36,7 +36,7 @@ RULES: Final = (
     ),
     Rule(
         "open-turns",
-        "warning",
+        "info",
         "no token that ends a turn is trained",
         "In this format the opener of the next turn ends the assistant turn. If it is not trained, the model does not "
         "learn to stop.",
@@ -87,11 +87,12 @@ RULES: Final = (
     ),
     Rule(
         "empty-think-trained",
-        "warning",
+        "info",
         "an empty think block is in the loss",
         "The model learns to skip its reasoning where reasoning is switched on.",
         "The data has no reasoning, and the template writes an empty block that is not in the generation prompt.",
-        "Render with enable_thinking=False, so that the prompt contains the empty block; or add reasoning to the data.",
+        "Render with enable_thinking=False (--renderer-option enable_thinking=false), so that the prompt contains the "
+        "empty block; or add reasoning to the data. Intended where one model is to answer with and without reasoning.",
         ("NVIDIA-NeMo/Automodel#3739",),
         needs=("mask", "turns"),
     ),

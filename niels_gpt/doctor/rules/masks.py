@@ -11,7 +11,7 @@ from niels_gpt.doctor.report import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.rules.rule import Rule
-from niels_gpt.doctor.view import TurnMasks, View
+from niels_gpt.doctor.view import TurnMasks, View, without_empty_thoughts
 
 RULES: Final = (
     Rule(
@@ -103,7 +103,7 @@ def check(view: View) -> None:
     layout = view.scope.layout
     if view.turns is None or layout is None:
         return
-    turn_masks = TurnMasks.of(view, view.turns.assistants)
+    turn_masks = TurnMasks.of(view, without_empty_thoughts(view, layout, view.turns.assistants))
     shifted = turn_masks.shifted_rows(len(rows))
     # After a wrong header a correct mask seems to begin one token too early or late.
     shifted[rows.row_of[np.concatenate(view.wrong_headers)]] = False

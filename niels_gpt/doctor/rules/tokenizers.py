@@ -38,7 +38,7 @@ RULES: Final = (
     ),
     Rule(
         "stop-set-unknown",
-        "warning",
+        "info",
         "the end-of-turn is not eos_token, and no generation_config.json lists it",
         "Without other settings serving stops at eos_token only, so it does not stop at the end of a turn.",
         "The tokenizer came without generation_config.json, or eos_token is that of the base model.",
@@ -49,7 +49,7 @@ RULES: Final = (
     ),
     Rule(
         "pad-is-eos",
-        "warning",
+        "info",
         "padding and end-of-text are the same token",
         "Every tool that masks padding by id masks the real ends too.",
         "tokenizer.pad_token = tokenizer.eos_token",
@@ -158,7 +158,7 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
         openers = {ids[0] for _, ids in layout.openers}
         if (
             isinstance(renderer, TemplateRenderer)
-            and not openers & layout.serving_stops
+            and not openers & (layout.serving_stops | _stops_of_glm(encoder))
             and any(True for _ in _rendered_probes(renderer))
         ):
             note = "the template writes no control token after the assistant message"
@@ -180,6 +180,12 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
     if set(missing) & set(encoder.stop_ids):
         note += " (it does not use the tokenizer's eos_token)"
     counters.add("eot-not-in-stop-set", [_evidence(encoder, note, missing)])
+
+
+def _stops_of_glm(encoder: PieceEncoder) -> set[int]:
+    """The openers at which GLM models stop, by design; empty for other tokenizers."""
+    ids = encoder.control_ids
+    return {ids[name] for name in ("<|user|>", "<|observation|>") if name in ids} if "[gMASK]" in ids else set()
 
 
 def _spelt(encoder: PieceEncoder, ids: Iterable[int]) -> str:

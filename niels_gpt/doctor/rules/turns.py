@@ -37,7 +37,7 @@ class _DoubleBos(Rule):
 
 
 class _TurnOrder(Rule):
-    """A user turn after a user turn, or a system turn after a user or tool turn.
+    """A user turn after a user turn, an assistant turn after one, or a system turn after a user or tool turn.
 
     Ids alone show this order, so it is a warning. A system turn after an assistant turn may begin another text, which
     `attention-crosses` reports.
@@ -48,11 +48,14 @@ class _TurnOrder(Rule):
         if turns is None or len(turns) < 2:
             return
         before, after = turns.role[:-1], turns.role[1:]
+        # One answer in several parts, which is in the format.
+        own_parts = view.scope.layout is not None and view.scope.layout.repeats_opener
         # Neighbours in one row and one text.
         same = (turns.row[1:] == turns.row[:-1]) & ~rows.first_of_document[turns.start[1:]]
         # After a tool turn only if a user has written before: a format may declare tools before the system message.
         late = (before == USER) | ((before == TOOL) & _follows_role(turns, USER)[1:])
-        wrong = same & (((before == USER) & (after == USER)) | (late & (after == SYSTEM)))
+        twice = ((before == USER) & (after == USER)) | ((before == ASSISTANT) & (after == ASSISTANT) & (not own_parts))
+        wrong = same & (twice | (late & (after == SYSTEM)))
         # Notes are asked for by place, and only for the few that become evidence.
         pairs = dict(zip(turns.start[1:][wrong].tolist(), zip(before[wrong], after[wrong], strict=True), strict=True))
 
