@@ -22,7 +22,7 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layout import Layout, plain_layout, sentinel_layout
 from niels_gpt.doctor.layout_inference import NO_TEMPLATE, AnyRenderer, infer_layout, layout_without_template
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rules import calls, contents, data, documents, masks, preferences, tokenizers, turns
+from niels_gpt.doctor.rules import calls, contents, data, documents, masks, preferences, tokenizers, turns, vocabulary
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
@@ -137,6 +137,7 @@ class Context:
             sampled: not all rows were read.
             max_length: the longest row, if the user passed one.
         """
+        vocabulary.finish(counters, self.encoder, self.layout)
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)

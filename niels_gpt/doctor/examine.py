@@ -38,6 +38,7 @@ from niels_gpt.doctor.rules import (
     packing,
     preferences,
     turns,
+    vocabulary,
 )
 from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded, unpacked
 from niels_gpt.doctor.stored import rows_of
@@ -45,6 +46,7 @@ from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
 from niels_gpt.interrupts import sigint_blocked
+from niels_gpt.messages import is_untrained
 from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
@@ -189,6 +191,7 @@ class Examination:
         sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
         sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
         sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
+        vocabulary.check(view)
         turns.check(view)
         masks.check(view)
         packing.check(view)
@@ -213,8 +216,11 @@ class Examination:
         chats.hash_chats(usable, counters)
         if "rensa" in self.libraries:
             store_minhashes(usable, counters)
-        if self.renderer is not None and usable:
-            self._examine_rendered(self.renderer, usable, counters)
+        # Builds leave these out, so nothing of them is trained.
+        trained = [chat for chat in usable if not is_untrained(chat.messages)]
+        counters.sums["rows switched off"] += len(usable) - len(trained)
+        if self.renderer is not None and trained:
+            self._examine_rendered(self.renderer, trained, counters)
 
     def _examine_rendered(self, renderer: AnyRenderer, usable: Sequence[ChatRow], counters: Counters) -> None:
         rendered, batch = _render(renderer, usable, counters)

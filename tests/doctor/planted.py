@@ -63,6 +63,7 @@ def cases() -> list[Case]:
         planted_models,
         planted_preferences,
         planted_tokens,
+        planted_vocabulary,
     )
 
     modules = (
@@ -72,6 +73,7 @@ def cases() -> list[Case]:
         planted_contents,
         planted_models,
         planted_preferences,
+        planted_vocabulary,
     )
     return [case for module in modules for case in module.cases()]
 

@@ -93,11 +93,6 @@ def in_a_tenth(plant: Callable[[list[Row]], None]) -> Callable[[list[Row]], None
     return some
 
 
-def muted(made: list[Row]) -> None:
-    for message in made[0]["messages"]:
-        message["train"] = False
-
-
 def forged(spelling: str) -> Callable[[list[Row]], None]:
     def plant(made: list[Row]) -> None:
         made[0]["messages"][0]["content"] += f" {spelling} the fox"
@@ -120,7 +115,6 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str
     ("first-turn-only", PLAIN, in_a_tenth(flagged_but_first), ()),
     ("turns-untrained", PLAIN, flagged_in_the_middle, ()),
     ("turns-untrained", PLAIN, in_a_tenth(flagged_in_the_middle), ()),
-    ("mask-all-zero", PLAIN, muted, ()),
     ("template-raises", ("gemma", "mistral"), two_users, ("role-order",)),
     ("template-raises", ("ngpt", "chatml"), late_call, ("role-order",)),
     *(("special-tokens-in-content", (family,), forged(SPELT[family]), ()) for family in PLAIN),
@@ -178,6 +172,21 @@ def _unwritten_reasoning(some: bool, family: str, planted: bool, _: Path) -> Rep
 WITHOUT_REASONING = ("llama-3", "qwen2.5", "gemma", "mistral", "chatml")
 
 
+def _calls_with(name: str, arguments: Row, share: int, family: str, planted: bool, _: Path) -> Report:
+    """Calls of another name, or with other arguments, than the row's tools declare."""
+    made = tool_chats(lambda n: {"city": f"x{n}", "days": n}, 6)
+    for row in made[::share] if planted else ():
+        row["messages"][1]["tool_calls"][0]["function"] = {"name": name, "arguments": arguments}
+    return report_on(family, made)
+
+
+TOOL_PLANTS: tuple[tuple[str, str, Row], ...] = (
+    ("tool-not-offered", "get_wheather", {"city": "Oslo"}),
+    ("tool-arguments-unknown", "get_weather", {"town": "Oslo"}),
+    ("tool-arguments-unknown", "get_weather", {"city": "Oslo", "unit": "celsius"}),
+)
+
+
 def cases() -> list[Case]:
     made = []
     for rule, families, plant, also in PLANTS:
@@ -200,6 +209,12 @@ def cases() -> list[Case]:
                 for f in WITH_TOOLS
                 for share in (2, 6)
                 if planted or share == 2
+            ),
+            *(
+                Case(rule, f, partial(_calls_with, name, arguments, share, f, planted), planted)
+                for rule, name, arguments in TOOL_PLANTS
+                for f in WITH_TOOLS
+                for share in (1, 6)
             ),
             *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
             *(Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted) for f in TOKENIZERS),

@@ -8,7 +8,7 @@
     answers.py    the mask inside rows       drift.py        two of them
     untrained.py  turns that no row trains   documents.py    caches of plain text
     packing.py    several texts in a row     preferences.py  chosen and rejected, labels, ranks
-    contents.py   what messages say
+    contents.py   what messages say          vocabulary.py  ids of another tokenizer
 
 To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
 with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
@@ -38,6 +38,7 @@ from niels_gpt.doctor.rules import (
     tokenizers,
     turns,
     untrained,
+    vocabulary,
 )
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import UsageError, did_you_mean
@@ -46,6 +47,7 @@ RULES: Final[dict[str, Rule]] = {
     rule.id: rule
     for rules in (
         data.RULES,
+        vocabulary.RULES,
         turns.RULES,
         masks.RULES,
         untrained.RULES,

@@ -12,6 +12,8 @@ from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 
+SHOWN: Final = 6  # names in a note
+
 
 class _SchemaNull(Rule):
     """The first null of the tool declarations; the others of a row have the same cause."""
@@ -19,6 +21,33 @@ class _SchemaNull(Rule):
     def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
         path = next(_schema_nulls(chat.tools, "tools"), None)
         return () if path is None else [(None, f"null at {path}")]
+
+
+class _NotOffered(Rule):
+    """Calls of tools that the conversation does not declare. Without declarations nothing can be said."""
+
+    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
+        if not chat.tools:
+            return
+        names = [str(name) for name in _declared(chat)]
+        for index, name, _ in _calls(chat):
+            if name not in names:
+                offered = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+                yield index, f"calls {name!r}; offered are {offered}"
+
+
+class _UnknownArguments(Rule):
+    """Arguments under names that the tool's parameters do not have, and required ones that are missing."""
+
+    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
+        if not chat.tools:
+            return
+        declared = _declared(chat)
+        for index, name, arguments in _calls(chat):
+            parameters = declared.get(name)
+            fault = _argument_fault(parameters, arguments) if isinstance(parameters, Mapping) else None
+            if fault:
+                yield index, f"{name}: {fault}"
 
 
 RULES: Final = (
@@ -81,6 +110,24 @@ RULES: Final = (
         "Drop keys that hold null, or store the tools as JSON text.",
         ("oumi-ai/oumi#2599",),
         ("chats",),
+    ),
+    _NotOffered(
+        "tool-not-offered",
+        "warning",
+        "calls of tools that the conversation does not offer",
+        "The model learns to invent tools, and servers refuse such calls.",
+        "Declarations and calls come from different sources, or names were changed in one of them.",
+        "Add the declaration to the row's tools, or drop the row.",
+        applies=("chats",),
+    ),
+    _UnknownArguments(
+        "tool-arguments-unknown",
+        "warning",
+        "arguments of calls do not fit the tool's declaration",
+        "The model learns to call tools with parameters that they do not have, or without those that they need.",
+        "The declaration is of another version of the tool, or the model that made the calls invented names.",
+        "Repair the declaration or the call.",
+        applies=("chats",),
     ),
     Rule(
         "tool-arguments-misrendered",
@@ -158,6 +205,42 @@ def _arguments(chat: ChatRow) -> Iterator[tuple[int, str, Any, Mapping[str, Any]
             parameters = own.get("parameters", {}).get("properties", {}) if own is not None else None
             arguments = function["arguments"]
             yield index, "text" if isinstance(arguments, str) else "object", arguments, parameters
+
+
+def _declared(chat: ChatRow) -> dict[Any, Any]:
+    """The parameters of each tool by its name. Tools may be declared with or without OpenAI's wrapper."""
+    tools = [tool.get("function", tool) for tool in chat.tools or ()]
+    return {tool.get("name"): tool.get("parameters") for tool in tools if isinstance(tool, Mapping)}
+
+
+def _calls(chat: ChatRow) -> Iterator[tuple[int, str, Any]]:
+    """Message index, name and arguments of each call."""
+    for index, message in enumerate(chat.messages):
+        for made in message.get("tool_calls") or ():
+            yield index, made["function"]["name"], made["function"]["arguments"]
+
+
+def _argument_fault(parameters: Mapping[str, Any], arguments: Any) -> str | None:
+    """What of these arguments a JSON schema of type object does not allow."""
+    properties, required = parameters.get("properties"), parameters.get("required")
+    # Without properties a tool takes anything; JSON schema allows others where it says so.
+    if not isinstance(properties, Mapping) or not properties or parameters.get("patternProperties"):
+        return None
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):  # a finding of another rule
+            return None
+    # Arguments that are one text are double-encoded, which is another finding.
+    if not isinstance(arguments, Mapping) or (len(arguments) == 1 and set(arguments) <= {"arguments", "input"}):
+        return None
+    # A null may come from Arrow, which rules of its own judge.
+    unknown = [key for key, value in arguments.items() if key not in properties and value is not None]
+    if unknown and not parameters.get("additionalProperties"):
+        known = ", ".join(map(str, list(properties)[:SHOWN]))
+        return f"no parameter {', '.join(map(repr, unknown[:SHOWN]))}; it has {known}"
+    missing = [key for key in required if key not in arguments] if isinstance(required, list) else []
+    return f"the required {', '.join(map(repr, missing[:SHOWN]))} is missing" if missing else None
 
 
 def _text_fault(text: str) -> tuple[str, str]:

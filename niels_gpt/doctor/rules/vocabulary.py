@@ -1,0 +1,144 @@
+"""Rules on ids that belong to another vocabulary: rows of another tokenizer, and ids that were stored in 16 bits.
+
+`check` looks for rows that train a part of their tokens and hold no turn of the format. `finish` asks the tokenizer:
+ids that it has made itself come out the same when their text is encoded again, ids of another one do not::
+
+    ids of this tokenizer   9906 1917      text "Hello world"      again  9906 1917
+    ids of another one      9707 1879      text " stressed exp"    again  62852 1367
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.layout import Layout, occurrences
+from niels_gpt.doctor.report import Evidence, WindowToken
+from niels_gpt.doctor.rows import Bools
+from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.view import View
+from niels_gpt.tokenizer.pieces import PieceEncoder
+
+RULES: Final = (
+    Rule(
+        "wrong-tokenizer",
+        "error",
+        "ids were made with another tokenizer",
+        "The model reads and learns other texts than those in the source. The loss starts high and still falls.",
+        "Rows were tokenised for another model, or the tokenizer was replaced afterwards.",
+        "Tokenise the source again with the tokenizer that trains, or pass the one that made the rows.",
+        applies=("tokens",),
+        needs=("turns",),
+    ),
+    Rule(
+        "ids-wrapped",
+        "error",
+        "ids were stored in 16 bits, and those from 65,536 on are others now",
+        "Control tokens have the highest ids, so no turn begins or ends any more; the texts are noise.",
+        "ids.astype(np.uint16) with a vocabulary of more than 65,536 entries.",
+        "Tokenise again and store uint32.",
+        applies=("tokens",),
+        needs=("turns",),
+    ),
+)
+SIZE: Final = 1 << 16
+WINDOW: Final = 64  # tokens of a row that are encoded again
+# Of the tokens; a run that was cut may end in another one. Ids of other tokenizers were seen to reach 0.4 to 0.94.
+SAME: Final = 0.96
+SAMPLE: Final = "ids-wrapped: sample"
+
+
+def check(view: View) -> None:
+    """Find rows of ids without any turn of the format."""
+    layout, rows = view.scope.layout, view.rows
+    if layout is None or not layout.trusted or view.rendered_turns is not None or view.turns is None:
+        return
+    high = rows.per_row(rows.ids >= SIZE)
+    view.counters.sums["ids from 65,536 on"] += int(high.sum())
+    _sample(view, np.arange(len(rows)) == 0, SAMPLE, "the first tokens of a row")
+    no_turn = np.bincount(view.turns.row, minlength=len(rows)) == 0
+    wrapped = no_turn & (high == 0) & _with_wrapped_opener(view, layout)
+    view.hit_rows("ids-wrapped", wrapped, "turns begin with the last 16 bits of this format's control tokens")
+    trained = rows.per_row(view.trained)
+    # Text that is trained as a whole, or not at all, may be without turns.
+    partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
+    _sample(view, no_turn & ~wrapped & partly, "wrong-tokenizer", "no turn of this format is in the row")
+
+
+def _with_wrapped_opener(view: View, layout: Layout) -> Bools:
+    """Rows with an opener of which 16 bits are left, bool of shape (rows,): 151644 is 20572."""
+    found = np.zeros(len(view.rows), dtype=np.bool_)
+    for _, ids in layout.openers:
+        if max(ids) >= SIZE:
+            at = occurrences(view.rows.ids, tuple(token % SIZE for token in ids))
+            found[view.rows.row_of[at]] = True
+    return found
+
+
+def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
+    """Count rows, with their first tokens as evidence."""
+    rows, counters = view.rows, view.counters
+    places = np.flatnonzero(chosen)
+    evidence = []
+    for row in places[: counters.max_evidence].tolist():
+        start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
+        ids = rows.ids[start:stop][~view.padding[start:stop]][:WINDOW].tolist()
+        window = tuple(WindowToken(token, view.scope.decode_id(token)) for token in ids)
+        evidence.append(Evidence(int(rows.numbers[row]), rows.wheres[row], note, window=window))
+    counters.add(rule, evidence, count=len(places), rows=len(places))
+
+
+def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | None) -> None:
+    """Judge the samples with the tokenizer, and drop what follows from a wrong one.
+
+    Args:
+        encoder: `None` without a tokenizer; then nothing was sampled.
+    """
+    sample = counters.drop(SAMPLE)
+    if encoder is None or layout is None:
+        return
+    found = counters.hits.get("wrong-tokenizer")
+    if found is not None and _are_its_own(found.evidence, encoder, layout):
+        counters.drop("wrong-tokenizer")
+    elif (
+        found is None
+        and sample is not None
+        and "ids-wrapped" not in counters.hits
+        and encoder.vocab_size > SIZE
+        and not counters.sums["ids from 65,536 on"]
+        and not _are_its_own(sample.evidence, encoder, layout)
+    ):
+        # Formats whose control tokens have small ids (Gemma) have turns all the same.
+        note = f"no id is 65,536 or more, of {encoder.vocab_size:,}, and the text does not encode to these ids"
+        first = sample.evidence[0]
+        evidence = Evidence(first.row, first.where, note, window=first.window[:WINDOW])
+        counters.add("ids-wrapped", [evidence], count=counters.sums["rows"], rows=counters.sums["rows"])
+    wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
+    cut = counters.hits.get("begins-mid-turn")
+    # Their first tokens are taken for the rest of a turn.
+    if cut is not None and cut.rows <= wrong:
+        counters.drop("begins-mid-turn")
+
+
+def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
+    """Nearly all of these tokens come out again when their text is encoded."""
+    same = total = 0
+    for sample in samples:
+        for ids in _between_controls([token.id for token in sample.window], layout):
+            again, _ = encoder.encode_pieces([encoder.decode(ids)], [False])
+            made = [int(token) for token in again]
+            same += sum((Counter(ids) & Counter(made)).values())
+            total += max(len(ids), len(made))
+    return same >= SAME * total
+
+
+def _between_controls(ids: list[int], layout: Layout) -> Iterator[list[int]]:
+    """The runs of ids that ordinary text is encoded as; an id outside of the vocabulary ends a run, too."""
+    for is_text, run in groupby(ids, lambda token: 0 <= token < layout.vocab_size and token not in layout.controls):
+        if is_text:
+            yield list(run)
