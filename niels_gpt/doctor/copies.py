@@ -140,7 +140,7 @@ class _Found:
             else:
                 share = float(self._groups.similarity[row])
                 note = f"about {share:.0%} of its {WORDS}-word sequences are those of {place}"
-            yield Evidence(number, f"{self._name} row {number}", f"{note} (rows are counted from 0)")
+            yield Evidence(number, f"{self._name} row {number}", f"{note}")
 
 
 def is_split(splits: Mapping[str, int]) -> bool:

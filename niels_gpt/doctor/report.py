@@ -20,12 +20,19 @@ _TABLE_HEAD: Final = "<tr><th>severity</th><th>rule</th><th>what was found, and 
 
 @dataclass(frozen=True)
 class WindowToken:
-    """A token shown with evidence. `trained` is `None` without a mask, `role` where turns are not known."""
+    """A token shown with evidence.
+
+    Attributes:
+        trained: it is in the loss; `None` without a mask.
+        role: of its turn, where turns are known.
+        expected: the mask should train it, because the model samples it; `None` where mask or turns are not known.
+    """
 
     id: int
     text: str
     trained: bool | None = None
     role: str | None = None
+    expected: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ def _token_html(token: WindowToken, *, marked: bool) -> str:
     facts = [f"id {token.id}", *([] if token.role is None else [token.role])]
     if token.trained is not None:
         facts.append("trained" if token.trained else "not trained")
+    if token.expected is not None and token.expected != token.trained:
+        facts.append("should be trained" if token.expected else "should not be trained")
     shown = span(token.text or "∅", kind, ", ".join(facts))
     return f"<u>{shown}</u>" if marked else shown
 

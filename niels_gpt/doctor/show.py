@@ -24,13 +24,12 @@ def render(report: Report | Finding) -> RenderableType:
         return Group(*_finding(report))
     parts: list[RenderableType] = [_head(report)]
     if report.skipped:
-        parts.append(Text(not_judged(report), style="bold yellow"))
+        parts += [Text(not_judged(report), style="bold yellow"), Text(_skipped(report), style="yellow")]
+    parts.append(Text(_judged(report), style="dim"))
     for finding in report.findings:
         parts += [Text(), *_finding(finding)]
     for silenced in report.silenced:
         parts.append(Text(f"silenced  {silenced.finding.rule}: {silenced.reason}", style="bright_black"))
-    if report.skipped:
-        parts += [Text(), Text(_skipped(report), style="yellow")]
     parts += [Text(), _verdict(report)]
     return Group(*parts)
 
@@ -53,15 +52,24 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
         (finding.rule, "bold"),
         f"  {finding.title}: {finding.summary}",
     )
+    compared = False
     for evidence in finding.evidence[:SHOWN]:
         yield Padding(_place(evidence), (0, 0, 0, 8))
         if evidence.window:
             yield Padding(_window(evidence), (0, 0, 0, 10))
+        if is_masked_wrongly(finding, evidence) and not compared:
+            yield Padding(_comparison(evidence), (0, 0, 0, 10))
+            compared = True
+    more = more_places(finding, SHOWN)
+    if more:
+        yield Padding(Text(more, style="dim"), (0, 0, 0, 8))
     if finding.details:
         yield Padding(_details(finding), (0, 0, 0, 8))
     yield Padding(Text.assemble(("cause   ", "dim"), finding.cause), (0, 0, 0, 8))
     yield Padding(Text.assemble(("fix     ", "dim"), finding.fix), (0, 0, 0, 8))
-    yield Padding(Text.assemble(("thread  ", "dim"), finding.thread), (0, 0, 0, 8))
+    # Terminals open it by a click.
+    style = f"link {finding.thread}" if finding.thread.startswith("https:") else ""
+    yield Padding(Text.assemble(("thread  ", "dim"), (finding.thread, style)), (0, 0, 0, 8))
 
 
 def _place(evidence: Evidence) -> Text:
@@ -69,8 +77,13 @@ def _place(evidence: Evidence) -> Text:
 
 
 def place_of(evidence: Evidence) -> str:
-    """The place of evidence: `chats.jsonl:17, message 1, token 41`."""
+    """The place of evidence: `chats.jsonl:17 (row 16), message 1, token 41`.
+
+    Rows, messages and tokens are counted from 0, lines of files from 1.
+    """
     parts = [evidence.where] if evidence.where else []
+    if evidence.row >= 0 and not evidence.where.endswith(f"row {evidence.row}"):
+        parts = [f"{evidence.where} (row {evidence.row})".strip()]
     parts += [] if evidence.message is None else [f"message {evidence.message}"]
     parts += [] if evidence.token is None else [f"token {evidence.token}"]
     return _safe(", ".join(parts))
@@ -103,6 +116,42 @@ def _details(finding: Finding) -> Table:
             shown = ", ".join(f"{n:,} {what}" for what, n in numbers.items()) if isinstance(numbers, dict) else numbers
             table.add_row(str(inner), f"{shown:,}" if isinstance(shown, int) else str(shown))
     return table
+
+
+def more_places(finding: Finding, shown: int) -> str:
+    """How many places are not shown; empty where all are."""
+    more = finding.count - min(shown, len(finding.evidence))
+    # A finding about the input as a whole has no places.
+    return f"and {more:,} more, in {finding.rows:,} rows" if more > 0 and finding.evidence and finding.rows else ""
+
+
+def is_masked_wrongly(finding: Finding, evidence: Evidence) -> bool:
+    """The finding is about the mask, and the mask of the tokens shown is not what it should be."""
+    rule = RULES.get(finding.rule)
+    if rule is None or "mask" not in rule.needs:
+        return False
+    return any(t.expected is not None and t.expected != t.trained for t in evidence.window)
+
+
+def _comparison(evidence: Evidence) -> Table:
+    """What the mask trains and what it should train, token by token."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("token", "role", "mask", "should be"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for token in evidence.window:
+        wrong = token.expected is not None and token.expected != token.trained
+        text, masks = Text(visible(token.text) or "∅"), map(_mask_word, (token.trained, token.expected))
+        table.add_row(text, token.role or "", *masks, style="bold" if wrong else "bright_black")
+    return table
+
+
+def _mask_word(trained: bool | None) -> str:
+    return "?" if trained is None else "trained" if trained else "."
+
+
+def _judged(report: Report) -> str:
+    """How many rules were judged, and how places are numbered."""
+    return f"judged: {report.judged} rules; rows, messages and tokens are counted from 0, lines of files from 1"
 
 
 def _skipped(report: Report) -> str:
@@ -139,6 +188,7 @@ def markdown(report: Report) -> str:
             *(_plain(line) for line in _skipped(report).splitlines()),
             "",
         ]
+    lines += [f"{_judged(report)}.", ""]
     if not report.findings and not report.skipped:
         lines += ["Nothing found.", ""]
     for finding in report.findings:
@@ -146,12 +196,22 @@ def markdown(report: Report) -> str:
         for evidence in finding.evidence:
             lines.append(f"* `{_fenced(place_of(evidence))}`: {_plain(evidence.note)}")
             if evidence.window:
-                shown = " ".join(f"[{visible(t.text)}]" if t.trained else visible(t.text) for t in evidence.window)
-                lines.append(f"  `{_fenced(shown)}`")
-        lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {finding.thread}", ""]
+                lines.append(f"  `{_fenced(_bracketed(evidence))}`")
+            if is_masked_wrongly(finding, evidence):
+                lines.append(f"  should be `{_fenced(_bracketed(evidence, expected=True))}`")
+        if more_places(finding, len(finding.evidence)):
+            lines.append(f"* {more_places(finding, len(finding.evidence))}")
+        thread = f"<{finding.thread}>" if finding.thread.startswith("https:") else finding.thread
+        lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {thread}", ""]
     for silenced in report.silenced:
         lines += [f"Silenced: `{silenced.finding.rule}` ({_plain(silenced.reason)})", ""]
     return "\n".join(lines)
+
+
+def _bracketed(evidence: Evidence, *, expected: bool = False) -> str:
+    """The tokens of a window, those that are trained (or should be) in brackets."""
+    marked = ((token, token.expected if expected else token.trained) for token in evidence.window)
+    return " ".join(f"[{visible(token.text)}]" if is_marked else visible(token.text) for token, is_marked in marked)
 
 
 def _fenced(text: str) -> str:

@@ -172,10 +172,16 @@ class View:
         return roles
 
     def evidence(self, row: int, place: int, note: str) -> Evidence:
-        """Evidence at a position of the flat ids, with the tokens around it; -1 is the row as a whole."""
+        """Evidence at a position of the flat ids, with the tokens around it; -1 is the row as a whole.
+
+        Of a whole row the tokens around the first one are shown whose mask is not what it should be.
+        """
         rows = self.rows
         start, stop = int(rows.starts[row]), int(rows.starts[row + 1])
-        shown = place if place >= 0 else start
+        shown = place
+        if place < 0:
+            odd = self.trained[start:stop] != self.sampled[start:stop] if self._has_expected else np.zeros(1, np.bool_)
+            shown = start + int(np.argmax(odd))
         # The window never shows tokens of another row.
         low, high = max(start, shown - WINDOW), min(stop, shown + WINDOW + 1)
         return Evidence(
@@ -187,10 +193,15 @@ class View:
             mark=None if place < 0 else shown - low,
         )
 
+    @property
+    def _has_expected(self) -> bool:
+        return self.rows.trained is not None and self.turns is not None
+
     def _token(self, at: int) -> WindowToken:
         token, role = int(self.rows.ids[at]), int(self.role_of[at])
         trained = None if self.rows.trained is None else bool(self.trained[at])
-        return WindowToken(token, self.scope.decode_id(token), trained, ROLES[role] if role >= 0 else None)
+        expected = bool(self.sampled[at]) if self._has_expected else None
+        return WindowToken(token, self.scope.decode_id(token), trained, ROLES[role] if role >= 0 else None, expected)
 
     def hit(self, rule: str, rows: Int64s, places: Int64s, note: str | Callable[[int, int], str]) -> None:
         """Report hits of a rule at positions of the flat ids.

@@ -63,7 +63,7 @@ def test_clean_data_exits_with_0(clean: Path) -> None:
 def test_findings_exit_with_1_and_show_row_cause_fix_and_thread(run_cli: Run, broken: Path) -> None:
     done = run_cli("doctor", broken, *CHATML)
     assert done.returncode == 1
-    assert f"{broken}:4: no token of this row is trained" in done.stdout
+    assert f"{broken}:4 (row 3): no token of this row is trained" in done.stdout
     for label in ("cause", "fix", "thread  https://github.com/huggingface/transformers/issues/34172"):
         assert label in done.stdout
 
@@ -121,7 +121,7 @@ def test_the_report_as_json_is_its_contract(run_cli: Run, broken: Path) -> None:
     evidence = finding["evidence"][0]
     assert (evidence["row"], evidence["where"], evidence["message"], evidence["token"]) == (7, f"{broken}:8", None, 5)
     marked = evidence["window"][evidence["mark"]]
-    assert marked == {"id": 10_000, "text": "<10000?>", "trained": False, "role": "user"}
+    assert marked == {"id": 10_000, "text": "<10000?>", "trained": False, "role": "user", "expected": False}
 
 
 def test_reports_in_files_replace_them_whole(run_cli: Run, broken: Path, tmp_path: Path) -> None:

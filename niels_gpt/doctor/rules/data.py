@@ -260,7 +260,7 @@ def duplicates(counters: Counters, source: str) -> None:
         Evidence(
             row=int(numbers[at]),
             where=f"{source} row {int(numbers[at])}",
-            note=f"the same as row {int(numbers[np.argmax(hashes == hashes[at])])} (rows are counted from 0)",
+            note=f"the same as row {int(numbers[np.argmax(hashes == hashes[at])])}",
         )
         for at in copies[: counters.max_evidence].tolist()
     ]
