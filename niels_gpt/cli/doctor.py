@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,7 +26,7 @@ from niels_gpt.cli.options import (
     renderer_options,
     sequence_length,
 )
-from niels_gpt.cli.terminal import ShownProgress, out
+from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import UsageError
 from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.preference_rows import FORMS
@@ -129,6 +130,14 @@ class RowFlags:
     workers: Annotated[
         int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
     ] = None
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the rows to this .jsonl file, with what is certain repaired; of a tokenizer its "
+            "generation_config.json. What is left is listed.",
+        ),
+    ] = None
     validation: Annotated[
         str | None,
         typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too, or nearly."),
@@ -149,6 +158,7 @@ class RowFlags:
             seed=self.seed,
             max_length=self.length,
             validation=self.validation,
+            fix=self.fix,
             workers=self.workers or cores(),
             **others,
         )
@@ -231,7 +241,20 @@ def doctor(
     if shape == "text" and tokenizer is not None and other is None and found.source.get("kind") == "chats":
         note_automatic(chosen, tokenizer)
     _write(found, shape, report.file)
+    if found.repaired is not None and shape != "json":
+        note(repairs(found.repaired))
     raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
+
+
+def repairs(done: Mapping[str, Any]) -> str:
+    """What was repaired, in one paragraph."""
+    written = f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])
+    parts = [
+        f"{label}: {', '.join(f'{rule} ({rows:,} rows)' if rows else rule for rule, rows in done[key].items())}"
+        for key, label in (("repaired", "repaired"), ("left_out", "left out"), ("left", "left as it is"))
+        if done[key]
+    ]
+    return "; ".join([written, *(parts or ["nothing to repair"])])
 
 
 def cores() -> int:

@@ -106,22 +106,26 @@ class Context:
             context.layout, context.sentinels = plain_layout(special, size), special
         return context
 
-    def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
-        """What workers need to examine slices of the input."""
+    def scope(self, max_length: int | None = None) -> Scope:
+        """What rules on ids know besides the rows."""
         EXAMINED_LENGTH.check(max_length)
-        if max_length is not None and opened.form == "documents":
-            raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
         # Evidence shows the number of an id where nothing better is known.
         decode_id: Callable[[int], str] = str
         if self.encoder is not None:
             decode_id = TokenTexts(self.encoder)
         elif self.layout is not None:
             decode_id = TokenNames(self.layout.names)
+        return Scope(self.layout, decode_id, max_length, self.sentinels)
+
+    def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
+        """What workers need to examine slices of the input."""
+        if max_length is not None and opened.form == "documents":
+            raise UsageError(f"{opened.name}: plain text is read in windows of any length; leave --sequence-length out")
         # Rows of ids are judged by the layout; workers need the renderer, which is large, for conversations only.
         renderer = self.renderer if opened.kind == "chats" else None
         return Examination(
             opened=opened,
-            scope=Scope(self.layout, decode_id, max_length, self.sentinels),
+            scope=self.scope(max_length),
             max_evidence=max_evidence,
             renderer=renderer,
             loss_on=loss_on,

@@ -148,7 +148,7 @@ class Examination:
         if isinstance(payload, Stored):
             own = numbers - self._first_number(payload.split)
             rows = rows_of(self.opened.stored, payload.split, own, numbers)
-            self._judge_rows(View(rows, self.scope, counters))
+            judge_rows(View(rows, self.scope, counters))
         elif self.opened.kind == "tokens":
             self._examine_tokens(numbers, payload, counters)
         elif self.opened.kind == "preferences":
@@ -178,25 +178,7 @@ class Examination:
         for row, rule in sorted(first):
             evidence = Evidence(row=int(numbers[row]), where=wheres[row], note=first[row, rule].note)
             counters.add(rule, [evidence])
-        self._judge_rows(View(rows, self.scope, counters))
-
-    def _judge_rows(self, view: View) -> None:
-        if not len(view.rows):
-            return
-        data.hash_rows(view)
-        view = data.check(view)  # first, because it may correct the mask by shifted labels
-        rows, sums = view.rows, view.counters.sums
-        sums["tokens"] += len(rows.ids)
-        sums["trained tokens"] += int(view.trained.sum())
-        sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
-        sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
-        sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
-        vocabulary.check(view)
-        turns.check(view)
-        masks.check(view)
-        packing.check(view)
-        for rule in ROW_RULES["tokens"]:
-            rule.check_rows(view)
+        judge_rows(View(rows, self.scope, counters))
 
     # ---- conversations
 
@@ -248,6 +230,31 @@ class Examination:
         chats.check_rendered(rendered, batch, counters)
         chats.check_unsupported(self._unsupported, rendered, counters)
         chats.check_thinking(renderer, rendered, counters)
+
+
+def judge_rows(view: View) -> View:
+    """Run the rules over rows of ids.
+
+    Returns:
+        The view that rules on masks judged: with the mask corrected where labels are shifted.
+    """
+    if not len(view.rows):
+        return view
+    data.hash_rows(view)
+    view = data.check(view)  # first, because it may correct the mask by shifted labels
+    rows, sums = view.rows, view.counters.sums
+    sums["tokens"] += len(rows.ids)
+    sums["trained tokens"] += int(view.trained.sum())
+    sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
+    sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
+    sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
+    vocabulary.check(view)
+    turns.check(view)
+    masks.check(view)
+    packing.check(view)
+    for rule in ROW_RULES["tokens"]:
+        rule.check_rows(view)
+    return view
 
 
 def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt import ranges
@@ -28,6 +29,8 @@ class DiagnoseOptions:
         max_length: the longest row that training takes, in tokens.
         workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
         validation: validation data (rows, a file, a directory, a dataset), whose rows must not be in the input.
+        fix: a .jsonl file for the rows with what is certain repaired (see `repair`); of a tokenizer its
+            generation_config.json.
         silence: findings that are accepted: rule -> reason.
         evidence: how many places of each rule are reported.
         progress: receives progress.
@@ -41,6 +44,7 @@ class DiagnoseOptions:
     max_length: int | None = None
     workers: int = 1
     validation: Any = None
+    fix: str | Path | None = None
     silence: Mapping[str, str] = field(default_factory=dict)
     evidence: int = EVIDENCE
     progress: Progress = SILENT

@@ -143,6 +143,7 @@ class Report:
         skipped: rules for this kind of input that were not judged: rule -> reason.
         judged: how many rules were judged.
         stats: further numbers about the input, such as the share of trained tokens.
+        repaired: what `fix` wrote: path, rows, and the rules whose rows were repaired, left out, or left as they are.
     """
 
     source: Mapping[str, Any]
@@ -154,6 +155,7 @@ class Report:
     skipped: Mapping[str, str] = field(default_factory=dict)
     judged: int = 0
     stats: Mapping[str, Any] = field(default_factory=dict)
+    repaired: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         """One line of counts; `niels-gpt doctor` prints all of it."""
@@ -202,7 +204,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object, version 1."""
-        return {
+        repaired = {} if self.repaired is None else {"repaired": dict(self.repaired)}
+        return repaired | {
             "version": VERSION,
             "source": dict(self.source),
             "rows": self.rows,

@@ -17,6 +17,7 @@ from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.examine import Examination, examine_slices
 from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, SEED, DiagnoseOptions
+from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import SEVERITIES, Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, contents, data, masks, tokenizers
 from niels_gpt.doctor.rules.rule import Rule
@@ -47,6 +48,7 @@ def diagnose(
     max_length: int | None = None,
     workers: int = 1,
     validation: Any = None,
+    fix: str | Path | None = None,
     silence: Mapping[str, str] | None = None,
     evidence: int = EVIDENCE,
     progress: Progress = SILENT,
@@ -73,25 +75,34 @@ def diagnose(
         DataError: the input cannot be read at all.
     """
     keywords: dict[str, Any] = {"loss_on": loss_on, "split": split, "form": form, "sample": sample, "seed": seed}
-    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}, "validation": validation}
+    keywords |= {"max_length": max_length, "workers": workers, "silence": silence or {}}
+    keywords |= {"validation": validation, "fix": fix}
     how = merged(DiagnoseOptions(), options, keywords | {"evidence": evidence, "progress": progress})
     how.check()
+    if how.fix is not None and (other is not None or how.sample is not None):
+        raise UsageError("fix= (--fix) repairs all rows of one input; leave the second input or --sample out")
     if other is not None:
         sides = open_sides(source, other, tokenizer, renderer, date)
         counters, description = compare_formats(sides, _open_chats(chats, how), how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
         # All that a comparison needs is available, so no rule is skipped.
-        judged = counters, description, Conditions("drift", {})
-    elif chats is not None:
+        return _report(counters, description, Conditions("drift", {}), how.silence)
+    if chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
-    elif isinstance(source, str | Path) and is_tokenizer(Path(source)):
-        judged = _judge_tokenizer(source, template, renderer, date, how.evidence)
-    else:
-        how.progress.begin("reading the first rows")
-        opened = open_input(source, split=how.split, form=how.form)
-        context = Context.for_input(opened, tokenizer, template, renderer, date)
-        judged = _judge_rows(opened, context, how)
-    return _report(*judged, how.silence)
+    if isinstance(source, str | Path) and is_tokenizer(Path(source)):
+        context = Context.for_tokenizer(source, template, renderer, date)
+        report = _report(*_judge_tokenizer(context, how.evidence), how.silence)
+        return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
+    how.progress.begin("reading the first rows")
+    opened = open_input(source, split=how.split, form=how.form)
+    if how.fix is not None:
+        check_target(opened, Path(how.fix))
+    context = Context.for_input(opened, tokenizer, template, renderer, date)
+    report = _report(*_judge_rows(opened, context, how), how.silence)
+    if how.fix is None:
+        return report
+    how.progress.begin(f"repairing {opened.name}", total=report.rows, unit="rows")
+    return replace(report, repaired=repair(report, opened, context.scope(), Path(how.fix), how.progress))
 
 
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:
@@ -160,9 +171,8 @@ def _open_chats(chats: Any, how: DiagnoseOptions) -> Opened | None:
     return opened
 
 
-def _judge_tokenizer(source: Any, template: Any, renderer: Any, date: str | None, max_evidence: int) -> Judged:
+def _judge_tokenizer(context: Context, max_evidence: int) -> Judged:
     """Judge a tokenizer and its template without data."""
-    context = Context.for_tokenizer(source, template, renderer, date)
     assert context.encoder is not None
     assert context.layout is not None
     counters = Counters(max_evidence)

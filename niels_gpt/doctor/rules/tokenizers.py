@@ -164,10 +164,8 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
             note = "the template writes no control token after the assistant message"
             counters.add("eot-missing", [_evidence(encoder, note, next(_rendered_probes(renderer)).token_ids)])
         return
-    # `None` without generation_config.json and config.json.
-    stops = encoder.parts.generate_stops if isinstance(encoder, TokenizerAdapter) else None
-    served = encoder.stop_ids if stops is None else stops
-    missing = sorted(_final_stops(renderer, layout) - set(served))
+    stops = _generate_stops(encoder)
+    served, missing = served_and_missing(encoder, renderer, layout)
     if not missing:
         return
     note = f"turns end in {_spelt(encoder, missing)}; "
@@ -180,6 +178,18 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
     if set(missing) & set(encoder.stop_ids):
         note += " (it does not use the tokenizer's eos_token)"
     counters.add("eot-not-in-stop-set", [_evidence(encoder, note, missing)])
+
+
+def _generate_stops(encoder: PieceEncoder) -> Iterable[int] | None:
+    """The ids at which generate() stops; `None` without generation_config.json and config.json."""
+    return encoder.parts.generate_stops if isinstance(encoder, TokenizerAdapter) else None
+
+
+def served_and_missing(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout) -> tuple[list[int], list[int]]:
+    """The ids at which serving stops, and those of ends of turns that are not among them."""
+    stops = _generate_stops(encoder)
+    served = list(encoder.stop_ids if stops is None else stops)
+    return served, sorted(_final_stops(renderer, layout) - set(served))
 
 
 def _stops_of_glm(encoder: PieceEncoder) -> set[int]:

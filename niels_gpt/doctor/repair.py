@@ -1,0 +1,345 @@
+"""`repair`: the rows of an input with those faults repaired whose repair is certain.
+
+::
+
+    conversations   copies and unreadable rows are left out, arguments of calls are decoded, nulls that the tool does
+                    not have are dropped, wrongly decoded text is decoded again
+    rows of ids     labels and masks become what the model samples, in the turns that the row trains
+    a tokenizer     generation_config.json lists the end-of-turn
+
+Everything else is for a person to decide; what was left is counted. A row that needs no repair is written as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from niels_gpt.doctor.columns import MASKS, columns_of, token_rows
+from niels_gpt.doctor.context import Context
+from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.examine import judge_rows
+from niels_gpt.doctor.open_input import Opened
+from niels_gpt.doctor.report import Report
+from niels_gpt.doctor.rows import Bools, ChatRow, covered
+from niels_gpt.doctor.rules.chats import hash_of
+from niels_gpt.doctor.rules.contents import DAMAGED
+from niels_gpt.doctor.rules.tokenizers import served_and_missing
+from niels_gpt.doctor.slices import decoded
+from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
+from niels_gpt.errors import UsageError
+from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.chat_files import record_to_conversation
+from niels_gpt.sources.inputs import Record, Rejected
+from niels_gpt.storage.files import atomic_file, write_atomic
+
+LEFT_OUT: Final = ("unusable-row", "empty-row", "duplicate-row")
+OF_CHATS: Final = ("tool-arguments-double-encoded", "tool-arguments-null", "tool-schema-null", "text-damaged")
+OF_MASKS: Final = (
+    "mask-missing",
+    "mask-all-one",
+    "mask-shifted",
+    "padding-trained",
+    "user-tokens-trained",
+    "tool-results-trained",
+    "header-trained",
+    "supplied-trained",
+    "seam-trained",
+    "eot-not-trained",
+    "eot-masked-as-padding",
+    "labels-preshifted",
+)
+
+
+@dataclass
+class Repaired:
+    """What `repair` did.
+
+    Attributes:
+        path: the file that it wrote. rows: how many are in it.
+        repaired, left_out: rows by rule. left: rules whose findings remain, and in how many rows.
+    """
+
+    path: str
+    rows: int = 0
+    repaired: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    left: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        counts = {"repaired": dict(self.repaired), "left_out": dict(self.left_out), "left": self.left}
+        return {"path": self.path, "rows": self.rows, **counts}
+
+
+def check_target(opened: Opened, path: Path) -> None:
+    """Refuse what `repair` cannot write, before the input is read.
+
+    Raises:
+        UsageError: an input that cannot be written as rows, another kind of file, or the input itself.
+    """
+    if opened.form in ("cache", "episodes", "documents") or opened.kind == "preferences":
+        raise UsageError(f"{opened.name}: only files of conversations or ids are repaired; build this dataset again")
+    if path.suffix != ".jsonl":
+        raise UsageError(f"{path}: repaired rows are written as JSON lines; name a .jsonl file")
+    if any(file.resolve() == path.resolve() for file in opened.files):
+        raise UsageError(f"{path} is the input itself; name another file")
+
+
+def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: Progress = SILENT) -> dict[str, Any]:
+    """Write the rows of an input to a file of JSON lines, with what is certain repaired.
+
+    Args:
+        report: of this input, which says what there is to repair.
+        opened, scope: the input, and what its rows of ids were judged by.
+        path: a new .jsonl file; one that exists is replaced as a whole, at the end.
+
+    Returns:
+        `path`, the number of `rows` in it, rules with the number of rows that were `repaired` and `left_out`, and rules
+        whose findings are `left` as they are.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    done = Repaired(str(path))
+    rows = _chats(opened, done) if opened.kind == "chats" else _token_rows(report, opened, scope, done)
+    with atomic_file(path) as file:
+        for row in rows:
+            file.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
+            done.rows += 1
+            progress.advance(1)
+    touched = {*done.repaired, *done.left_out}
+    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
+    return done.to_json()
+
+
+def repair_stops(report: Report, context: Context, folder: str | Path, path: str | Path) -> dict[str, Any]:
+    """Write a generation_config.json at whose ids generate() stops at the end of a turn.
+
+    Args:
+        folder: the tokenizer's directory, whose generation_config.json is the start of the new one.
+
+    Returns:
+        As `repair`; `rows` is 0.
+    """
+    assert context.encoder is not None
+    rules = [rule for rule in ("eot-not-in-stop-set", "stop-set-unknown") if report.finding(rule)]
+    done = Repaired(str(path))
+    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in rules}
+    if not rules or context.renderer is None or context.layout is None:
+        return done.to_json()
+    file = Path(folder) / "generation_config.json"
+    held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    served, missing = served_and_missing(context.encoder, context.renderer, context.layout)
+    write_atomic(Path(path), (json.dumps(held | {"eos_token_id": [*served, *missing]}, indent=2) + "\n").encode())
+    done.repaired.update(rules)
+    return done.to_json()
+
+
+# ---- conversations
+
+
+def _chats(opened: Opened, done: Repaired) -> Iterator[Any]:
+    seen: set[int] = set()
+    for _, payload in opened.slices():
+        for record in decoded(payload):
+            read = record if isinstance(record, Rejected) else record_to_conversation(record, opened.dialect)
+            if isinstance(read, Rejected) or isinstance(record, Rejected):
+                reason = read.reason if isinstance(read, Rejected) else ""
+                done.left_out["empty-row" if reason == "no_messages" else "unusable-row"] += 1
+                continue
+            digest = hash_of(ChatRow(0, read.where, read.messages, read.tools))
+            if digest in seen:
+                done.left_out["duplicate-row"] += 1
+                continue
+            seen.add(digest)
+            yield _chat(record, done)
+
+
+def _chat(record: Record, done: Repaired) -> Any:
+    """The row, as it is or with its faults repaired."""
+    row = copy.deepcopy(record.value)
+    for rule, repair_one in (
+        ("tool-arguments-double-encoded", _decode_arguments),
+        ("tool-arguments-null", _drop_argument_nulls),
+        ("tool-schema-null", _drop_schema_nulls),
+    ):
+        if isinstance(row, dict) and repair_one(row):
+            done.repaired[rule] += 1
+    repaired = _repair_texts(row)
+    if repaired != row:
+        done.repaired["text-damaged"] += 1
+    return repaired
+
+
+def _functions(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The function of each call, in rows that hold messages as OpenAI's format has them."""
+    messages = row.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, Mapping) else None
+            if isinstance(function, dict):
+                yield function
+
+
+def _decode_arguments(row: Mapping[str, Any]) -> bool:
+    """Decode arguments that are JSON text inside JSON text."""
+    changed = False
+    for function in _functions(row):
+        arguments = function.get("arguments")
+        inner = _json(arguments)
+        if isinstance(inner, str) and isinstance(_json(inner), dict):
+            function["arguments"], changed = inner, True
+        elif isinstance(arguments, dict) and set(arguments) <= {"arguments", "input"} and len(arguments) == 1:
+            # Some tools do take one text of this name; whoever calls these wrote an object into it.
+            name, value = next(iter(arguments.items()))
+            known = _properties(row).get(function.get("name"), {})
+            if isinstance(_json(value), dict) and name not in known:
+                function["arguments"], changed = _json(value), True
+    return changed
+
+
+def _drop_argument_nulls(row: Mapping[str, Any]) -> bool:
+    """Drop nulls under names that the tool does not have."""
+    properties, changed = _properties(row), False
+    for function in _functions(row):
+        arguments = function.get("arguments")
+        if not isinstance(arguments, dict):
+            continue
+        known = properties.get(function.get("name"), {})
+        nulls = [key for key, value in arguments.items() if value is None and key not in known]
+        for key in nulls:
+            del arguments[key]
+            changed = True
+    return changed
+
+
+def _properties(row: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
+    """The parameters that the row's tools declare, by the tool's name."""
+    tools = row.get("tools")
+    held = _json(tools) if isinstance(tools, str) else tools
+    found: dict[Any, Mapping[str, Any]] = {}
+    for tool in held if isinstance(held, list) else ():
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+        parameters = function.get("parameters") if isinstance(function, Mapping) else None
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
+        if isinstance(properties, Mapping):
+            found[function.get("name")] = properties
+    return found
+
+
+def _drop_schema_nulls(row: dict[str, Any]) -> bool:
+    """Drop meaningless nulls of tool declarations; a default, a constant and a list of values may be null."""
+    tools = row.get("tools")
+    as_text = isinstance(tools, str)
+    before = _json(tools) if as_text else tools
+    after = _without_nulls(before)
+    if after == before:
+        return False
+    row["tools"] = json.dumps(after, ensure_ascii=False) if as_text else after
+    return True
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        kept = ("default", "const", "enum", "examples")
+        return {
+            key: inner if key in kept else _without_nulls(inner)
+            for key, inner in value.items()
+            if inner is not None or key in kept
+        }
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _json(text: Any) -> Any:
+    """What a JSON text holds; `None` for anything else."""
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+# Characters that stand for the bytes 80 to FF in Windows-1252; the five bytes that it lacks are control characters.
+_BYTES: Final = {chr(n) if (c := bytes([n]).decode("cp1252", "ignore")) == "" else c: n for n in range(128, 256)}
+_RUN: Final = re.compile(f"[{re.escape(''.join(_BYTES))}\x80-\x9f]+")
+
+
+def _repair_texts(value: Any) -> Any:
+    """The value with every text decoded again that was decoded wrongly."""
+    if isinstance(value, str):
+        return value if value.isascii() or not DAMAGED.search(value) else _RUN.sub(_decoded_run, value)
+    if isinstance(value, Mapping):
+        return {key: _repair_texts(inner) for key, inner in value.items()}
+    return [_repair_texts(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _decoded_run(found: re.Match[str]) -> str:
+    """A run of such characters as the UTF-8 that it is, or as it is: "Ã©" is C3 A9, which is "é"."""
+    run = found.group()
+    if not DAMAGED.search(run):
+        return run
+    try:
+        return bytes(_BYTES.get(character, ord(character)) for character in run).decode("utf-8")
+    except ValueError:  # no UTF-8: characters that are meant stand beside the damage
+        return run
+
+
+# ---- rows of ids
+
+
+def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) -> Iterator[Any]:
+    wanted = {finding.rule for finding in report.findings} & set(OF_MASKS)
+    for numbers, payload in opened.slices():
+        for number, record in zip(numbers.tolist(), decoded(payload), strict=True):
+            if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
+                done.left_out["unusable-row"] += 1
+                continue
+            columns, problems = columns_of([record.value])
+            rows, more = token_rows(columns, np.array([number]), [record.where])
+            if len(rows) != 1 or any(problem.rule == "unusable-row" for problem in (*problems, *more)):
+                done.left_out["empty-row" if columns["input_ids"].lengths[0] == 0 else "unusable-row"] += 1
+                continue
+            counters = Counters(1)
+            view = judge_rows(View(rows, scope, counters))
+            fired = sorted(wanted & ({*counters.hits} | ({"mask-missing"} if rows.trained is None else set())))
+            expected = _expected(view) if fired else None
+            if expected is None:
+                yield dict(record.value)
+                continue
+            done.repaired.update(fired)
+            yield _with_mask(record.value, rows.ids, expected)
+
+
+def _expected(view: View) -> Bools | None:
+    """What the mask should be, bool of shape (tokens,): answers and their stops in turns that the row trains.
+
+    `None` where the row's turns are not known, or the next opener ends them (GLM): it may be trained, or not.
+    """
+    layout = view.scope.layout
+    if layout is None or not layout.has_own_stop or view.turns is None or not len(view.turns.assistants):
+        return None
+    own = without_empty_thoughts(view, layout, view.turns.assistants)
+    touched = TurnMasks.of(view, own).touched
+    if view.rows.trained is None or not touched.any():
+        touched = np.ones(len(own), dtype=np.bool_)
+    own = own.select(touched)
+    return covered(own.body, own.sampled_end, len(view.rows.ids)) & ~view.padding
+
+
+def _with_mask(row: Mapping[str, Any], ids: np.ndarray[Any, Any], expected: Bools) -> dict[str, Any]:
+    """The row with its labels and masks; with labels where it has neither."""
+    masks = [name for name in MASKS if name in row]
+    repaired = dict(row) | {name: expected.astype(np.int64).tolist() for name in masks}
+    if "labels" in row or not masks:
+        repaired["labels"] = np.where(expected, ids, IGNORE_INDEX).tolist()
+    return repaired

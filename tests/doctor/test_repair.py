@@ -1,0 +1,176 @@
+"""`--fix`: what is certain is repaired, other rows are written as they are, and what is left is said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.errors import UsageError
+from tests.conftest import run_cli
+from tests.doctor.made import Row, Sample, as_rows, chats, model, report_on, rows, samples, template_of, tool_chats
+from tests.doctor.planted_contents import answer, conversations
+from tests.doctor.planted_documents import built
+from tests.doctor.test_reading import as_jsonl
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+FAMILIES = ("qwen2.5", "llama-3", "gemma", "qwen3", "glm-4.5", "gpt-oss")
+
+
+def lines(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def shifted(sample: Sample) -> None:
+    sample.trained[:] = [False, *sample.trained[:-1]]
+
+
+def all_trained(sample: Sample) -> None:
+    sample.trained[:] = [True] * len(sample.trained)
+
+
+def without_stops(sample: Sample) -> None:
+    for stop in sample.stops:
+        sample.trained[stop] = False
+
+
+def with_users(sample: Sample) -> None:
+    first, behind = sample.users[-1]
+    sample.trained[first:behind] = [True] * (behind - first)
+
+
+def with_headers(sample: Sample) -> None:
+    for header, (body, _) in zip(sample.headers, sample.bodies, strict=True):
+        sample.trained[header:body] = [True] * (body - header)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("plant", [shifted, all_trained, without_stops, with_users, with_headers])
+def test_masks_become_what_they_were(plant: Callable[[Sample], None], family: str, tmp_path: Path) -> None:
+    clean, broken = samples(family), samples(family)
+    for sample in broken[::2]:
+        plant(sample)
+    report = report_on(family, rows(broken), fix=tmp_path / "out.jsonl")
+    if family == "glm-4.5":  # its answers have no stop of their own, so what should be trained is not certain
+        assert not report.repaired["repaired"]  # type: ignore[index]
+        return
+    written = lines(tmp_path / "out.jsonl")
+    assert [row["labels"] for row in written] == [row["labels"] for row in rows(clean)]
+    assert set(report_on(family, written).rules("warning")) == set(report_on(family, rows(clean)).rules("warning"))
+
+
+def test_only_turns_that_a_row_trains_are_repaired(tmp_path: Path) -> None:
+    made = samples("qwen2.5")
+    first, last = made[0].bodies[0]
+    made[0].trained[first : last + 1] = [False] * (last + 1 - first)
+    expected = list(made[0].trained)
+    made[0].trained[made[0].stops[1]] = False
+    report_on("qwen2.5", rows(made), fix=tmp_path / "out.jsonl")
+    assert [label != -100 for label in lines(tmp_path / "out.jsonl")[0]["labels"]] == expected
+
+
+def test_shifted_labels_padding_and_missing_masks(tmp_path: Path) -> None:
+    out, clean = tmp_path / "out.jsonl", rows(samples("llama-3"))
+    moved = [row | {"labels": [*row["labels"][1:], -100]} for row in clean]
+    assert report_on("llama-3", moved, fix=out).repaired["repaired"] == {"labels-preshifted": 8}  # type: ignore[index]
+    assert lines(out) == clean
+    report_on("llama-3", [{"input_ids": row["input_ids"]} for row in clean], fix=out)
+    assert lines(out) == clean
+    masked = [{"input_ids": r["input_ids"], "assistant_masks": [1] * len(r["input_ids"])} for r in clean]
+    report_on("llama-3", masked, fix=out)
+    assert [row["assistant_masks"] for row in lines(out)] == [[int(x != -100) for x in r["labels"]] for r in clean]
+
+
+def test_conversations_are_repaired_and_the_others_stay_as_they_are(tmp_path: Path) -> None:
+    made, out = conversations(20), tmp_path / "out.jsonl"
+    kept = json.loads(json.dumps(made))
+    answer(made[3])["content"] += " The cafÃ© isnâ€™t open: «CAFÉ»."
+    answer(kept[3])["content"] += " The café isn’t open: «CAFÉ»."
+    answer(made[5])["content"] = answer(kept[5])["content"] = "cut \ufffd here"
+    made[7]["messages"][1]["role"] = kept[7]["messages"][1]["role"] = "user"
+    broken = [made[1], {"messages": []}, {"messages": 5}]
+    report = report_on("chatml", as_jsonl([*made, *broken], tmp_path), fix=out)
+    assert lines(out) == kept
+    assert report.repaired == {
+        "path": str(out),
+        "rows": 20,
+        "repaired": {"text-damaged": 1},
+        "left_out": {"duplicate-row": 1, "empty-row": 1, "unusable-row": 1},
+        "left": {"mask-all-zero": 1, "role-order": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "repaired", "rule"),
+    [
+        (lambda n: json.dumps(json.dumps({"city": f"x{n}"})), '{"city": "x0"}', "tool-arguments-double-encoded"),
+        (lambda n: {"arguments": json.dumps({"city": f"x{n}"})}, {"city": "x0"}, "tool-arguments-double-encoded"),
+        (lambda n: {"city": f"x{n}", "zip": None, "days": None}, {"city": "x0", "days": None}, "tool-arguments-null"),
+    ],
+)
+def test_arguments_of_calls(arguments: Callable[[int], Any], repaired: Any, rule: str, tmp_path: Path) -> None:
+    given, out = as_jsonl(tool_chats(arguments), tmp_path), tmp_path / "out.jsonl"
+    assert rule in diagnose(given, fix=out).rules()
+    assert lines(out)[0]["messages"][1]["tool_calls"][0]["function"]["arguments"] == repaired
+    assert rule not in diagnose(out).rules()
+    # What is written needs no further repair.
+    diagnose(out, fix=tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_bytes() == out.read_bytes()
+
+
+def test_nulls_of_declarations(tmp_path: Path) -> None:
+    made = tool_chats(lambda n: {"city": f"x{n}"})
+    kept = json.loads(json.dumps(made))
+    made[0] = json.loads(json.dumps(made[0]))
+    made[0]["tools"][0]["function"]["parameters"]["properties"]["query"] = None
+    diagnose(as_jsonl(made, tmp_path), fix=tmp_path / "out.jsonl")
+    assert lines(tmp_path / "out.jsonl") == kept
+
+
+def test_a_tokenizer_gets_its_end_of_turn_into_the_stops(tmp_path: Path) -> None:
+    other = renderer_of("llama-3").encoder.control_ids["<|begin_of_text|>"]
+    held = {"eos_token_id": [other], "do_sample": True}
+    folder = model(tmp_path / "m", "llama-3", template=template_of("llama-3"), generation=held)
+    report = diagnose(folder, fix=tmp_path / "generation_config.json")
+    stop = renderer_of("llama-3").encoder.control_ids["<|eot_id|>"]
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == {
+        "eos_token_id": [other, stop],
+        "do_sample": True,
+    }
+    assert report.repaired["repaired"] == {"eot-not-in-stop-set": 1}  # type: ignore[index]
+    (tmp_path / "generation_config.json").rename(folder / "generation_config.json")
+    assert "eot-not-in-stop-set" not in diagnose(folder).rules()
+
+
+def test_what_cannot_be_written_is_refused_before_the_input_is_read(tmp_path: Path) -> None:
+    given = as_jsonl(as_rows(chats()), tmp_path)
+    for source, fix, said in (
+        (given, given, "is the input itself"),
+        (given, tmp_path / "out.parquet", "name a .jsonl file"),
+        (built(tmp_path, "llama-3"), tmp_path / "out.jsonl", "build this dataset again"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            diagnose(source, fix=fix)
+    with pytest.raises(UsageError, match="repairs all rows of one input"):
+        diagnose(given, fix=tmp_path / "out.jsonl", sample=2)
+
+
+def test_the_command_says_what_it_repaired_and_what_it_left(tmp_path: Path) -> None:
+    made, out = as_rows(chats()), tmp_path / "out.jsonl"
+    made.append(made[2])
+    made[0]["messages"][1]["content"] = ""
+    options = ("--tokenizer", folder_of("chatml"), "--renderer", "chatml")
+    done = run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out)
+    assert done.returncode == 0
+    assert f"{out}: 8 rows; left out: duplicate-row (1 rows); left as it is: empty-answer (1 rows)" in " ".join(
+        done.stderr.split()
+    )
+    shown = json.loads(run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out, "--json").stdout)
+    assert shown["repaired"]["left_out"] == {"duplicate-row": 1}
