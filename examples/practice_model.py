@@ -1,4 +1,4 @@
-"""A small tokenizer with a chat template, and the bundled conversations: something to try the guides on, offline.
+"""A small tokenizer with a chat template, and the bundled conversations and texts: what the guides work on, offline.
 
 python examples/practice_model.py
 """
@@ -45,13 +45,15 @@ def write_model(folder: Path) -> None:
 
 
 def main() -> None:
-    """Write practice/model and practice/chats.jsonl."""
+    """Write practice/model, practice/chats.jsonl and practice/notes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("practice"))
     out = parser.parse_args().out
     write_model(out / "model")
     shutil.copyfile(chats_file(), out / "chats.jsonl")
-    print(f"{out / 'model'}: a tokenizer and its chat template; {out / 'chats.jsonl'}: 100 conversations")
+    shutil.copytree(notes_dir(), out / "notes", dirs_exist_ok=True)
+    print(f"{out / 'model'}: a tokenizer and its chat template")
+    print(f"{out / 'chats.jsonl'}: 100 conversations; {out / 'notes'}: 44 texts")
 
 
 if __name__ == "__main__":

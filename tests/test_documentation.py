@@ -232,6 +232,14 @@ def test_the_picture_of_the_readme_can_be_drawn_again(tmp_path: Path) -> None:
     assert words[0] == words[1]
 
 
+def test_the_pictures_of_concepts_are_what_the_package_draws() -> None:
+    pytest.importorskip("tokenizers")
+    from docs.drawings import HERE, drawn
+
+    for name, picture in drawn().items():
+        assert (HERE / name).read_text(encoding="utf-8") == picture, f"{name}: draw it again: python -m docs.drawings"
+
+
 @pytest.mark.parametrize("name", ["families.md", "families.html"])
 def test_the_pages_on_families_are_what_the_families_write(name: str) -> None:
     pytest.importorskip("tokenizers")

@@ -1,0 +1,152 @@
+"""Every block of the guides runs, in the order of its page, in a new directory; what pages show is what comes out.
+
+`<!-- exit code 1 -->` before a block says how its last command ends, `<!-- file: NAME -->` that it is a file, and
+`<!-- not run: REASON -->` that it is not run. Options are compared with `--help` in every page.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+import typer
+
+from niels_gpt.cli.main import app, main
+from tests.conftest import REPOSITORY
+from tests.test_documentation import PAGES
+
+FOLDERS = ("guides", "coming_from", "concepts")
+GUIDES = [page for folder in FOLDERS for page in (REPOSITORY / "docs" / folder).glob("*.md")]
+_BLOCK = re.compile(r"(?:^<!-- ([^>]*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_SHELL = re.compile(r"[|<>;&$]")  # what only a shell can do
+
+
+class Block(NamedTuple):
+    """A block of code, the note before it, and the output that the page shows after it."""
+
+    language: str
+    code: str
+    note: str
+    shown: str | None
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    found = [(match[1] or "", match[2], match[3]) for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    for number, (note, language, code) in enumerate(found):
+        after = found[number + 1] if number + 1 < len(found) else ("", "", "")
+        yield Block(language, code, note, after[2] if after[1] == "text" else None)
+
+
+def commands(code: str) -> Iterator[str]:
+    """The commands of a block, those over several lines as one."""
+    for line in code.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield line.strip()
+
+
+def run(command: str) -> int:
+    """One line as a shell runs it; programs in Python run in this process, which saves most of the time."""
+    words = shlex.split(command, comments=True)
+    if _SHELL.search(command) or words[0] not in ("niels-gpt", "python"):
+        return subprocess.run(command, shell=True, check=False).returncode
+    before, sys.argv = sys.argv, words if words[0] == "niels-gpt" else words[1:]
+    try:
+        if words[0] == "niels-gpt":
+            main()
+        else:
+            runpy.run_path(words[1], run_name="__main__")
+    except SystemExit as left:
+        return int(left.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def same(shown: str, printed: str) -> bool:
+    """White space is equal to white space, and `...` in a page to anything."""
+    parts = [re.escape(" ".join(part.split())) for part in shown.split("...")]
+    return re.search(r"\s*.*".join(parts), " ".join(printed.split()), re.DOTALL) is not None
+
+
+@pytest.mark.filterwarnings("ignore")  # of trainers, about what a CPU lacks
+@pytest.mark.parametrize("page", sorted(GUIDES), ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_blocks_run_and_print_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for folder in ("examples", "docs"):
+        (tmp_path / folder).symlink_to(REPOSITORY / folder)
+    names: dict[str, Any] = {"__name__": "page"}
+    found = list(blocks_of(page))
+    assert found or page.stem == "index"
+    for number, block in enumerate(found):
+        where = f"{page.name}, block {number}"
+        capfd.readouterr()
+        if block.note.startswith("file: "):
+            Path(block.note.removeprefix("file: ")).write_text(block.code, encoding="utf-8")
+        elif block.note.startswith("not run: "):
+            continue
+        elif block.language == "python":
+            exec(compile(block.code, where, "exec", dont_inherit=True), names)  # our own page, run on purpose
+        elif block.language == "sh":
+            codes = [run(command) for command in commands(block.code)]
+            expected = int(block.note.removeprefix("exit code ") or 0)
+            assert codes == [0] * (len(codes) - 1) + [expected], f"{where}: {''.join(capfd.readouterr())}"
+        else:
+            assert block.language in ("text", "toml", "yaml", "json", "jinja"), f"{where}: of which language?"
+            continue
+        printed = "".join(capfd.readouterr())
+        if block.shown is not None:
+            assert same(block.shown, printed), f"{where} shows\n{block.shown}\nand prints\n{printed}"
+
+
+def options_of(words: list[str]) -> tuple[str, set[str]]:
+    """The command that words name, and its options."""
+    command: Any = typer.main.get_command(app)
+    path = "niels-gpt"
+    context = click.Context(command)
+    while hasattr(command, "resolve_command") and words:
+        name, command, words = command.resolve_command(context, words)
+        path = f"{path} {name}"
+    names = {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
+    return path, {name for name in names if name.startswith("-")} | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_options_of_commands_exist(page: Path) -> None:
+    """Of the commands in all pages, also of those that need a model or the network and so are not run."""
+    for _, language, code in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language not in ("sh", ""):
+            continue
+        whole = list(commands(code))
+        inner = [found for command in whole for found in re.findall(r"\$\((.*?)\)", command)]
+        for command in [re.sub(r"\$\(.*?\)", "PRINTED", command) for command in whole] + inner:
+            if not command.startswith("niels-gpt "):
+                continue
+            words = shlex.split(command, comments=True)[1:]
+            path, known = options_of(words)
+            for word in words:
+                if word.startswith("--"):
+                    assert word.partition("=")[0] in known, f"{page.name}: {path} has no {word}"
+
+
+def test_faults_of_guides_are_found() -> None:
+    """The comparisons above can fail."""
+    assert same("a  b\n...\nd", "x a b\nc\nd e")
+    assert not same("a b\n...\nd", "a c d")
+    path, known = options_of(["episodes", "build", "chats.jsonl"])
+    assert path == "niels-gpt episodes build"
+    assert "--tokenizer" in known
+    assert "--tokeniser" not in known
+    assert run("niels-gpt renderers no-such-renderer") == 2
+    assert run("false") == 1
