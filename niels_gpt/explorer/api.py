@@ -14,10 +14,11 @@ from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
 from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import Findings
 from niels_gpt.explorer.html import exported
+from niels_gpt.explorer.inversion_view import inverted
 from niels_gpt.explorer.loss_modes import DEFAULT_MODE, MODES
 from niels_gpt.explorer.renderer_list import Choice, RendererList
 from niels_gpt.explorer.rendering import RAW
-from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Open, Render, Sample, Train
+from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Certify, Compare, Export, Invert, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import TokenTable
 from niels_gpt.renderers.template.probe_results import report_on
@@ -106,6 +107,10 @@ class Explorer:
 
     def _table(self, request: Compare, choice: Choice) -> TokenTable:
         return self.renderers.table(request.messages, request.tools, choice, list(MODES), prompt=request.prompt)
+
+    def invert(self, request: Invert) -> dict[str, Any]:
+        """The conversation of ids or of rendered text, and what of it cannot be recovered."""
+        return inverted(self.renderers, request.choice, request.given)
 
     def certificate(self, request: Certify) -> dict[str, Any]:
         """What is proven of a chat template, without the probes themselves; takes seconds.

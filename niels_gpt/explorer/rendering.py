@@ -46,7 +46,7 @@ def rendered_table(
     facts = made.message_indices, made.sampled_mask, made.is_content
     note = "" if made.attribution == "full" else f"Attribution is {made.attribution}."
     stop_ids = by.get_stop_token_ids()
-    return _token_table(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
+    return token_table(by.encoder, made.token_ids, facts, stop_ids, messages, modes, note=note, **labels)
 
 
 def text_only_table(
@@ -79,10 +79,10 @@ def bare_text_table(
     ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
     own = [pieces[at] for at in owner.tolist()]
     facts = [piece.msg for piece in own], [piece.sampled for piece in own], [piece.content for piece in own]
-    return _token_table(encoder, ids.tolist(), facts, [], messages, modes, note="", **labels)
+    return token_table(encoder, ids.tolist(), facts, [], messages, modes, note="", **labels)
 
 
-def _token_table(
+def token_table(
     encoder: PieceEncoder,
     ids: list[int],
     facts: tuple[list[int], list[bool], list[bool]],
@@ -91,6 +91,11 @@ def _token_table(
     modes: Sequence[LossMode],
     **labels: str,
 ) -> TokenTable:
+    """Tokens with their facts.
+
+    Args:
+        facts: message indices, sampled and body of each token, as in `RenderedTokens`.
+    """
     texts, half = spelled(encoder.token_bytes(ids))
     owners, sampled, body = np.array(facts[0], np.int64), np.array(facts[1], np.bool_), np.array(facts[2], np.bool_)
     control = np.isin(ids, list(encoder.control_ids.values()))

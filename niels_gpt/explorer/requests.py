@@ -76,6 +76,16 @@ class Certify:
 
 
 @dataclass(frozen=True)
+class Invert:
+    """Ids, or rendered text, of which the conversation is wanted."""
+
+    __pydantic_config__ = _FORBID
+
+    given: str
+    choice: Choice
+
+
+@dataclass(frozen=True)
 class Browse:
     """Rows to show."""
 

@@ -246,6 +246,25 @@ def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Pa
 
 
 READY = {"formats": ".overhead td", "mask": ".t.trained", "dataset?row=3": ".detail .t", "drift": ".verdict"}
+READY |= {"inversion": ".lost li"}
+
+
+def test_ids_become_a_conversation_again(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#inversion").page
+    page.get_by_role("button", name="Ids of the editor's conversation").click()
+    page.locator(".verdict.same", has_text="exactly these ids").wait_for()
+    ids = page.get_by_label("Ids or rendered text").input_value()
+    assert page.locator(".recovered .message").count() > 1
+    page.locator(".lost li", has_text="Loss weights").wait_for()
+    assert page.locator(".tokens .t").count() == ids.count(",") + 1
+    page.get_by_label("Ids or rendered text").fill(f"{ids}, {ids}, 5")
+    page.get_by_role("button", name="Read", exact=True).click()
+    page.locator(".verdict.differ").or_(page.locator(".verdict.same", has_text="more")).wait_for()
+    page.get_by_label("Ids or rendered text").fill("1, -100")
+    page.get_by_role("button", name="Read", exact=True).click()
+    page.locator(".problem", has_text="not labels").wait_for()
+    page.set_viewport_size(NARROW)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
 
 
 @pytest.mark.parametrize("view", [*READY, "findings"])
@@ -254,6 +273,8 @@ def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     rules = (resources.files(axe) / "axe.min.js").read_text(encoding="utf-8")
     page = visit(f"{address}/#{view}").page
+    if view == "inversion":
+        page.get_by_role("button", name="Ids of the editor's conversation").click()
     page.wait_for_selector(READY.get(view, ".finding"))
     page.evaluate(rules)
     for width, scheme in ((1366, "light"), (1366, "dark"), (390, "light"), (390, "dark")):
