@@ -47,6 +47,7 @@ __getattr__ = lazy_names(
             ("build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer", "tokenize"), "api"
         ),
     },
+    subpackages=("doctor",),  # ng.doctor.watch(trainer)
 )
 
 

@@ -352,12 +352,14 @@ def test_the_readme(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.Mon
 
 def test_the_page_on_the_doctor(tmp_path: Path) -> None:
     """All blocks in order; the table of rules is that of the registry, and the JSON has the report's fields."""
-    pytest.importorskip("tokenizers")
+    for library in ("tokenizers", "transformers", "accelerate"):
+        pytest.importorskip(library)
     from niels_gpt.doctor import RULES, diagnose
+    from tests.doctor.test_watch import by_value, tiny_model, trainer_of
     from tests.renderers.tiny_families import folder_of
 
     page = REPOSITORY / "docs" / "doctor.md"
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"trainer": trainer_of(tmp_path, by_value), "model": tiny_model()}
     for number, block in enumerate(blocks(page)):
         code = block.replace("~/models/Qwen3-8B", str(folder_of("chatml")))
         exec(compile(code, f"docs/doctor.md, block {number}", "exec"), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,6 +195,13 @@ def doctor(
     renderer: RendererName = None,
     renderer_option: RendererOption = None,
     date: Date = None,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run a training script ('train.py --lr 1') until its first batch reaches a model; judge that batch.",
+        ),
+    ] = None,
     explain: Annotated[
         str | None, typer.Option(metavar="RULE", help="Explain a rule, as `niels-gpt rules RULE`.")
     ] = None,
@@ -214,17 +222,36 @@ def doctor(
     niels-gpt doctor tokenised.parquet --tokenizer ~/models/Llama-3.1-8B-Instruct --sequence-length 4096
 
     niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
+
+    niels-gpt doctor --script 'train.py --lr 1e-5' --tokenizer ~/models/Qwen3-8B
     """
     if rules or explain is not None:
         print_rules(explain, report.as_json)
         return
     # Read first: these properties refuse options that exclude each other.
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
-    if source is None:
+    if source is None and script is None:
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
     chosen = renderer_options(renderer, renderer_option, template, date)
+    own = chosen if renderer is not None or chosen.options else None
     from niels_gpt.doctor.run import diagnose
 
+    if script is not None:
+        from niels_gpt.doctor.live import judge_script
+
+        if source is not None:
+            raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
+        how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence)
+        named = {"tokenizer": tokenizer, "template": template, "renderer": own, "date": date}
+        try:
+            command = shlex.split(script)
+        except ValueError as error:
+            raise UsageError(
+                f"--script {script!r}: {error}; expected a command such as 'train.py --lr 1e-5'"
+            ) from error
+        found = judge_script(command, options=how, **named)
+        _write(found, shape, report.file)
+        raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
     with ShownProgress(quiet=shape != "text" and report.file is None) as progress:
         how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence, progress=progress)
         found = diagnose(
@@ -233,7 +260,7 @@ def doctor(
             chats=chats,
             tokenizer=tokenizer,
             template=template,
-            renderer=chosen if renderer is not None or chosen.options else None,
+            renderer=own,
             date=date,
             options=how,
         )

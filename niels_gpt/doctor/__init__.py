@@ -13,8 +13,9 @@ How a diagnosis runs::
       Context.conclude: what only the whole shows        context.py
       Report                                             report.py       (show.py, sarif.py)
 
-`diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). How to add a rule
-is described in `rules/__init__.py`.
+`diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). `watch(trainer)`
+and `judge_script` judge the first batches of a training (live.py); `fix=` writes repaired rows (repair.py). How to add
+a rule is described in `rules/__init__.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from niels_gpt.doctor.live import judge_script, watch
     from niels_gpt.doctor.options import DiagnoseOptions
     from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
     from niels_gpt.doctor.rules import RULES
@@ -39,8 +41,21 @@ _MODULES = {
     "WindowToken": "report",
     "check_batch": "run",
     "diagnose": "run",
+    "judge_script": "live",
+    "watch": "live",
 }
 
-__all__ = ["RULES", "DiagnoseOptions", "Evidence", "Finding", "Report", "WindowToken", "check_batch", "diagnose"]
+__all__ = [
+    "RULES",
+    "DiagnoseOptions",
+    "Evidence",
+    "Finding",
+    "Report",
+    "WindowToken",
+    "check_batch",
+    "diagnose",
+    "judge_script",
+    "watch",
+]
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -288,13 +288,22 @@ def check_batch(
         UsageError: the shapes differ, or an array does not hold integers. Else as `diagnose`.
     """
     passed = {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask, "position_ids": position_ids}
-    arrays = {name: _array(name, values) for name, values in passed.items() if values is not None}
+    rows = batch_rows({name: values for name, values in passed.items() if values is not None})
+    return diagnose(rows, tokenizer=tokenizer, template=template, renderer=renderer, **more)
+
+
+def batch_rows(batch: Mapping[str, Any]) -> list[dict[str, npt.NDArray[Any]]]:
+    """The rows of a batch of arrays or tensors, each as a dict of arrays of shape (length,).
+
+    Raises:
+        UsageError: as `check_batch`.
+    """
+    arrays = {name: _array(name, values) for name, values in batch.items()}
     shape = arrays["input_ids"].shape
     for name, array in arrays.items():
         if array.shape != shape:
             raise UsageError(f"{name} has the shape {array.shape} and input_ids {shape}; expected the same")
-    rows = [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]
-    return diagnose(rows, tokenizer=tokenizer, template=template, renderer=renderer, **more)
+    return [{name: array[row] for name, array in arrays.items()} for row in range(shape[0])]
 
 
 def _array(name: str, values: Any) -> npt.NDArray[np.integer[Any]]:

@@ -1,0 +1,219 @@
+"""Real trainers, loops and scripts: the first batches are judged as the model gets them, and training goes on."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+import niels_gpt as ng  # noqa: E402
+from niels_gpt.doctor import Report, judge_script  # noqa: E402
+from niels_gpt.errors import DataError, InputError, UsageError  # noqa: E402
+from tests.conftest import run_cli  # noqa: E402
+from tests.doctor.made import Row, padded, rows, samples  # noqa: E402
+from tests.renderers.tiny_families import folder_of, renderer_of  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # of accelerate, about what a CPU lacks
+FAMILY = "qwen2.5"
+VOCABULARY = 512
+
+
+def tiny_model() -> Any:
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def stop_id() -> int:
+    return int(renderer_of(FAMILY).encoder.control_ids["<|im_end|>"])
+
+
+def made_rows() -> list[Row]:
+    return rows(padded(samples(FAMILY), stop_id()))
+
+
+def by_value(given: list[Row]) -> dict[str, Any]:
+    """A collator with the famous bug: labels are left out wherever the id is that of padding."""
+    ids = torch.tensor([row["input_ids"] for row in given])
+    labels = torch.tensor([row["labels"] for row in given]).where(ids != stop_id(), -100)
+    return {"input_ids": ids, "labels": labels, "attention_mask": torch.tensor([r["attention_mask"] for r in given])}
+
+
+def trainer_of(folder: Path, collator: Any, steps: int = 4) -> Any:
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    return transformers.Trainer(model=tiny_model(), args=arguments, train_dataset=made_rows(), data_collator=collator)
+
+
+def watched(trainer: Any, **options: Any) -> Any:
+    shown: list[Report] = []
+    watch = ng.doctor.watch(trainer, tokenizer=folder_of(FAMILY), renderer=FAMILY, show=shown.append, **options)
+    trainer.train()
+    assert shown == [watch.report]
+    return watch
+
+
+def test_a_collator_that_masks_by_value_is_found_and_training_goes_on(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, by_value)
+    watch = watched(trainer)
+    assert watch.report.rules("error") == ["eot-masked-as-padding"]
+    assert (watch.report.rows, trainer.state.global_step) == (4, 4)
+    assert "compute_loss" not in vars(trainer)
+
+
+def test_a_good_collator_is_clean(tmp_path: Path) -> None:
+    watch = watched(trainer_of(tmp_path, transformers.default_data_collator), batches=3)
+    assert (watch.report.rules("warning"), watch.report.rows) == ([], 6)
+
+
+def test_a_training_can_be_stopped(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, by_value)
+    ng.doctor.watch(trainer, tokenizer=folder_of(FAMILY), renderer=FAMILY, stop_on="error", show=lambda _: None)
+    with pytest.raises(DataError, match="findings in the first batches: eot-masked-as-padding"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_the_trainers_own_tokenizer_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = trainer_of(tmp_path, by_value)
+    trainer.processing_class = transformers.AutoTokenizer.from_pretrained(folder_of(FAMILY))
+    watch = ng.doctor.watch(trainer, renderer=FAMILY)
+    trainer.train()
+    assert watch.report is not None
+    assert watch.report.rules("error") == ["eot-masked-as-padding"]
+    assert "eot-masked-as-padding" in capsys.readouterr().err
+
+
+def test_a_model_in_a_loop_of_ones_own() -> None:
+    model, shown = tiny_model(), list[Report]()
+    watch = ng.doctor.watch(model, tokenizer=folder_of(FAMILY), renderer=FAMILY, show=shown.append)
+    for start in (0, 2, 4):
+        model(**by_value(made_rows()[start : start + 2])).loss.backward()
+    assert watch.report is not None
+    assert (watch.report.rules("error"), watch.report.rows) == (["eot-masked-as-padding"], 4)
+    assert not model._forward_pre_hooks
+
+
+def test_evaluation_is_not_judged_and_too_few_batches_can_be() -> None:
+    model = tiny_model()
+    watch = ng.doctor.watch(model, show=lambda _: None)
+    with pytest.raises(InputError, match="no batch with input_ids"):
+        ng.doctor.watch(tiny_model()).judge()
+    model.eval()
+    model(**by_value(made_rows()[:2]))
+    model.train()
+    model(**by_value(made_rows()[:2]))
+    assert watch.judge().rows == 2
+
+
+def test_other_things_and_other_batches_are_refused() -> None:
+    with pytest.raises(UsageError, match="found a list; expected a trainer"):
+        ng.doctor.watch([])
+    watch = ng.doctor.watch(tiny_model())
+    with pytest.raises(UsageError, match="the batch has prompt_ids; expected input_ids"):
+        watch.see({"prompt_ids": torch.zeros(1, 2)})
+
+
+# ---- scripts
+
+HEAD = """
+import sys, json, torch
+rows = json.load(open(sys.argv[1]))
+ids = torch.tensor([row["input_ids"] for row in rows])
+labels = torch.tensor([row["labels"] for row in rows])
+"""
+# As nanoGPT trains: y is x moved by one, and the loss is the loop's own.
+LOOP = """
+class GPT(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(512, 8), torch.nn.Linear(8, 512)
+    def forward(self, x):
+        return self.head(self.embed(x))
+model = GPT()
+x, y = ids[:, :-1], labels[:, 1:]
+for step in range(3):
+    try:
+        loss = torch.nn.functional.cross_entropy(model(x).view(-1, 512), y.reshape(-1), ignore_index=-100)
+        loss.backward()
+    except Exception:
+        pass
+    open(sys.argv[2], "w").write("trained")
+"""
+MODEL = """
+import transformers
+config = transformers.LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+                                  num_attention_heads=2, num_key_value_heads=2)
+if __name__ == "__main__":
+    model = transformers.LlamaForCausalLM(config)
+    model(input_ids=ids, labels=labels)
+    open(sys.argv[2], "w").write("trained")
+"""
+
+
+def script(folder: Path, text: str, given: list[Row]) -> list[str]:
+    (folder / "train.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    (folder / "rows.json").write_text(json.dumps(given), encoding="utf-8")
+    return [str(folder / "train.py"), str(folder / "rows.json"), str(folder / "done")]
+
+
+@pytest.mark.parametrize("body", [LOOP, MODEL], ids=["loop", "model"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_script_runs_until_its_first_batch(body: str, wrong: bool, tmp_path: Path) -> None:
+    given = made_rows()
+    for row in given if wrong else ():
+        row["labels"] = [token if token != stop_id() else -100 for token in row["input_ids"]]
+        row["labels"][3:] = [-100 if t == stop_id() else t for t in row["labels"][3:]]
+    call, cross_entropy = torch.nn.Module.__call__, torch.nn.functional.cross_entropy
+    report = judge_script(script(tmp_path, HEAD + body, given), tokenizer=folder_of(FAMILY), renderer=FAMILY)
+    assert ("user-tokens-trained" in report.rules("error")) == wrong
+    assert wrong or report.rules("warning") == []
+    assert report.rows == 8
+    assert not (tmp_path / "done").exists()
+    assert (torch.nn.Module.__call__, torch.nn.functional.cross_entropy) == (call, cross_entropy)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise ValueError('no data')", "ValueError: no data, before a batch reached a model"),
+        ("import sys; sys.exit('no GPU')", "ended with no GPU before a batch"),
+        ("x = 1", "no batch with input_ids reached a model"),
+    ],
+)
+def test_scripts_that_train_nothing(body: str, said: str, tmp_path: Path) -> None:
+    done = run_cli("doctor", "--script", " ".join(script(tmp_path, body, [])))
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False)
+    assert said in " ".join(done.stderr.split())
+
+
+def test_the_command_judges_a_script(tmp_path: Path) -> None:
+    command = " ".join(script(tmp_path, HEAD + MODEL, made_rows()))
+    options = ("--tokenizer", folder_of(FAMILY), "--renderer", FAMILY, "--json")
+    done = run_cli("doctor", "--script", command, *options)
+    assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 8)
+    both = run_cli("doctor", "chats.jsonl", "--script", command)
+    assert (both.returncode, "one thing at a time" in both.stderr) == (2, True)
+    assert run_cli("doctor", "--script", "no.py").returncode == 3
+    assert run_cli("doctor", "--script", "'no.py").returncode == 2
