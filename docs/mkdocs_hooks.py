@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import click
+import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -34,9 +37,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside, the notebooks as pages, and the files that pages link to."""
     for path, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
+    files.append(File.generated(config, "reference/commands.md", content=commands_page()))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         text = page_of(json.loads(Path(str(notebook.abs_src_path)).read_text(encoding="utf-8")))
-        text += f"\n[This page as a notebook]({posixpath.basename(notebook.src_uri)})\n"
+        name = posixpath.basename(notebook.src_uri)
+        text += f'\n<p><a href="../{name}" download>This page as a notebook</a></p>\n'
         files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=text))
     for page in files.documentation_pages():
         for target in filter(None, (match["target"] for match in _LINK.finditer(page.content_string))):
@@ -72,7 +77,52 @@ def _in_site(path: str) -> str:
     """Where the site has a file of the repository."""
     if uri := (PAGES | START).get(path):
         return uri
-    return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}.md"
+    inside = path.replace(".ipynb", ".md").removeprefix("docs/")
+    return inside if path.startswith("docs/") else f"repository/{path}.md"
+
+
+def commands_page() -> str:
+    """All commands with their options, from the texts of `--help`."""
+    from niels_gpt.cli.main import app
+
+    parts = ["# Commands\n\nWhat `--help` says, of every command. Exit codes: [doctor](../doctor.md)."]
+    parts += [
+        _command_section(path, command) for path, command in _commands(("niels-gpt",), typer.main.get_command(app))
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands below a group, in the order of its help."""
+    if not hasattr(command, "resolve_command"):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        _, inner, _ = command.resolve_command(context, name.split())
+        yield from _commands((*path, name), inner)
+
+
+def _command_section(path: tuple[str, ...], command: Any) -> str:
+    """A command's texts, and a table of its arguments and options."""
+    rows = []
+    for item in command.params:
+        if getattr(item, "hidden", False):
+            continue
+        names = [item.name.upper()] if item.param_type_name == "argument" else [*item.opts, *item.secondary_opts]
+        text = " ".join(_parts(getattr(item, "help", "") or ""))
+        # Texts name the defaults that are no values, such as "by the keys of the rows".
+        if isinstance(item.default, str | int | float) and item.default is not False and "[default:" not in text:
+            text += f" [default: {item.default}]"
+        rows.append(f"| {', '.join(f'`{name}`' for name in names)} | {text} |")
+    parts = [f"## {' '.join(path)}", *_parts(command.help or ""), "\n".join(["| | |", "|---|---|", *rows])]
+    return "\n\n".join(re.sub(r"^(.*?): (niels-gpt .*)$", r"\1:\n\n```sh\n\2\n```", part) for part in parts)
+
+
+def _parts(text: str) -> list[str]:
+    """The paragraphs of a text of `--help`, without the marks of its libraries, as markdown."""
+    plain = re.sub(r"([|*<])", r"\\\1", text.replace("\\[", "[").replace("\b", ""))
+    return [" ".join(part.split()) for part in plain.split("\n\n")]
 
 
 def page_of(notebook: dict[str, Any]) -> str:
@@ -90,5 +140,5 @@ def _cell(cell: dict[str, Any]) -> list[str]:
         if "text/html" in data:
             parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
         else:
-            parts.append(f"```text\n{''.join(data.get('text/plain', output.get('text', ''))).rstrip()}\n```")
+            parts.append(f"````text\n{''.join(data.get('text/plain', output.get('text', ''))).rstrip()}\n````")
     return parts
