@@ -127,7 +127,13 @@ class Explorer:
     def rows(self, request: Browse) -> dict[str, Any]:
         """A page of rows."""
         wanted = Filter(
-            request.text, request.pattern, request.role, frozenset(request.has), request.min_size, request.max_size
+            request.text,
+            request.pattern,
+            request.role,
+            frozenset(request.has),
+            request.min_size,
+            request.max_size,
+            self._rows_of(request.finding),
         )
         wanted.check()
         dataset, split = self._opened(), self._split(request.split)
@@ -137,6 +143,15 @@ class Explorer:
             raise NoSuchRow(f"start is {request.start}; rows are counted from 0")
         page = dataset.page(split, request.start, request.limit, wanted)
         return {"page": dataclasses.asdict(page), "about": self.about(split)}
+
+    def _rows_of(self, finding: int | None) -> tuple[int, ...] | None:
+        """The rows that a finding's evidence names; `None` without a finding."""
+        if finding is None:
+            return None
+        known = self.findings.findings if self.findings else []
+        if not 0 <= finding < len(known):
+            raise UsageError(f"finding is {finding}; the report has {len(known)} findings, counted from 0")
+        return tuple(sorted({place.row for place in known[finding].evidence if place.row >= 0}))
 
     def row(self, request: Open) -> dict[str, Any]:
         """One row."""

@@ -84,9 +84,10 @@ class ChatRows:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
         # Text is searched in bytes first; the other filters need every row parsed in any case.
-        if wanted.text and not wanted.pattern:
+        if wanted.text and not wanted.pattern and wanted.rows is None:
             return self._searched(start, limit, wanted)
-        return scanned(iter(range(start, end)), end, lambda row: self._wanted(row, wanted), limit)
+        rows = range(start, end) if wanted.rows is None else [row for row in wanted.rows if start <= row < end]
+        return scanned(iter(rows), end, lambda row: self._wanted(row, wanted), limit)
 
     def _searched(self, start: int, limit: int, wanted: Filter) -> Page:
         """Rows that hold a text.

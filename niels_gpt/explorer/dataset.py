@@ -31,6 +31,7 @@ class Filter:
         role: for chats, only messages of this role are searched; without a text, the role must occur.
         has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
+        rows: only these rows, ascending; `None` for all.
     """
 
     text: str = ""
@@ -39,6 +40,7 @@ class Filter:
     has: frozenset[str] = frozenset()
     min_size: int | None = None
     max_size: int | None = None
+    rows: tuple[int, ...] | None = None
 
     @property
     def empty(self) -> bool:

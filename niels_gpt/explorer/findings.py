@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,15 @@ class _Read(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+class Token(_Read):
+    """A token of an example."""
+
+    id: int
+    text: str = ""
+    trained: bool | None = None
+    role: str | None = None
+
+
 class Evidence(_Read):
     """One place: the row, its file and line, and the message and token where the rule names them."""
 
@@ -25,7 +34,8 @@ class Evidence(_Read):
     message: int | None = None
     token: int | None = None
     note: str = ""
-    window: list[Any] = Field(default_factory=list)
+    window: list[Token] = Field(default_factory=list)
+    mark: int | None = None
 
 
 class Finding(_Read):
@@ -35,6 +45,7 @@ class Finding(_Read):
     severity: str
     title: str
     count: int = 0
+    rows: int = 0
     summary: str = ""
     cause: str = ""
     fix: str = ""

@@ -100,6 +100,7 @@ class Browse:
     has: list[Literal["system", "tools", "reasoning", "multi_turn", "unusable"]] = field(default_factory=list)
     min_size: int | None = None
     max_size: int | None = None
+    finding: int | None = None
 
 
 @dataclass(frozen=True)

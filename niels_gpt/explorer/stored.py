@@ -110,6 +110,8 @@ class StoredRows:
         fits = sizes[start:] >= (wanted.min_size or 0)
         if wanted.max_size is not None:
             fits &= sizes[start:] <= wanted.max_size
+        if wanted.rows is not None:
+            fits &= np.isin(np.arange(start, end), wanted.rows)
         rows: Iterator[int] = iter((start + np.flatnonzero(fits)).tolist())
         return scanned(rows, end, lambda row: self._wanted(split, row, wanted), limit)
 

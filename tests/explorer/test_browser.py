@@ -162,7 +162,7 @@ def test_keyboard_alone_reaches_every_view(address: str, visit: Visit) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the view"
     page.keyboard.press("Tab")
-    titles = ["Mask", "Dataset", "Drift", "Findings (1)", "Formats"]
+    titles = ["Mask", "Dataset", "Drift", "From ids", "Findings (1)", "Formats"]
     for title in titles:
         page.keyboard.press("ArrowRight")
         page.wait_for_function("title => document.activeElement.textContent === title", arg=title)

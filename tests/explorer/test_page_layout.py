@@ -36,9 +36,21 @@ def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("layout")
     chats = [turns(2 + 2 * (at % 30)) for at in range(58)] + [turns(120), turns(2, "giant " * 20_000)]
     threads = ["huggingface/trl#1623", "https://example.org/page", "a talk"]
-    finding = {"rule": "never-ending", "severity": "error", "title": "Never ends", "count": 1, "summary": "x"}
+    finding = {
+        "rule": "never-ending",
+        "severity": "error",
+        "title": "Never ends",
+        "count": 1200,
+        "rows": 41,
+        "summary": "x",
+    }
     finding |= {"cause": "y", "fix": "z"}
-    evidence = [{"row": 7, "where": "chats.jsonl:8", "message": 1, "token": 5, "note": "this", "window": []}]
+    window = [
+        {"id": 5, "text": " a", "trained": True, "role": "user"},
+        {"id": 4, "text": "\n", "trained": False, "role": None},
+    ]
+    place = {"where": "chats.jsonl:8", "message": 1, "token": 5, "note": "this", "window": window, "mark": 1}
+    evidence = [{"row": row, **place} for row in (7, 7, 59, 3)]
     report = {"version": 1, "rows": 60, "findings": [{**finding, "thread": t, "evidence": evidence} for t in threads]}
     (folder / "report.json").write_text(json.dumps(report))
     renderers = RendererList([str(tokenizer_dir)])
@@ -123,12 +135,34 @@ def test_findings_link(address: str, visit: Visit) -> None:
         ["huggingface/trl#1623", "https://github.com/huggingface/trl/issues/1623"],
         ["https://example.org/page", "https://example.org/page"],
     ]
+    assert page.locator(".overview tbody tr").count() == 3
+    assert page.locator(".overview tbody td").all_inner_texts()[2:4] == ["1,200", "41"]
+    example = page.locator(".example .t").evaluate_all(
+        "(all) => all.slice(0, 2).map((e) => [e.textContent, e.className])"
+    )
+    assert example == [["·\u200ba", "t role-user body trained"], ["⏎\n", "t role-none scaffold marked"]]
     link = page.get_by_role("link", name="row 7", exact=True).first
     assert link.get_attribute("href") == "#dataset?row=7"
     link.click()
     page.wait_for_selector(".detail .t.marked")
     page.go_back()
     page.locator(".finding").first.wait_for()
+
+
+def test_rows_of_a_finding(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#findings").page
+    page.get_by_role("link", name="show 3 rows").nth(1).click()
+    rows = page.locator("tr[data-row]")
+    until(lambda: rows.evaluate_all("(all) => all.map((e) => e.dataset.row)") == ["3", "7", "59"])
+    assert page.url.endswith("#dataset?finding=1")
+    open_row(page, 59)
+    assert page.url.endswith("#dataset?finding=1&row=59")
+    page.get_by_label("Search", exact=True).fill("giant")
+    until(lambda: rows.evaluate_all("(all) => all.map((e) => e.dataset.row)") == ["59"])
+    page.get_by_label("Search", exact=True).fill("")
+    page.get_by_label("Rows of a finding").select_option("")
+    until(lambda: rows.count() == 50)
+    assert page.url.endswith("#dataset?row=59")
 
 
 def test_on_a_telephone_a_chosen_row_is_in_sight(address: str, visit: Visit) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.findings import read_findings
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.samples import chats_file
@@ -221,6 +222,21 @@ def test_drift_marks_the_first_difference(bare: Client) -> None:
     assert left[:at] == right[:at]
     assert "think" in left[at]
     assert bare.ask("/api/drift", {**body, "right": TEXT})["drift"]["same"]
+
+
+def test_rows_of_a_finding(tmp_path: Path) -> None:
+    evidence = [{"row": row} for row in (5, 2, 5, -1, 99, 1000)]
+    finding = {"rule": "x", "severity": "info", "title": "x", "evidence": evidence}
+    (tmp_path / "report.json").write_text(json.dumps({"version": 1, "findings": [finding]}))
+    renderers = RendererList()
+    report = read_findings(tmp_path / "report.json")
+    with client_of(Explorer(renderers, open_dataset(chats_file(), renderers), report)) as client:
+        page = client.ask("/api/rows", {"finding": 0})["page"]
+        assert [row["row"] for row in page["rows"]] == [2, 5, 99]
+        assert page["next"] is None
+        first = client.ask("/api/rows", {"finding": 0, "limit": 1})["page"]
+        assert client.ask("/api/rows", {"finding": 0, "start": first["next"]})["page"]["rows"] == page["rows"][1:]
+        assert "1 findings" in client.ask("/api/rows", {"finding": 1}, 400)["error"]
 
 
 def test_without_a_dataset() -> None:

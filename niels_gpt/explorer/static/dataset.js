@@ -56,16 +56,19 @@ export class DatasetView {
   // What the address names: the split, if there are several, and the row.
   shown() {
     if (!this.about) return {};
-    return { split: this.about.splits.length > 1 && this.row !== null ? this.split : null, row: this.row };
+    return { split: this.about.splits.length > 1 && this.row !== null ? this.split : null, finding: this.finding?.value || null, row: this.row };
   }
 
   // Show what the address names.
   async follow(query) {
-    if (!this.about || !query.has("row")) return;
+    if (!this.about) return;
+    const finding = query.get("finding") ?? "";
+    if (this.finding && this.finding.value !== finding) { this.finding.value = finding; this.start = 0; this.load(); }
+    if (!query.has("row")) return;
     const row = Number(query.get("row")), split = query.get("split") ?? this.split, evidence = this.next ?? {};
     this.next = null;
     if (split !== this.split && this.about.splits.includes(split)) { this.splitChoice.querySelector(`[data-name="${CSS.escape(split)}"]`).click(); this.row = null; }
-    if (row !== this.row || Object.keys(evidence).length) await this.goTo(row, evidence);
+    if (row !== this.row || Object.keys(evidence).length) await (this.finding?.value ? this.open(row, evidence) : this.goTo(row, evidence));
   }
 
   part(name) {
@@ -79,12 +82,14 @@ export class DatasetView {
     this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
     this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
     this.role = chats ? h("select", { "aria-label": "Messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
+    const findings = this.session.findings?.findings ?? [];
+    this.finding = findings.length ? h("select", { "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding or none"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
     this.pattern = h("input", { type: "checkbox", "aria-label": "Regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
     this.go = h("input", { type: "number", min: 0, placeholder: "row", "aria-label": "Go to row" });
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
-    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
+    return h("div", { class: "bar controls" }, this.text, h("label", { title: "The text is a regular expression" }, this.pattern, " .*"), this.role, this.has, this.finding, h("span", { class: "range" }, this.min, "–", this.max, ` ${this.about.unit}`));
   }
 
   enter(place) {
@@ -97,12 +102,12 @@ export class DatasetView {
 
   filter() {
     const size = (field) => (field.value === "" ? null : Number(field.value));
-    return { text: this.text.value, pattern: this.pattern.checked, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
+    return { text: this.text.value, pattern: this.pattern.checked, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max), finding: this.finding?.value ? Number(this.finding.value) : null };
   }
 
   filtered() {
-    const { text, role, has, min_size: low, max_size: high } = this.filter();
-    return Boolean(text || role || has.length || low !== null || high !== null);
+    const { text, role, has, min_size: low, max_size: high, finding } = this.filter();
+    return Boolean(text || role || has.length || finding !== null || low !== null || high !== null);
   }
 
   async load() {
@@ -182,7 +187,7 @@ export class DatasetView {
   async goTo(row, evidence = {}) {
     if (!await this.open(row, evidence)) return;
     this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
-    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = ""; }
+    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = ""; if (this.finding) this.finding.value = ""; }
     await this.load();
   }
 

@@ -1,10 +1,12 @@
 import { address, h, number } from "./dom.js";
+import { visible } from "./token_table.js";
 
-// The findings of the doctor. A piece of evidence opens its row.
+// The findings of the doctor: all of them with their counts and their first examples. A row opens in the dataset view.
 
 export class FindingsView {
   constructor({ session, open }) {
     const report = session.findings;
+    this.rows = session.dataset !== null;
     this.element = h("div", { class: "findings" }, report ? this.report(report, open) : h("p", { class: "note" }, "No report is open. Start with --findings report.json, as niels-gpt doctor --json writes it."));
   }
 
@@ -12,25 +14,56 @@ export class FindingsView {
     const head = h("p", { class: "lead" }, report.findings.length
       ? `${number(report.findings.length)} ${report.findings.length === 1 ? "finding" : "findings"} in ${number(report.rows)} rows.`
       : `Nothing found in ${number(report.rows)} rows.`);
-    return [head, ...report.findings.map((finding) => this.finding(finding, open))];
+    return [head, report.findings.length > 1 ? this.overview(report.findings) : null, ...report.findings.map((finding, at) => this.finding(finding, at, open))];
   }
 
-  finding(finding, open) {
+  overview(findings) {
+    const line = (finding, at) => h("tr", {}, h("td", {}, h("span", { class: `severity severity-${levelOf(finding)}` }, finding.severity)),
+      h("td", {}, h("button", { type: "button", class: "row", onclick: () => this.element.querySelector(`#finding-${at}`).scrollIntoView({ block: "start" }) }, finding.title)),
+      h("td", {}, number(finding.count)), h("td", {}, finding.rows ? number(finding.rows) : "–"), h("td", {}, this.filter(finding, at)));
+    return h("div", { class: "overview", tabindex: "0", role: "region", "aria-label": "All findings" }, h("table", { class: "figures" },
+      h("thead", {}, h("tr", {}, ["severity", "finding", "places", "rows", "rows named"].map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, findings.map(line))));
+  }
+
+  // The report names the first few places of a finding, so the filter shows their rows.
+  filter(finding, at) {
+    const named = new Set(finding.evidence.map((place) => place.row).filter((row) => row >= 0)).size;
+    return this.rows && named ? h("a", { href: address("dataset", { finding: at }) }, `show ${named === 1 ? "its row" : `${number(named)} rows`}`) : null;
+  }
+
+  finding(finding, at, open) {
     const fact = (name, value) => (value ? h("div", {}, h("dt", {}, name), h("dd", {}, value)) : null);
-    return h("article", { class: `finding severity-${["error", "warning"].includes(finding.severity) ? finding.severity : "info"}` },
-      h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×`)),
+    const example = finding.evidence.find((place) => place.window.length);
+    return h("article", { class: `finding severity-${levelOf(finding)}`, id: `finding-${at}` },
+      h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×${finding.rows ? ` in ${number(finding.rows)} rows` : ""}`)),
       finding.summary ? h("p", {}, finding.summary) : null,
       h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && linked(finding.thread))),
+      example ? exampleOf(example) : null,
       h("ul", { class: "evidence" }, finding.evidence.map((place) => h("li", {},
         h("a", { class: "row", href: address("dataset", { row: place.row }), onclick: (event) => { event.preventDefault(); open(place); } }, `row ${number(place.row)}`),
         place.message != null ? h("span", {}, `message ${place.message}`) : null,
         place.token != null ? h("span", {}, `token ${number(place.token)}`) : null,
-        h("span", { class: "where" }, place.where), h("span", {}, place.note)))));
+        h("span", { class: "where" }, place.where), h("span", {}, place.note)))),
+      this.filter(finding, at));
   }
 
   enter(place) {
     place.append(this.element);
   }
+}
+
+function levelOf(finding) {
+  return ["error", "warning"].includes(finding.severity) ? finding.severity : "info";
+}
+
+// The tokens around a place, in the colours of the other views.
+function exampleOf(place) {
+  const token = (one, at) => {
+    const loss = one.trained === null ? "" : one.trained ? " trained" : "";
+    const marked = at === place.mark ? " marked" : "";
+    return h("span", { class: `t role-${one.role ?? "none"} ${one.role === null ? "scaffold" : "body"}${loss}${marked}`, title: [`id ${one.id}`, one.role, one.trained === null ? null : one.trained ? "trained" : "not trained"].filter(Boolean).join(", ") }, visible(one.text) || "∅");
+  };
+  return h("figure", { class: "example" }, h("figcaption", { class: "note" }, `row ${number(place.row)}`), h("div", { class: "window" }, place.window.map(token)));
 }
 
 // Threads are named as OWNER/REPOSITORY#NUMBER or by their address; a text of another form stays a text.
