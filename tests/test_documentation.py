@@ -322,7 +322,9 @@ def test_the_page_on_adding_a_source(tmp_path: Path, tokenizer_dir: Path, monkey
     assert (tmp_path / "episodes" / "sums" / "episodes.json").is_file()
 
 
-def test_the_readme(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_and_the_first_page_of_the_site(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its blocks run, with a tiny tokenizer in the place of the model."""
     pytest.importorskip("tokenizers")
     from tests.renderers.small import CHATML
@@ -345,9 +347,12 @@ def test_the_readme(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.Mon
         **budget,
     )
     names: dict[str, Any] = {}
-    for number, block in enumerate(blocks(REPOSITORY / "README.md")):
+    found = [*blocks(REPOSITORY / "README.md"), *blocks(REPOSITORY / "docs" / "index.md")]
+    assert len(found) == 3
+    for number, block in enumerate(found):
         code = block.replace("~/models/Qwen3-8B", str(tmp_path / "model"))
-        exec(compile(code, f"README.md, block {number}", "exec"), names)
+        code = code.replace("Qwen/Qwen3-8B", str(tmp_path / "model"))
+        exec(compile(code, f"README.md or docs/index.md, block {number}", "exec"), names)
 
 
 def test_the_page_on_the_doctor(tmp_path: Path) -> None:

@@ -110,6 +110,34 @@ def test_blocks_run_and_print_what_the_page_shows(
             assert same(block.shown, printed), f"{where} shows\n{block.shown}\nand prints\n{printed}"
 
 
+def test_the_page_on_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first commands and its loader, with the practice model, and shorter rows, because the samples are few."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    assert run("python examples/practice_model.py --out .") == 0
+    shell, loader = (block.code for block in list(blocks_of(REPOSITORY / "docs" / "recipes.md"))[:2])
+    lines = list(commands(shell.replace("more/*.parquet ", "").replace("~/models/Qwen3-8B", "model")))
+    assert [line.split()[1] for line in lines] == ["init", "build", "build", "build"]
+    for number, line in enumerate(lines):
+        assert run(line.replace("--workers 8", "--workers 2")) == 0, line
+        if number == 0:
+            recipe = tmp_path / "recipe.toml"
+            text = recipe.read_text(encoding="utf-8")
+            recipe.write_text(re.sub(r"(?m)^length = \d+", "length = 512", text), encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(compile(loader, "docs/recipes.md", "exec"), names)  # our own page, run on purpose
+    assert names["batch"].x.shape == (8, 512)
+
+
+def test_every_page_with_python_is_run_by_a_test() -> None:
+    """A page whose blocks no test reads goes out of date; this finds the page, its own test finds the block."""
+    tests = [file.read_text(encoding="utf-8") for file in (REPOSITORY / "tests").rglob("*.py")]
+    for page in PAGES:
+        if page in GUIDES or "```python\n" not in page.read_text(encoding="utf-8"):
+            continue
+        assert any(f'{page.name}"' in source or f"{page.name} against" in source for source in tests), page.name
+
+
 def options_of(words: list[str]) -> tuple[str, set[str]]:
     """The command that words name, and its options."""
     command: Any = typer.main.get_command(app)
