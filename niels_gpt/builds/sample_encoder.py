@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.builds.build import check_ids
 from niels_gpt.builds.conversation_encoders import (
@@ -156,16 +157,23 @@ def _shared(samples: Sequence[Sample]) -> tuple[list[Sample], list[tuple[int, in
     The ids 5 6 7 8 9 and a sample 5 6 7 4 whose 4 is trained: its prefix is 5 6, five ids before its own 7 4.
     """
     *others, (ids, weights) = samples
+    first = [_common(ids, sample, trained) for sample, trained in others]
     own, prefixes, before = [(ids, weights)], [(0, 0)], len(ids)
-    for sample, trained in others:
-        n = min(len(ids), len(sample))
-        differs = np.flatnonzero(np.append(ids[:n] != sample[:n], True))[0]
-        # One id before the first trained one stays: the target that comes after it is the sample's own.
-        shared = max(0, min(int(differs), int(np.argmax(trained > 0))) - 1)
+    # Those that have nothing in common come last: after one, no prefix may lie in the whole sample.
+    for at in sorted(range(len(others)), key=lambda at: first[at] == 0):
+        shared, (sample, trained) = first[at], others[at]
         own.append((sample[shared:], trained[shared:]))
         prefixes.append((-before if shared else 0, shared))
         before += len(sample) - shared
     return own, prefixes
+
+
+def _common(ids: npt.NDArray[Any], sample: npt.NDArray[Any], trained: npt.NDArray[Any]) -> int:
+    """How many ids of the whole sample are another's prefix."""
+    n = min(len(ids), len(sample))
+    differs = np.flatnonzero(np.append(ids[:n] != sample[:n], True))[0]
+    # One id before the first trained one stays: the target that comes after it is the sample's own.
+    return max(0, min(int(differs), int(np.argmax(trained > 0))) - 1)
 
 
 def _facts_of(batch: RenderedBatch) -> list[TokenFacts]:

@@ -183,6 +183,25 @@ def test_a_build_keeps_the_samples_of_a_conversation_in_one_split(tmp_path: Path
     assert len(stored(tmp_path / "one", "val")) == 20
 
 
+def test_a_sample_that_has_nothing_in_common_with_the_last(tmp_path: Path) -> None:
+    """The first of three: it trains the system message, which DeepSeek's format writes right after its first id."""
+    system = {"role": "system", "content": "be kind"}
+    chat = [system, user("one"), assistant("two"), user("three"), assistant("four"), user("five"), assistant("six")]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    renderer, on = family("deepseek-v3"), LossOn(bodies_of_roles=frozenset({"user", "system"}))
+    encoder = as_encoder(renderer, on, samples="per-turn")
+    build_episodes(ChatFile(tmp_path / "chats.jsonl"), tmp_path / "made", encoder=encoder, val_frac=0)
+    (own,) = encoded(OneByOne(renderer), [chat], "per-turn", tmp_path, on).values()
+    assert sorted(stored(tmp_path / "made", "train")) == sorted(
+        (ids, [int(each) for each in mask]) for ids, mask in own
+    )
+    folder = tmp_path / "made" / "train"
+    lengths = np.fromfile(folder / "prefixes.idx", "<u8").reshape(-1, 2)[:, 1].tolist()
+    assert len(lengths) == 3
+    assert sum(length > 0 for length in lengths) == 1
+    assert len(EpisodeSplit([tmp_path / "made"], "train", share_prefixes=200)) == 2
+
+
 def test_the_command_and_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in THINKING))
     folder = folder_of("qwen3")
