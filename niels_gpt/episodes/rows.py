@@ -272,6 +272,8 @@ class EpisodeReader:
         else:
             weights = self._masks.rows(spans, 0)
         self._check_weights(weights, spans)
+        if self._masks is not None and spans.sees is not None:
+            self._check_branches(weights, spans, spans.sees)
         weights.reshape(-1)[texts.places] = 0
         if self._masks is not None and spans.is_prefix is not None:
             # They are trained in the episode that owns them. Prefixes # . . of 2 1 3 tokens, the last one's row of 4:
@@ -300,6 +302,16 @@ class EpisodeReader:
             f"{self._describe(spans, row, column)}: mask {weights[row, column]}; expected {expected}. "
             "Build the dataset again"
         )
+
+    def _check_branches(self, weights: Array, spans: RowSpans, sees: Int64s) -> None:
+        """The first token of a branch is no target in a shared row; alone, the prefix predicts it."""
+        lost = (sees > 0) & (weights[spans.row, spans.column] > 0)
+        if lost.any():
+            at = int(np.argmax(lost))
+            raise CacheError(
+                f"{self._describe(spans, int(spans.row[at]), int(spans.column[at]))} follows a prefix and is trained; "
+                "with share_prefixes nothing predicts it. Leave that out, or write a prefix that is one token shorter"
+            )
 
     def _describe(self, spans: RowSpans, row: int, column: int) -> str:
         """The episode at a row and column, and the token's number from the episode's start, for messages."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
+    IMAGES_NAME,
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
@@ -153,9 +154,17 @@ def episodes_of(shard: Shard) -> int:
 
 
 def with_items(shard: Shard, width: int) -> Shard:
-    """A shard whose records are items of samples, where it has prefixes."""
+    """A shard whose records are items of samples, where it has prefixes.
+
+    Raises:
+        CacheError: it has images, whose records name samples; or see `SharedItems.of`.
+    """
     if shard.prefixes is None:
         return shard
+    if shard.images:
+        raise CacheError(
+            f"{shard.folder}: {IMAGES_NAME} and {PREFIXES_NAME}; share_prefixes has no place for images. Leave it out"
+        )
     items = SharedItems.of(shard.folder, shard.records, shard.prefixes, width)
     return replace(shard, records=items.records.view(np.uint64), prefixes=items.copied.view(np.uint64), items=items)
 
@@ -226,6 +235,8 @@ def identifying_samples(shard: Shard) -> Iterator[bytes]:
         yield records.tobytes()
         if prefixes is not None:
             yield prefixes.tobytes()
+    if shard.items is not None:  # the records above are those of items, which other samples may make as well
+        yield from (file.tobytes() for file in (shard.items.episodes, shard.items.prefixes))
     for values in (shard.tokens, shard.mask, shard.segments):
         if values is not None:
             yield from samples(values)

@@ -184,3 +184,14 @@ def test_other_prefixes_are_another_dataset(tmp_path: Path) -> None:
         write_shard(folder / "train", range(6), [(0, 4), (4, 2)], **shard)
         prints.append(EpisodeSplit([folder], "train").fingerprint)
     assert len(set(prints)) == 3
+
+
+def test_items_of_other_prefixes_are_another_dataset(tmp_path: Path) -> None:
+    """Although both make the same item, whose only difference is what its second sample sees."""
+    prints = []
+    for number, prefix in enumerate([(0, 2), (0, 3)]):
+        folder = tmp_path / str(number)
+        shard: dict[str, Any] = {"mask": [0] * 6, "prefixes": [(0, 0), prefix]}
+        write_shard(folder / "train", range(6), [(0, 4), (4, 2)], **shard)
+        prints.append(EpisodeSplit([folder], "train", share_prefixes=9).fingerprint)
+    assert prints[0] != prints[1]

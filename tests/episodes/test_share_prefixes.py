@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 import niels_gpt as ng
 from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.format import IMAGE
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.attention import block_diagonal_mask, segment_mask_mod
 from niels_gpt.trainers.fields import CONVENTIONS, fields
@@ -200,6 +201,28 @@ def test_what_cannot_be_shared(tmp_path: Path) -> None:
     write_manifest(other, format_version=2, mask_dtype="uint8")
     with pytest.raises(CacheError, match=r"prefixes.idx: record 2 is not the beginning of the last episode without"):
         opening(other, 8, share_prefixes=True)
+
+
+def test_a_target_that_nothing_predicts(tmp_path: Path) -> None:
+    """Our writer refuses a trained id right after a prefix; from another writer it must not be lost without a word."""
+    mask = [0, 0, 0, 1, 1, 1]
+    write_shard(tmp_path / "train", range(6), [(0, 4), (4, 2)], mask=mask, prefixes=[(0, 0), (0, 2)])
+    (batch,) = epoch_of(opening(tmp_path, 8))
+    assert batch.num_trained_tokens == 3
+    with pytest.raises(CacheError, match=r"episodes.idx: record 0: token 4 follows a prefix and is trained"):
+        epoch_of(opening(tmp_path, 8, share_prefixes=True))
+
+
+def test_images_are_not_lost(tmp_path: Path) -> None:
+    """Their records name episodes, not items."""
+    folder = tmp_path / "train"
+    write_shard(folder, range(6), [(0, 4), (4, 2)], mask=[0] * 6, prefixes=[(0, 0), (0, 2)])
+    records = np.zeros(1, IMAGE)
+    records["path_length"] = records["tokens"] = records["width"] = records["height"] = 1
+    records.tofile(folder / "images.idx")
+    (folder / "image_paths.bin").write_bytes(b"x")
+    with pytest.raises(CacheError, match="share_prefixes has no place for images"):
+        opening(tmp_path, 8, share_prefixes=True)
 
 
 def test_a_dataset_without_prefixes(tmp_path: Path) -> None:
