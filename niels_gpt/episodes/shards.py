@@ -157,13 +157,14 @@ def with_items(shard: Shard, width: int) -> Shard:
     """A shard whose records are items of samples, where it has prefixes.
 
     Raises:
-        CacheError: it has images, whose records name samples; or see `SharedItems.of`.
+        CacheError: it has images, whose records name samples, or texts inside samples; or see `SharedItems.of`.
     """
     if shard.prefixes is None:
         return shard
-    if shard.images:
+    other = IMAGES_NAME if shard.images else SEGMENTS_NAME if shard.segments is not None else ""
+    if other:
         raise CacheError(
-            f"{shard.folder}: {IMAGES_NAME} and {PREFIXES_NAME}; share_prefixes has no place for images. Leave it out"
+            f"{shard.folder}: {other} and {PREFIXES_NAME}; share_prefixes has no place for the former. Leave it out"
         )
     items = SharedItems.of(shard.folder, shard.records, shard.prefixes, width)
     return replace(shard, records=items.records.view(np.uint64), prefixes=items.copied.view(np.uint64), items=items)

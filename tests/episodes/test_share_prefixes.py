@@ -221,7 +221,15 @@ def test_images_are_not_lost(tmp_path: Path) -> None:
     records["path_length"] = records["tokens"] = records["width"] = records["height"] = 1
     records.tofile(folder / "images.idx")
     (folder / "image_paths.bin").write_bytes(b"x")
-    with pytest.raises(CacheError, match="share_prefixes has no place for images"):
+    with pytest.raises(CacheError, match=r"images.idx and prefixes.idx; share_prefixes has no place for"):
+        opening(tmp_path, 8, share_prefixes=True)
+
+
+def test_texts_inside_a_prefix(tmp_path: Path) -> None:
+    """A branch would see the tokens of a text before its own."""
+    shard: dict[str, Any] = {"mask": [0] * 7, "segments": [0, 0, 1, 1, 1, 1, 1], "prefixes": [(0, 0), (0, 3)]}
+    write_shard(tmp_path / "train", range(7), [(0, 5), (5, 2)], **shard)
+    with pytest.raises(CacheError, match=r"segment_ids.bin and prefixes.idx; share_prefixes has no place for"):
         opening(tmp_path, 8, share_prefixes=True)
 
 
