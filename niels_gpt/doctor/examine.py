@@ -42,6 +42,7 @@ from niels_gpt.doctor.rules import (
 )
 from niels_gpt.doctor.slices import Arrow, Slice, Stored, decoded, unpacked
 from niels_gpt.doctor.stored import rows_of
+from niels_gpt.doctor.token_files import Concatenated
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
 from niels_gpt.forks import cached_property
@@ -149,6 +150,8 @@ class Examination:
             own = numbers - self._first_number(payload.split)
             rows = rows_of(self.opened.stored, payload.split, own, numbers)
             judge_rows(View(rows, self.scope, counters))
+        elif isinstance(payload, Concatenated):
+            judge_rows(View(_rows_of_files(numbers, payload), self.scope, counters))
         elif self.opened.kind == "tokens":
             self._examine_tokens(numbers, payload, counters)
         elif self.opened.kind == "preferences":
@@ -255,6 +258,18 @@ def judge_rows(view: View) -> View:
     for rule in ROW_RULES["tokens"]:
         rule.check_rows(view)
     return view
+
+
+def _rows_of_files(numbers: Int64s, part: Concatenated) -> TokenRows:
+    """Rows of token files of other programs."""
+    return TokenRows(
+        numbers=numbers,
+        wheres=part.wheres,
+        ids=part.ids.astype(np.int64),
+        starts=np.concatenate(([0], np.cumsum(part.lengths))),
+        trained=part.trained,
+        mask_from="" if part.trained is None else "loss_mask",
+    )
 
 
 def _columns_of_records(records: Sequence[Record | Rejected]) -> tuple[dict[str, Column], list[Problem]]:

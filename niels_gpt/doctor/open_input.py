@@ -25,6 +25,7 @@ from niels_gpt.doctor.slices import (
     parquet_file,
 )
 from niels_gpt.doctor.stored import document_slices
+from niels_gpt.doctor.token_files import TokenFiles, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.ranges import SAMPLE
@@ -48,7 +49,7 @@ class Opened:
 
     Attributes:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, documents (a cache of
-            plain text), rows, hub.
+            plain text), rows, hub, or an import format (megatron, nanogpt, ...).
         dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
         arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
@@ -64,6 +65,7 @@ class Opened:
     hub: tuple[HubDataset, str] | None = None
     splits: dict[str, int] = field(default_factory=dict)
     dataset: Dataset | None = None
+    token_files: TokenFiles | None = None
 
     @property
     def stored(self) -> Dataset:
@@ -106,6 +108,8 @@ class Opened:
             return self._stored(chosen)
         if self.form == "documents":
             return document_slices(self.stored, self.splits, chosen)
+        if self.token_files is not None:
+            return self.token_files.slices(chosen)
         return of_records(self._records(), chosen)
 
     def _drawn(self, sample: int, seed: int) -> Int64s:
@@ -173,6 +177,9 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if "://" in str(source):
         return _with_kind(_of_url(str(source)), form)
     path = Path(source)
+    other = format_of(path) if path.exists() and not _is_ours(path) else None
+    if other is not None:
+        return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
     if path.is_dir():
         return _with_kind(_of_directory(path, split), form)
     if path.is_file():
@@ -218,8 +225,12 @@ def _form(path: AnyFile) -> str:
     raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
 
 
+def _is_ours(path: Path) -> bool:
+    return is_episode_indexed_dataset(path) or (path / META_NAME).is_file()
+
+
 def _of_directory(path: Path, split: str | None) -> Opened:
-    if is_episode_indexed_dataset(path) or (path / META_NAME).is_file():
+    if _is_ours(path):
         return _of_ours(path, split)
     files = expand([path], (*RECORD_SUFFIXES, ".arrow"))
     forms = {_form(file) for file in files if not _is_side_file(file)}

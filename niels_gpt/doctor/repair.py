@@ -87,7 +87,7 @@ def check_target(opened: Opened, path: Path) -> None:
     Raises:
         UsageError: an input that cannot be written as rows, another kind of file, or the input itself.
     """
-    if opened.form in ("cache", "episodes", "documents") or opened.kind == "preferences":
+    if opened.dataset is not None or opened.token_files is not None or opened.kind == "preferences":
         raise UsageError(f"{opened.name}: only files of conversations or ids are repaired; build this dataset again")
     if path.suffix != ".jsonl":
         raise UsageError(f"{path}: repaired rows are written as JSON lines; name a .jsonl file")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.doctor.comparing import compare_formats, open_sides
-from niels_gpt.doctor.context import Conditions, Context
+from niels_gpt.doctor.context import Conditions, Context, is_renderer
 from niels_gpt.doctor.copies import Copies, is_split
 from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.examine import Examination, examine_slices
@@ -24,6 +24,7 @@ from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.values import merged
 
 # What was found, the report's `source`, and which rules could be judged.
@@ -95,6 +96,8 @@ def diagnose(
         return report if how.fix is None else replace(report, repaired=repair_stops(report, context, source, how.fix))
     how.progress.begin("reading the first rows")
     opened = open_input(source, split=how.split, form=how.form)
+    if opened.token_files is not None:
+        opened = replace(opened, token_files=replace(opened.token_files, **_eos_and_size(tokenizer, renderer)))
     if how.fix is not None:
         check_target(opened, Path(how.fix))
     context = Context.for_input(opened, tokenizer, template, renderer, date)
@@ -103,6 +106,15 @@ def diagnose(
         return report
     how.progress.begin(f"repairing {opened.name}", total=report.rows, unit="rows")
     return replace(report, repaired=repair(report, opened, context.scope(), Path(how.fix), how.progress))
+
+
+def _eos_and_size(tokenizer: Any, renderer: Any) -> dict[str, Any]:
+    """What files without structure need of the tokenizer."""
+    if tokenizer is None and not is_renderer(renderer):
+        return {}
+    encoder = renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer)
+    eos = encoder.added_ids.get(encoder.special_tokens.get("eos_token", ""))
+    return {"eos_id": eos, "vocab_size": encoder.vocab_size}
 
 
 def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judged:

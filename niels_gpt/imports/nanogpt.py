@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Rows, rows_of
@@ -16,7 +18,8 @@ PORTION_TOKENS = 1 << 20
 
 
 def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
-    found = require(path, by_split(path, path.glob("*.bin")), ".bin file")
+    files = [path] if path.is_file() else path.glob("*.bin")
+    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     if options.eos_id is None:
         raise UsageError(
             "nanogpt files do not record where documents end; pass the id that ends them (--eos-id, 50256 for GPT-2)"
@@ -28,22 +31,25 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
 
 
 def _read(files: list[Path], dtype: str, eos_id: int) -> Iterator[Rows]:
-    """Documents of each file; what follows the last end-of-text token of a file is a document, too.
+    for file in files:
+        yield from documents_of(map_file(file, dtype), eos_id)
+
+
+def documents_of(tokens: npt.NDArray[Any], eos_id: int) -> Iterator[Rows]:
+    """The documents of a stream; what follows the last end-of-text token is a document, too.
 
     ::
 
         a b E c | d E e        (E ends a document, | a portion)        a b E    c d E    e
     """
-    for file in files:
-        tokens = map_file(file, dtype)
-        begun = 0  # where the document that is being read begins
-        for start in range(0, len(tokens), PORTION_TOKENS):
-            ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
-            if len(ends):
-                yield rows_of(tokens[begun : ends[-1]].astype(np.uint32), np.diff(ends, prepend=begun), None)
-                begun = int(ends[-1])
-        if begun < len(tokens):
-            yield rows_of(tokens[begun:].astype(np.uint32), np.array([len(tokens) - begun]), None)
+    begun = 0  # where the document that is being read begins
+    for start in range(0, len(tokens), PORTION_TOKENS):
+        ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
+        if len(ends):
+            yield rows_of(tokens[begun : ends[-1]].astype(np.uint32), np.diff(ends, prepend=begun), None)
+            begun = int(ends[-1])
+    if begun < len(tokens):
+        yield rows_of(tokens[begun:].astype(np.uint32), np.array([len(tokens) - begun]), None)
 
 
 NANOGPT = ImportFormat("nanogpt", "train.bin and val.bin of nanoGPT", _open)

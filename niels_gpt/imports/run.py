@@ -13,17 +13,19 @@ from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
+from niels_gpt.imports.arrays import LLMC, NPY
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.imports.nanogpt import NANOGPT
 from niels_gpt.imports.olmo import OLMO
+from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.inputs import fingerprint
 from niels_gpt.storage.manifests import check_manifest_hash, read_manifest
 from niels_gpt.storage.schema import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
 
-FORMATS: dict[str, ImportFormat] = {"hf": HF, "megatron": MEGATRON, "nanogpt": NANOGPT, "olmo": OLMO}
+FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
 
 
 def format_named(name: str) -> ImportFormat:
@@ -67,9 +69,9 @@ def import_episodes(
 
     Args:
         path: a directory or file (for megatron also a path without its suffix).
-        form: "hf", "megatron", "nanogpt" or "olmo".
+        form: a name of `FORMATS`.
         out: the episodes dataset to create.
-        eos_id: the id that ends documents; required by `nanogpt`.
+        eos_id: the id that ends documents; required by `nanogpt` and `llmc`, and by `npy` for arrays of one dimension.
         token_dtype: "uint16" or "uint32", where the files do not record it.
         vocab_size: recorded in the manifest; ids must be below it.
         shard_bytes: as for `build_episodes`.

@@ -31,7 +31,7 @@ def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[floa
     return found
 
 
-@pytest.mark.parametrize("form", ["hf", "megatron", "olmo"])
+@pytest.mark.parametrize("form", ["hf", "megatron", "olmo", "mds", "litdata"])
 def test_ids_and_mask_come_back(tmp_path: Path, form: str) -> None:
     rows, val = random_rows(80), random_rows(9, seed=4)
     export(episodes(tmp_path / "in", rows, val), form, tmp_path / "out")

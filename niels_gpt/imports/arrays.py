@@ -1,0 +1,104 @@
+"""`npy` and `llmc`: arrays of ids, as numpy saves them, and token files of llm.c.
+
+An array of two dimensions is rows; one of one dimension, and a token file, is a stream that is cut into documents after
+every end-of-text token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export.llmc import HEADER, MAGIC_AND_VERSION
+from niels_gpt.export.rows import Rows, rows_of
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, require
+from niels_gpt.imports.nanogpt import documents_of
+
+PORTION_TOKENS = 1 << 20
+HEADER_BYTES = 4 * HEADER
+DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
+
+
+def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+    files = [path] if path.is_file() else sorted(path.rglob("*.npy"))
+    found = require(path, by_split(path.parent if path.is_file() else path, files), ".npy file")
+    return {split: SplitFiles(own, False, partial(_read_arrays, own, options.eos_id)) for split, own in found.items()}
+
+
+def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
+    for file in files:
+        ids = array_of(file)
+        if ids.ndim == 1:
+            yield from documents_of(ids, required(eos_id, file))
+            continue
+        n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
+        for start in range(0, len(ids) if ids.shape[1] else 0, n):
+            part = ids[start : start + n]
+            yield rows_of(part.reshape(-1).astype(np.uint32), np.full(len(part), ids.shape[1]), None)
+
+
+def array_of(file: Path) -> npt.NDArray[Any]:
+    """The array of a file, mapped.
+
+    Raises:
+        InputError: not an array of integers of 0 and more, of one or two dimensions.
+    """
+    try:
+        ids = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # a damaged header raises what its parser raises
+        raise InputError(f"{file}: {type(error).__name__}: {error}; expected an array that numpy.save wrote") from error
+    if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu" or ids.ndim not in (1, 2):
+        raise InputError(
+            f"{file}: {getattr(ids, 'dtype', type(ids))} of shape {np.shape(ids)}; expected ids, in rows or not"
+        )
+    if ids.dtype.kind == "i" and ids.size and int(ids.min()) < 0:
+        raise InputError(f"{file}: id {int(ids.min())}; expected ids of 0 and more")
+    return ids
+
+
+def required(eos_id: int | None, file: Path) -> int:
+    """The id that ends documents.
+
+    Raises:
+        UsageError: none was passed.
+    """
+    if eos_id is None:
+        raise UsageError(f"{file} does not record where documents end; pass the id that ends them (--eos-id)")
+    return eos_id
+
+
+def is_token_file(file: Path) -> bool:
+    """The file begins as llm.c's token files do."""
+    with file.open("rb") as opened:
+        return int.from_bytes(opened.read(4), "little") in DTYPES
+
+
+def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+    files = [path] if path.is_file() else sorted(path.glob("*.bin"))
+    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
+    return {
+        split: SplitFiles(own, False, partial(_read_token_files, own, options.eos_id)) for split, own in found.items()
+    }
+
+
+def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
+    for file in files:
+        header = np.fromfile(file, dtype="<i4", count=HEADER)
+        if len(header) < HEADER or int(header[0]) not in DTYPES:
+            raise InputError(f"{file}: does not begin as a token file of llm.c; check the format")
+        dtype, count = DTYPES[int(header[0])], int(header[2])
+        size = file.stat().st_size
+        if HEADER_BYTES + count * np.dtype(dtype).itemsize != size:
+            raise InputError(f"{file}: {size:,} bytes, but its header announces {count:,} tokens; it is cut")
+        tokens = np.memmap(file, dtype, "r", HEADER_BYTES, (count,)).view(np.ndarray) if count else np.empty(0, dtype)
+        yield from documents_of(tokens, required(eos_id, file))
+
+
+NPY = ImportFormat("npy", ".npy arrays of ids", _open_arrays)
+LLMC = ImportFormat("llmc", "token files (.bin) of llm.c and speed-run repositories", _open_token_files)

@@ -1,0 +1,270 @@
+"""`mds` and `litdata`: samples with columns, as MosaicML Streaming and litData store them.
+
+Both keep samples in shards, with a table of where each begins; an index.json names the columns and their types::
+
+    mds      samples | places of samples, one more than samples | configuration as JSON | samples
+    litdata  samples | places of samples, one more than samples | samples
+    sample   sizes of those columns whose size varies | the columns
+
+The ids are in a column `tokens` or `input_ids`; a mask may be beside them, and `seq_lengths` where a sample holds
+several texts, which become rows of their own. Arrays and, as llm-foundry writes them, bytes of int64 are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from niels_gpt.errors import InputError
+from niels_gpt.export.rows import Rows, rows_of
+from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, by_split, map_file, require
+
+INDEX: Final = "index.json"
+IDS: Final = ("tokens", "input_ids")
+MASKS: Final = ("mask", "loss_mask", "assistant_masks", "completion_mask")
+LENGTHS: Final = "seq_lengths"
+PORTION_TOKENS: Final = 1 << 20
+# litData's tables of dtypes: of numpy, and of torch (bfloat16 and complex numbers hold no ids).
+NUMPY: Final = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+TORCH: Final = {11: "uint8", 12: "int8", 13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64"}
+
+Reader = Callable[[memoryview], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of samples: its name, its size in bytes (`None` if it varies), and how its bytes are read."""
+
+    name: str
+    size: int | None
+    read: Reader
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A file of samples: where its table of places begins, and its columns in order."""
+
+    path: Path
+    columns: tuple[_Column, ...]
+
+
+def _open(path: Path, options: ImportOptions, shards_of: Callable[[Path], list[_Shard]]) -> dict[str, SplitFiles]:
+    del options
+    indexes = [file for file in sorted(path.rglob(INDEX)) if not file.relative_to(path).parts[0].startswith(".")]
+    found = require(path, by_split(path, indexes), INDEX)
+    splits = {}
+    for split, files in found.items():
+        shards = [shard for index in files for shard in _listed(index, shards_of)]
+        names = [{column.name for column in shard.columns} for shard in shards]
+        if not all(set(IDS) & columns for columns in names):
+            raise InputError(f"{path}: columns {', '.join(sorted(set().union(*names)))}; expected tokens or input_ids")
+        # A mask counts only where every sample has one: a row without a mask would be trained whole.
+        has_mask = bool(names) and all(set(MASKS) & columns for columns in names)
+        splits[split] = SplitFiles([shard.path for shard in shards], has_mask, partial(_read, shards, has_mask))
+    return splits
+
+
+def _listed(index: Path, shards_of: Callable[[Path], list[_Shard]]) -> list[_Shard]:
+    try:
+        return shards_of(index)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise InputError(f"{index}: {error!r}; expected the index of a dataset, it is damaged or newer") from error
+
+
+def _read(shards: list[_Shard], masked: bool) -> Iterator[Rows]:
+    """Samples as rows, about a million tokens at a time."""
+    ids: list[npt.NDArray[Any]] = []
+    weights: list[npt.NDArray[Any]] = []
+    lengths: list[npt.NDArray[np.int64]] = []
+    size = 0
+    for shard in shards:
+        for sample in _samples(shard):
+            own = next(sample[name] for name in IDS if name in sample).reshape(-1)
+            if not len(own):
+                continue
+            if own.dtype.kind not in "iu" or int(own.min()) < 0:
+                raise InputError(
+                    f"{shard.path}: ids of {own.dtype} down to {own.min()}; expected integers of 0 and more"
+                )
+            ids.append(own.astype(np.uint32))
+            lengths.append(sample[LENGTHS].reshape(-1).astype(np.int64) if LENGTHS in sample else np.array([len(own)]))
+            if masked:
+                weights.append(next(sample[name] for name in MASKS if name in sample).reshape(-1))
+            if int(lengths[-1].sum()) != len(own) or (masked and len(weights[-1]) != len(own)):
+                raise InputError(f"{shard.path}: a sample of {len(own)} tokens whose mask or seq_lengths are of others")
+            size += len(own)
+            if size >= PORTION_TOKENS:
+                yield _joined(ids, weights, lengths)
+                ids, weights, lengths, size = [], [], [], 0
+    if ids:
+        yield _joined(ids, weights, lengths)
+
+
+def _joined(ids: list[npt.NDArray[Any]], weights: list[npt.NDArray[Any]], lengths: list[npt.NDArray[np.int64]]) -> Rows:
+    mask = np.concatenate(weights) if weights else None
+    if mask is not None:
+        mask = mask.astype("<f4") if mask.dtype.kind == "f" else mask.astype(np.uint8)
+    return rows_of(np.concatenate(ids), np.concatenate(lengths), mask)
+
+
+def _samples(shard: _Shard) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    """The columns of each sample.
+
+    Raises:
+        InputError: places outside of the file, or samples whose columns end elsewhere.
+    """
+    data = map_file(shard.path, "u1")
+    count = int(data[:4].view("<u4")[0]) if len(data) >= 4 else 0
+    fits = 8 + 4 * count <= len(data)
+    places = data[4 : 8 + 4 * count].view("<u4").astype(np.int64) if fits else np.empty(0, np.int64)
+    if not fits or (np.diff(places) < 0).any() or int(places[-1]) > len(data):
+        raise InputError(
+            f"{shard.path}: its table of {count:,} samples does not fit its {len(data):,} bytes; it is cut"
+        )
+    varying = sum(column.size is None for column in shard.columns)
+    for start, stop in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
+        at, sample = start + 4 * varying, {}
+        try:
+            sizes = iter(data[start:at].view("<u4").tolist())
+            for column in shard.columns:
+                size = next(sizes) if column.size is None else column.size
+                sample[column.name] = column.read(data[at : at + size].data)
+                at += size
+        except (ValueError, StopIteration, IndexError) as error:
+            raise InputError(f"{shard.path}: a sample at byte {start:,} cannot be read: {error}") from error
+        if at != stop:
+            raise InputError(f"{shard.path}: a sample at byte {start:,} ends at {at:,}, expected {stop:,}")
+        yield sample
+
+
+def read_index(path: Path) -> Any:
+    """What an index.json holds.
+
+    Raises:
+        InputError: it is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; expected the index of a dataset") from error
+
+
+def _plain(data: memoryview, dtype: str) -> npt.NDArray[Any]:
+    return np.frombuffer(data, dtype=dtype)
+
+
+def _unread(data: memoryview) -> npt.NDArray[Any]:
+    """A column that holds neither ids nor a mask, such as a text."""
+    del data
+    return np.empty(0)
+
+
+# ---- MosaicML Streaming
+
+
+def _mosaic_shards(index: Path) -> list[_Shard]:
+    held = read_index(index)
+    shards = []
+    for entry in held.get("shards", []) if isinstance(held, dict) else []:
+        if entry.get("format") != "mds" or entry.get("compression"):
+            raise InputError(
+                f"{index}: shards of format {entry.get('format')}, compression {entry.get('compression')}; this reads "
+                "mds without compression"
+            )
+        columns = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
+        path = index.parent / Path(entry["raw_data"]["basename"]).name
+        shards.append(_Shard(path, tuple(_Column(name, size, _mosaic_reader(kind)) for name, kind, size in columns)))
+    if not shards:
+        raise InputError(f"{index}: lists no shards; expected the index of MosaicML Streaming")
+    return shards
+
+
+def _mosaic_reader(kind: str) -> Reader:
+    """How a column of this encoding is read: `ndarray`, `ndarray:uint32`, `ndarray:int64:2048`, `bytes`, ..."""
+    name, *parts = kind.split(":")
+    if name == "ndarray" and len(parts) == 2:
+        return partial(_plain, dtype=parts[0])
+    if name == "ndarray":
+        return partial(_with_shape, dtype=parts[0] if parts else None)
+    # llm-foundry stores ids as the bytes of int64.
+    return partial(_plain, dtype="<i8") if name == "bytes" else _unread
+
+
+def _with_shape(data: memoryview, dtype: str | None) -> npt.NDArray[Any]:
+    """An array whose shape is before its values, and its dtype before the shape where the encoding names none.
+
+    ::
+
+        05 | 0c 00 | values        05: one dimension (05 >> 2), of two bytes (1 << (05 & 3)): 12 values
+    """
+    if dtype is None:
+        names = (
+            "uint8",
+            "int8",
+            "uint16",
+            "int16",
+            "uint32",
+            "int32",
+            "uint64",
+            "int64",
+            "float16",
+            "float32",
+            "float64",
+        )
+        dtype, data = names[data[0]], data[1:]
+    dimensions, width = data[0] >> 2, 1 << (data[0] & 3)
+    values = data[1 + dimensions * width :]
+    return np.frombuffer(values, dtype=dtype)
+
+
+# ---- litData
+
+
+def _lightning_shards(index: Path) -> list[_Shard]:
+    held = read_index(index)
+    config = held.get("config") if isinstance(held, dict) else None
+    if not isinstance(config, dict) or config.get("compression") or config.get("encryption"):
+        raise InputError(f"{index}: no chunks of litData without compression and encryption; this reads no others")
+    kinds = config["data_format"]
+    # The names of a sample's columns are in a description of a tree; samples that are one array have none.
+    spec = config.get("data_spec")
+    tree = json.loads(spec)[1] if isinstance(spec, str) else {}
+    names = json.loads(tree["context"]) if tree.get("context") else [IDS[0]]
+    columns = tuple(_Column(str(n), None, _lightning_reader(kind)) for n, kind in zip(names, kinds, strict=True))
+    return [_Shard(index.parent / Path(chunk["filename"]).name, columns) for chunk in held["chunks"]]
+
+
+def _lightning_reader(kind: str) -> Reader:
+    name, _, number = kind.partition(":")
+    if name == "no_header_numpy" and int(number) < len(NUMPY):
+        return partial(_plain, dtype=NUMPY[int(number)])
+    if name == "no_header_tensor" and int(number) in TORCH:
+        return partial(_plain, dtype=TORCH[int(number)])
+    return _unread
+
+
+MDS = ImportFormat(
+    "mds", "shards of MosaicML Streaming (llm-foundry, Composer)", partial(_open, shards_of=_mosaic_shards)
+)
+LITDATA = ImportFormat("litdata", "chunks of litData (Lightning, LitGPT)", partial(_open, shards_of=_lightning_shards))

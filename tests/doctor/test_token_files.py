@@ -1,0 +1,98 @@
+"""The doctor reads the token files of other programs, and finds what was planted in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("pyarrow")
+
+from niels_gpt.doctor import diagnose
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export import export
+from tests.conftest import run_cli
+from tests.doctor.made import samples
+from tests.export.sources import Row, episodes
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+FAMILY = "qwen2.5"
+WITH_MASKS = ("megatron", "olmo", "mds", "litdata", "hf", "trl")
+STREAMS = ("nanogpt", "llmc")
+
+
+@pytest.fixture(autouse=True)
+def _vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.export.sources.VOCABULARY", 600)
+
+
+def made(folder: Path, *, wrong: bool = False) -> Path:
+    """Episodes of conversations; planted: the end-of-turn is not trained."""
+    given = samples(FAMILY)
+    for sample in given if wrong else ():
+        for stop in sample.stops:
+            sample.trained[stop] = False
+    rows = [Row(sample.ids, [int(trained) for trained in sample.trained]) for sample in given]
+    return episodes(folder, rows, rows[:2])
+
+
+def judged(path: Path, **more: Any) -> Any:
+    return diagnose(path, renderer=renderer_of(FAMILY), **more)
+
+
+@pytest.mark.parametrize("form", WITH_MASKS)
+def test_masks_are_judged(form: str, tmp_path: Path) -> None:
+    for name, wrong in (("good", False), ("bad", True)):
+        export(made(tmp_path / name, wrong=wrong), form, tmp_path / f"{name}-out")
+    clean, found = judged(tmp_path / "good-out"), judged(tmp_path / "bad-out")
+    # The rows of validation are copies of two rows; files of one directory have no splits to compare.
+    assert clean.rules("error") == []
+    assert found.rules("error") == ["eot-not-trained"]
+    assert found.finding("eot-not-trained").rows == found.rows == 10
+    assert judged(tmp_path / "bad-out", workers=2).to_json() == found.to_json()
+    assert judged(tmp_path / "bad-out", sample=3).rows == 3
+
+
+@pytest.mark.parametrize("form", STREAMS)
+def test_streams_are_cut_at_the_end_of_text(form: str, tmp_path: Path) -> None:
+    eos = renderer_of(FAMILY).encoder.added_ids["<|im_end|>"]
+    export(made(tmp_path / "in"), form, tmp_path / "out")
+    report = judged(tmp_path / "out" if form == "llmc" else tmp_path / "out" / "train.bin")
+    ends = sum(sample.ids.count(eos) for sample in samples(FAMILY))
+    # The tiny tokenizer's eos is the end-of-turn, so each turn is a document.
+    assert report.rows >= ends
+    assert report.source["form"] == form
+    assert "mask-missing" in report.rules()
+    assert diagnose(tmp_path / "out").rows == 2
+
+
+def test_arrays_of_rows(tmp_path: Path) -> None:
+    width = min(len(sample.ids) for sample in samples(FAMILY))
+    np.save(tmp_path / "rows.npy", np.array([sample.ids[:width] for sample in samples(FAMILY)], dtype=np.uint16))
+    report = judged(tmp_path / "rows.npy")
+    assert (report.rows, report.source["form"]) == (8, "npy")
+    np.save(tmp_path / "rows.npy", np.full((2, 5), 60_000, dtype=np.uint16))
+    assert "id-out-of-range" in judged(tmp_path / "rows.npy").rules("error")
+
+
+def test_splits_and_faults(tmp_path: Path) -> None:
+    export(made(tmp_path / "in"), "megatron", tmp_path / "out")
+    assert judged(tmp_path / "out", split="val").rows == 2
+    with pytest.raises(UsageError, match="no split 'test'"):
+        judged(tmp_path / "out", split="test")
+    with pytest.raises(UsageError, match="build this dataset again"):
+        judged(tmp_path / "out", fix=tmp_path / "x.jsonl")
+    index = next((tmp_path / "out").glob("*.idx"))
+    index.write_bytes(index.read_bytes()[:50])
+    with pytest.raises(InputError, match="it is cut"):
+        judged(tmp_path / "out")
+
+
+def test_the_command_reads_them(tmp_path: Path) -> None:
+    export(made(tmp_path / "in", wrong=True), "litdata", tmp_path / "out")
+    done = run_cli("doctor", tmp_path / "out", "--tokenizer", folder_of(FAMILY), "--renderer", FAMILY)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"{tmp_path / 'out'} train row 0" in done.stdout

@@ -1,0 +1,140 @@
+"""`mds`, `litdata`, `llmc` and `npy`: what is read back, other people's encodings, and damaged files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export import export
+from niels_gpt.imports import import_episodes
+from niels_gpt.imports.samples import _with_shape
+from tests.export.sources import EOT, episodes, pretrain_cache, random_rows
+from tests.export.test_others import as_written
+from tests.imports.test_round_trips import read
+
+
+@pytest.mark.parametrize("form", ["mds", "litdata"])
+def test_packed_samples_come_back_as_episodes(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("niels_gpt.imports.samples.PORTION_TOKENS", 100)
+    rows = random_rows(80)
+    export(episodes(tmp_path / "in", rows), form, tmp_path / "out", packing=True, max_length=50)
+    import_episodes(tmp_path / "out", form, tmp_path / "back")
+    assert sorted(read(tmp_path / "back")) == sorted(as_written(rows))
+
+
+def test_a_stream_of_llmc_comes_back_by_its_end_of_text(tmp_path: Path) -> None:
+    source, rows = pretrain_cache(tmp_path / "cache")
+    export(source, "llmc", tmp_path / "out")
+    import_episodes(tmp_path / "out", "llmc", tmp_path / "back", eos_id=EOT)
+    assert [ids for ids, _ in read(tmp_path / "back")] == [row.ids for row in rows]
+    with pytest.raises(UsageError, match="--eos-id"):
+        import_episodes(tmp_path / "out", "llmc", tmp_path / "no")
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<i4", "<i8"])
+def test_arrays_of_rows_and_of_one_stream(dtype: str, tmp_path: Path) -> None:
+    for name, array in (("rows", np.arange(12).reshape(3, 4)), ("stream", np.array([5, 6, 1, 7, 1, 8]))):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "train.npy", array.astype(dtype))
+    import_episodes(tmp_path / "rows", "npy", tmp_path / "a")
+    assert [ids for ids, _ in read(tmp_path / "a")] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    import_episodes(tmp_path / "stream" / "train.npy", "npy", tmp_path / "b", eos_id=1)
+    assert [ids for ids, _ in read(tmp_path / "b")] == [[5, 6, 1], [7, 1], [8]]
+
+
+def mosaic(folder: Path, columns: list[tuple[str, str, int | None]], samples: list[list[bytes]]) -> Path:
+    """A shard as MosaicML's writer makes it."""
+    folder.mkdir(parents=True)
+    body, places = b"", [0]
+    for sample in samples:
+        sizes = [len(value) for value, (_, _, size) in zip(sample, columns, strict=True) if size is None]
+        body += np.array(sizes, "<u4").tobytes() + b"".join(sample)
+        places.append(len(body))
+    head = 4 * (len(samples) + 2)
+    table = np.array([len(samples), *(head + place for place in places)], "<u4").tobytes()
+    (folder / "shard.00000.mds").write_bytes(table + body)
+    names, kinds, sizes = zip(*columns, strict=True)
+    shard = {"column_names": names, "column_encodings": kinds, "column_sizes": sizes, "compression": None}
+    shard |= {"format": "mds", "raw_data": {"basename": "shard.00000.mds"}, "samples": len(samples)}
+    (folder / "index.json").write_text(json.dumps({"shards": [shard], "version": 2}))
+    return folder.parent
+
+
+def test_bytes_of_int64_and_arrays_of_one_shape(tmp_path: Path) -> None:
+    ids = [np.array([3, 4, 5]), np.array([6, 7, 8])]
+    as_bytes = [[b"a text", one.astype("<i8").tobytes()] for one in ids]
+    written = mosaic(tmp_path / "m" / "train", [("source", "str", None), ("tokens", "bytes", None)], as_bytes)
+    import_episodes(written, "mds", tmp_path / "a")
+    fixed = [[one.astype("<u4").tobytes(), np.array([0, 1, 1], "u1").tobytes()] for one in ids]
+    columns = [("input_ids", "ndarray:uint32:3", 12), ("mask", "ndarray:uint8:3", 3)]
+    import_episodes(mosaic(tmp_path / "n" / "train", columns, fixed), "mds", tmp_path / "b")
+    assert (
+        [row for row, _ in read(tmp_path / "a")] == [row for row, _ in read(tmp_path / "b")] == [[3, 4, 5], [6, 7, 8]]
+    )
+    assert [mask for _, mask in read(tmp_path / "b")] == [[0, 1, 1]] * 2
+
+
+def test_shapes_before_values() -> None:
+    values = np.array([7, 8, 9], "<u2")
+    assert _with_shape(memoryview(bytes([4, 3]) + values.tobytes()), "uint16").tolist() == [7, 8, 9]
+    assert _with_shape(memoryview(bytes([2, 5, 3, 0]) + values.tobytes()), None).tolist() == [7, 8, 9]
+
+
+def test_chunks_that_litdata_itself_wrote(tmp_path: Path) -> None:
+    litdata = pytest.importorskip("litdata", reason="make installs it: pip install --no-deps litdata")
+    torch = pytest.importorskip("torch")
+    litdata.optimize(
+        fn=_numbers, inputs=[3, 5], output_dir=str(tmp_path / "train"), num_workers=1, chunk_bytes="1MB", verbose=False
+    )
+    assert torch is not None
+    import_episodes(tmp_path, "litdata", tmp_path / "back")
+    assert sorted(ids for ids, _ in read(tmp_path / "back")) == [[0, 1, 2], [0, 1, 2, 3, 4]]
+
+
+def _numbers(n: int) -> dict[str, object]:
+    import torch
+
+    return {"input_ids": torch.arange(n)}
+
+
+@pytest.mark.parametrize("form", ["mds", "litdata"])
+def test_damaged_shards_name_the_file(form: str, tmp_path: Path) -> None:
+    export(episodes(tmp_path / "in", random_rows(30)), form, tmp_path / "out")
+    shard = next(file for file in sorted((tmp_path / "out" / "train").iterdir()) if file.name != "index.json")
+    whole, rng = shard.read_bytes(), np.random.default_rng(0)
+    for trial in range(40):
+        damaged = bytearray(whole if trial % 4 else whole[: rng.integers(len(whole))])
+        if trial % 4:
+            damaged[rng.integers(min(200, len(whole)))] ^= 1 << int(rng.integers(8))
+        shard.write_bytes(damaged)
+        # Some flips change an id or a mask, which no file of this kind can show.
+        with contextlib.suppress(InputError, UsageError):
+            import_episodes(tmp_path / "out", form, tmp_path / "back", overwrite=True)
+
+
+def test_other_things_are_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    index = tmp_path / "train" / "index.json"
+    for text, said in (
+        ("{", "expected the index of a dataset"),
+        ("{}", "lists no shards"),
+        (json.dumps({"shards": [{"format": "jsonl"}]}), "this reads mds without compression"),
+        (json.dumps({"shards": [{"format": "mds"}]}), "it is damaged or newer"),
+    ):
+        index.write_text(text)
+        with pytest.raises(InputError, match=said):
+            import_episodes(tmp_path, "mds", tmp_path / "back")
+    (tmp_path / "a.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match=r"a\.npy: .*expected an array"):
+        import_episodes(tmp_path / "a.npy", "npy", tmp_path / "back")
+    np.save(tmp_path / "a.npy", np.array([0.5]))
+    with pytest.raises(InputError, match="expected ids, in rows or not"):
+        import_episodes(tmp_path / "a.npy", "npy", tmp_path / "back")
+    (tmp_path / "x.bin").write_bytes(b"\0" * 2000)
+    with pytest.raises(InputError, match=r"does not begin as a token file of llm\.c"):
+        import_episodes(tmp_path / "x.bin", "llmc", tmp_path / "back", eos_id=1)
