@@ -35,9 +35,10 @@ _LINK = re.compile(r"^ *(`{3,})[^`\n]*$.*?^ *\1`* *$|(?<=\]\()(?!\w+:)(?P<target
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside, the notebooks as pages, and the files that pages link to."""
-    for path, uri in PAGES.items():
-        files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
-    files.append(File.generated(config, "reference/commands.md", content=commands_page()))
+    if Path(config.docs_dir) == REPOSITORY / "docs":  # not in the small sites of tests
+        for path, uri in PAGES.items():
+            files.append(File.generated(config, uri, abs_src_path=str(REPOSITORY / path)))
+        files.append(File.generated(config, "reference/commands.md", content=commands_page()))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         text = page_of(json.loads(Path(str(notebook.abs_src_path)).read_text(encoding="utf-8")))
         name = posixpath.basename(notebook.src_uri)

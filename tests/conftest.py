@@ -132,7 +132,7 @@ _LARGE = re.compile(  # libraries that take longer to import than the tests of a
 _LONG = re.compile(
     r"(episodes/test_(elastic|reference|packed)|explorer/test_show|doctor/test_(comparing|robust|documents|planted)|"
     r"export/test_libraries|museum/\w+|test_learns_to_stop|test_checksums|test_kernel_messages|test_documentation|"
-    r"test_attention|\w*memory)\.py$"
+    r"test_notebooks|test_attention|\w*memory)\.py$"
 )
 _QUICK_CASES = 2  # a test with more cases runs its first
 

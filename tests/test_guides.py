@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from tests.test_documentation import PAGES
 FOLDERS = ("guides", "coming_from", "concepts")
 GUIDES = [page for folder in FOLDERS for page in (REPOSITORY / "docs" / folder).glob("*.md")]
 _BLOCK = re.compile(r"(?:^<!-- ([^>]*?) -->\n)?^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+PRACTICE = "python examples/practice_model.py"  # with which every page begins
 _SHELL = re.compile(r"[|<>;&$]")  # what only a shell can do
 
 
@@ -56,7 +59,8 @@ def run(command: str) -> int:
     """One line as a shell runs it; programs in Python run in this process, which saves most of the time."""
     words = shlex.split(command, comments=True)
     if _SHELL.search(command) or words[0] not in ("niels-gpt", "python"):
-        return subprocess.run(command, shell=True, check=False).returncode
+        programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # `niels-gpt` among them
+        return subprocess.run(command, shell=True, env={**os.environ, "PATH": programs}, check=False).returncode
     before, sys.argv = sys.argv, words if words[0] == "niels-gpt" else words[1:]
     try:
         if words[0] == "niels-gpt":
@@ -70,6 +74,17 @@ def run(command: str) -> int:
     return 0
 
 
+@pytest.fixture(scope="module")
+def practice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program of `PRACTICE` writes into its directory and, in `printed`, prints: for all pages at once."""
+    folder = tmp_path_factory.mktemp("practice")
+    (folder / "examples").symlink_to(REPOSITORY / "examples")
+    command = [sys.executable, *PRACTICE.split()[1:]]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    (folder / "printed").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
 def same(shown: str, printed: str) -> bool:
     """White space is equal to white space, and `...` in a page to anything."""
     parts = [re.escape(" ".join(part.split())) for part in shown.split("...")]
@@ -79,7 +94,7 @@ def same(shown: str, printed: str) -> bool:
 @pytest.mark.filterwarnings("ignore")  # of trainers, about what a CPU lacks
 @pytest.mark.parametrize("page", sorted(GUIDES), ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_blocks_run_and_print_what_the_page_shows(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    page: Path, practice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -99,7 +114,12 @@ def test_blocks_run_and_print_what_the_page_shows(
         elif block.language == "python":
             exec(compile(block.code, where, "exec", dont_inherit=True), names)  # our own page, run on purpose
         elif block.language == "sh":
-            codes = [run(command) for command in commands(block.code)]
+            lines = list(commands(block.code))
+            if lines[0] == PRACTICE:
+                shutil.copytree(practice / "practice", "practice")
+                print((practice / "printed").read_text(encoding="utf-8"))
+                lines = lines[1:] or ["true"]
+            codes = [run(line) for line in lines]
             expected = int(block.note.removeprefix("exit code ") or 0)
             assert codes == [0] * (len(codes) - 1) + [expected], f"{where}: {''.join(capfd.readouterr())}"
         else:
@@ -110,11 +130,10 @@ def test_blocks_run_and_print_what_the_page_shows(
             assert same(block.shown, printed), f"{where} shows\n{block.shown}\nand prints\n{printed}"
 
 
-def test_the_page_on_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_on_recipes(practice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first commands and its loader, with the practice model, and shorter rows, because the samples are few."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    assert run("python examples/practice_model.py --out .") == 0
+    shutil.copytree(practice / "practice", tmp_path, dirs_exist_ok=True)
     shell, loader = (block.code for block in list(blocks_of(REPOSITORY / "docs" / "recipes.md"))[:2])
     lines = list(commands(shell.replace("more/*.parquet ", "").replace("~/models/Qwen3-8B", "model")))
     assert [line.split()[1] for line in lines] == ["init", "build", "build", "build"]
