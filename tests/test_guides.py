@@ -173,7 +173,7 @@ def options_of(words: list[str]) -> tuple[str, set[str]]:
 def test_options_of_commands_exist(page: Path) -> None:
     """Of the commands in all pages, also of those that need a model or the network and so are not run."""
     for _, language, code in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        if language not in ("sh", ""):
+        if language not in ("sh", "text", ""):
             continue
         whole = list(commands(code))
         inner = [found for command in whole for found in re.findall(r"\$\((.*?)\)", command)]

@@ -12,7 +12,9 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+import niels_gpt as ng
 from tests.conftest import REPOSITORY
+from tests.test_ranges import commands
 
 pytest.importorskip("material", reason="the extra docs is not installed")
 pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
@@ -94,6 +96,21 @@ def test_every_page_is_in_the_navigation(site: Path) -> None:
     for file in pages:
         address = file.relative_to(site).as_posix().removesuffix("index.html")
         assert f"{HOST}/{address}" in linked, f"{address} is not in the navigation of mkdocs.yml"
+
+
+def test_pages_that_are_written_when_the_site_is_built(site: Path) -> None:
+    """The commands, the functions of `import niels_gpt as ng`, the notebooks with what their cells gave, the files."""
+    sections = Page(site / "reference" / "commands" / "index.html").anchors
+    paths = [path for path, _ in commands()]
+    assert len(paths) > 25
+    assert {"-".join(("niels-gpt", *path)).replace(" ", "-") for path in paths} <= sections
+    functions = Page(site / "reference" / "index.html").anchors
+    assert {"niels_gpt.renderers.loss.LossOn", *(f"niels_gpt.api.{name}" for name in ng.__all__[1:])} <= functions
+    for notebook in (REPOSITORY / "docs" / "notebooks").glob("*.ipynb"):
+        assert "ng-trained" in (site / "notebooks" / notebook.stem / "index.html").read_text(encoding="utf-8")
+        assert (site / "notebooks" / notebook.name).is_file()
+    shown = (site / "repository" / "examples" / "torch_loop.py" / "index.html").read_text(encoding="utf-8")
+    assert "argparse" in shown
 
 
 @pytest.mark.parametrize(
