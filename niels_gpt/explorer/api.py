@@ -133,6 +133,7 @@ class Explorer:
             frozenset(request.has),
             request.min_size,
             request.max_size,
+            request.tool,
             self._rows_of(request.finding),
         )
         wanted.check()

@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, NielsError
 from niels_gpt.explorer.dataset import (
@@ -24,7 +24,8 @@ from niels_gpt.explorer.dataset import (
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.loss_modes import MODES, LossMode
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, Choice, RendererList, characters
-from niels_gpt.messages import Conversation, Message, reasoning_of
+from niels_gpt.explorer.row_columns import RowColumns, facts_of, plain_texts, text_of
+from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights
@@ -40,6 +41,8 @@ _IMAGE_KINDS = (
     (b"RIFF", "image/webp"),
 )
 _SEARCH_BYTES = 1 << 22  # searched between two looks at the clock
+_FEW_ROWS = 2000  # are read one by one; more are searched in the bytes of the file first
+Int64s = npt.NDArray[np.int64]
 
 
 class ChatRows:
@@ -54,9 +57,11 @@ class ChatRows:
         self._name = path.name
         self.splits = ["all"]
         self._dialect = ChatFile(path).detected_dialect() or "messages"
+        self._columns = RowColumns(self.lines, plain=self._dialect == "messages", chat=self.conversation)
 
     def close(self) -> None:
         """See `Dataset`."""
+        self._columns.close()
         self.lines.close()
 
     def about(self, split: str) -> About:
@@ -67,6 +72,8 @@ class ChatRows:
             unit="characters",
             splits=self.splits,
             rows=len(self.lines),
+            indexed=self._columns.done / max(1, len(self.lines)),
+            tools=list(self._columns.tools),
             share=self.lines.share,
             problem=self.lines.problem,
             facts={"read as": self._dialect, "bytes": self.lines.path.stat().st_size},
@@ -79,51 +86,64 @@ class ChatRows:
 
     def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
         """See `Dataset`."""
-        end = len(self.lines)
+        # The end of the last row is only known with the next row, or at the end of the file.
+        end = len(self.lines) - (self.lines.share < 1 and not wanted.empty)
         if wanted.empty:
             stop = min(start + limit, end)
             return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
-        # Text is searched in bytes first; the other filters need every row parsed in any case.
-        if wanted.text and not wanted.pattern and wanted.rows is None:
-            return self._searched(start, limit, wanted)
-        rows = range(start, end) if wanted.rows is None else [row for row in wanted.rows if start <= row < end]
-        return scanned(iter(rows), end, lambda row: self._wanted(row, wanted), limit)
+        rows = self._columns.rows(wanted, start, end)
+        if wanted.rows is not None:
+            rows = rows[np.isin(rows, wanted.rows)]
+        # What is searched of unusable rows is the reason, which is not in the file.
+        with self._columns.paused():
+            if wanted.text and len(rows) > _FEW_ROWS and "unusable" not in wanted.has:
+                return self._searched(rows, end, limit, wanted)
+            return scanned((int(row) for row in rows), end, lambda row: self._wanted(row, wanted), limit)
 
-    def _searched(self, start: int, limit: int, wanted: Filter) -> Page:
-        """Rows that hold a text.
+    def _searched(self, rows: Int64s, end: int, limit: int, wanted: Filter) -> Page:
+        """Those of some rows that hold a text, block by block of the file.
 
-        The bytes of the file are searched first: JSON is parsed only for rows whose bytes hold a spelling of the text.
+        The bytes of a block are searched first where a text is known that all matches hold. Rows of plain messages are
+        then matched without being checked; the others, and those that match, are read as conversations.
         """
-        end, stop = len(self.lines), time.monotonic() + SCAN_SECONDS
+        stop = time.monotonic() + SCAN_SECONDS
         found: list[RowSummary] = []
-        if start >= end:
-            return Page([], None, end)
-        needles = _spellings(wanted.text)
-        at = start
-        while at < end and time.monotonic() < stop:
-            upto = self.lines.row_from(self.lines.start(at) + _SEARCH_BYTES, after=at)
-            for row in self._candidates(needles, at, upto):
-                summary = self._wanted(row, wanted)
+        needles, at = _spellings(wanted.required) if wanted.required else [], 0
+        while at < len(rows) and time.monotonic() < stop:
+            first = int(rows[at])
+            upto = min(end, self.lines.row_from(self.lines.start(first) + _SEARCH_BYTES, after=first))
+            after = int(np.searchsorted(rows, upto))
+            begin, block = self.lines.start(first), self.lines.read(first, upto)
+            chosen = rows[at:after]
+            if needles:
+                chosen = np.intersect1d(chosen, self._candidates(needles, block, begin))
+            for row in chosen.tolist():
+                line = block[self.lines.start(row) - begin : self.lines.start(row + 1) - begin]
+                summary = self._wanted(row, wanted) if self._may_match(line, wanted) else None
                 if summary is not None:
                     found.append(summary)
                 if len(found) == limit or time.monotonic() > stop:
                     return Page(found, row + 1 if row + 1 < end else None, row + 1)
-            at = upto
-        return Page(found, at if at < end else None, at)
+            at = after
+        return Page(found, int(rows[at]) if at < len(rows) else None, int(rows[at]) if at < len(rows) else end)
 
-    def _candidates(self, needles: list[bytes], first: int, stop: int) -> list[int]:
-        """Rows first..stop - 1 whose bytes hold one of the spellings, ascending."""
-        begin = self.lines.start(first)
+    def _may_match(self, line: bytes, wanted: Filter) -> bool:
+        """False for a row of plain messages of which none matches."""
+        texts = plain_texts(line) if self._dialect == "messages" else None
+        return texts is None or any(wanted.role in ("", role) and wanted.matches(text) for role, text in texts)
+
+    def _candidates(self, needles: list[bytes], block: bytes, begin: int) -> list[int]:
+        """The rows in a block of the file, which begins at a byte, that hold one of the spellings."""
         # The filter ignores case. Lower-casing bytes changes ASCII letters only; `_spellings` has the others.
-        block = self.lines.read(first, stop).lower()
+        lowered = block.lower()
         rows: set[int] = set()
         for needle in needles:
-            at = block.find(needle)
+            at = lowered.find(needle)
             while at >= 0:
                 row = self.lines.row_at(begin + at)
                 rows.add(row)
                 # One hit is enough for a row, so the search goes on in the next one.
-                at = block.find(needle, self.lines.start(row + 1) - begin)
+                at = lowered.find(needle, self.lines.start(row + 1) - begin)
         return sorted(rows)
 
     def _wanted(self, row: int, wanted: Filter) -> RowSummary | None:
@@ -132,15 +152,13 @@ class ChatRows:
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size, so it passes only where such rows alone are asked for.
             return summary if wanted.has == {"unusable"} and wanted.matches(summary.problem) else None
-        # What the row has is collected, and all that is asked for must be among it.
-        has = {"multi_turn"} if sum(m["role"] == "user" for m in chat.messages) > 1 else set()
-        has |= {"system"} if any(m["role"] == "system" for m in chat.messages) else set()
-        has |= {"tools"} if chat.tools or any(m.get("tool_calls") for m in chat.messages) else set()
-        has |= {"reasoning"} if any(reasoning_of(m) is not None for m in chat.messages) else set()
-        if not wanted.has <= has or not wanted.fits(summary.size):
+        facts = facts_of(chat)
+        if not wanted.has <= facts.traits or not wanted.fits(facts.size):
+            return None
+        if wanted.tool and wanted.tool not in facts.tools:
             return None
         searched = [m for m in chat.messages if wanted.role in ("", m["role"])]
-        if not any(wanted.matches(_text(message)) for message in searched):
+        if not any(wanted.matches(text_of(message)) for message in searched):
             return None
         return summary
 
@@ -149,8 +167,8 @@ class ChatRows:
         if isinstance(chat, Rejected):
             return RowSummary(row, chat.where, "", 0, problem=chat.why)
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
-        size = sum(len(_text(m)) for m in chat.messages)
-        return RowSummary(row, chat.where, _text(first)[:PREVIEW], size, [m["role"] for m in chat.messages])
+        size = sum(len(text_of(m)) for m in chat.messages)
+        return RowSummary(row, chat.where, text_of(first)[:PREVIEW], size, [m["role"] for m in chat.messages])
 
     def detail(self, split: str, row: int, choice: Choice, modes: list[LossMode]) -> RowDetail:
         """See `Dataset`."""
@@ -232,14 +250,6 @@ class ChatRows:
             return
         total = table.counts["total"]
         yield total, table.modes[0].count / max(1, total)
-
-
-def _text(message: Message) -> str:
-    """The text of a message: its content, reasoning and tool calls."""
-    content = message["content"]
-    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
-    calls: Any = message.get("tool_calls")
-    return text + (reasoning_of(message) or "") + (json.dumps(calls, ensure_ascii=False) if calls else "")
 
 
 def _spellings(text: str) -> list[bytes]:

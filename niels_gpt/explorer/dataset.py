@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.loss_modes import LossMode
 from niels_gpt.explorer.renderer_list import Choice
+from niels_gpt.explorer.required_text import required_text
 from niels_gpt.explorer.token_columns import TokenTable
 from niels_gpt.forks import cached_property
 
@@ -31,6 +32,7 @@ class Filter:
         role: for chats, only messages of this role are searched; without a text, the role must occur.
         has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
+        tool: for chats, the name of a tool that the row declares or calls.
         rows: only these rows, ascending; `None` for all.
     """
 
@@ -40,6 +42,7 @@ class Filter:
     has: frozenset[str] = frozenset()
     min_size: int | None = None
     max_size: int | None = None
+    tool: str = ""
     rows: tuple[int, ...] | None = None
 
     @property
@@ -57,6 +60,11 @@ class Filter:
             re.compile(self.text if self.pattern else "")
         except (re.error, OverflowError, RecursionError) as error:
             raise UsageError(f"{self.text!r} is no regular expression: {error}") from error
+
+    @cached_property
+    def required(self) -> str:
+        """A text that all texts which match hold, in upper or lower case; empty if none is known."""
+        return required_text(self.text) if self.pattern else self.text
 
     def matches(self, text: str) -> bool:
         """A text holds what is searched."""
@@ -126,6 +134,8 @@ class About:
         share: how much of a file was searched for rows, 0 to 1.
         problem: why the search ended early; empty if it did not.
         facts: what else to show, by name.
+        indexed: of how much of the rows known so far filters know roles, tools and sizes, 0 to 1.
+        tools: names of tools in the rows.
     """
 
     name: str
@@ -136,6 +146,8 @@ class About:
     share: float
     problem: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    indexed: float = 1.0
+    tools: list[str] = field(default_factory=list)
 
 
 class Dataset(Protocol):

@@ -10,6 +10,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -128,6 +129,12 @@ class LineIndex:
         with self._reading:
             self._file.seek(start)
             return self._file.read(end - start)
+
+    def split(self, first: int, stop: int) -> Iterator[bytes]:
+        """The rows first..stop - 1 one by one, each as it is in the file; read at once."""
+        begin, block = self.start(first), self.read(first, stop)
+        edges = [*(self._starts[first:stop] - begin).tolist(), len(block)]
+        return (block[start:end] for start, end in pairwise(edges))
 
     def _find(self) -> None:
         try:

@@ -101,6 +101,7 @@ class Browse:
     min_size: int | None = None
     max_size: int | None = None
     finding: int | None = None
+    tool: str = ""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ export class FindingsView {
     const fact = (name, value) => (value ? h("div", {}, h("dt", {}, name), h("dd", {}, value)) : null);
     const example = finding.evidence.find((place) => place.window.length);
     return h("article", { class: `finding severity-${levelOf(finding)}`, id: `finding-${at}` },
-      h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×${finding.rows ? ` in ${number(finding.rows)} rows` : ""}`)),
+      h("h2", {}, h("span", { class: "severity" }, finding.severity), " ", finding.title, h("small", {}, `${finding.rule} · ${number(finding.count)}×${finding.rows ? ` in ${number(finding.rows)} ${finding.rows === 1 ? "row" : "rows"}` : ""}`)),
       finding.summary ? h("p", {}, finding.summary) : null,
       h("dl", {}, fact("cause", finding.cause), fact("fix", finding.fix), fact("known from", finding.thread && linked(finding.thread))),
       example ? exampleOf(example) : null,

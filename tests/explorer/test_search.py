@@ -1,0 +1,234 @@
+"""Filters of chat files: what they find equals a look at every row, whatever is indexed already."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.explorer import chat_rows
+from niels_gpt.explorer.chat_rows import ChatRows
+from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.explorer.required_text import required_text
+from niels_gpt.explorer.row_columns import TRAITS, RowColumns, RowFacts, facts_of, plain_texts, text_of
+from niels_gpt.messages import Conversation, reasoning_of
+from niels_gpt.sources.inputs import Rejected
+
+CALL = {"type": "function", "function": {"name": "rain", "arguments": {"city": "Oslo 9"}}}
+TOOL = {"type": "function", "function": {"name": "sun", "description": "d", "parameters": {"type": "object"}}}
+
+
+def user(text: Any) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": text, **more}
+
+
+ODD: list[Any] = [
+    {"messages": [user("Größe 12"), answer("GRÖSSE\n13")]},
+    {"messages": [user("rain?"), answer("", tool_calls=[CALL]), {"role": "tool", "content": "no 9", "name": "rain"}]},
+    {"messages": [user("x"), answer("y")], "tools": [TOOL]},
+    {"messages": [user("x"), answer("y 9", reasoning_content="because 9")], "id": 7},
+    {"messages": [{"role": "developer", "content": "dev"}, user("a"), answer("b"), user("c")]},
+    {"messages": [{"role": "wizard", "content": "9 spells"}]},
+    {"messages": [user([{"type": "text", "text": "part 9"}])]},
+    {"messages": [user("\ud800 9")]},
+    {"messages": [user(None)]},
+    {"messages": []},
+    {"text": "9"},
+    [9],
+    "{broken 9",
+    {"messages": [{"role": "system", "content": "nine"}, user('/ \\ " 9\u2028'), answer("\t9")], "tools": []},
+]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatRows]:
+    """Odd rows between plain ones."""
+    path = tmp_path_factory.mktemp("search") / "chats.jsonl"
+    plain = [{"messages": [user(f"question {n}"), answer(f"Answer-{n * 7} ok")]} for n in range(60)]
+    all_rows = [row for pair in zip(plain, ODD * 5, strict=False) for row in pair]
+    spelled = (json.dumps(row, ensure_ascii=n % 2 == 0) for n, row in enumerate(all_rows))
+    lines = [row if isinstance(row, str) else text for row, text in zip(all_rows, spelled, strict=True)]
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
+    found = ChatRows(path, RendererList())
+    found.lines.wait()
+    found._columns.wait()
+    yield found
+    found.close()
+
+
+def looked_at(rows: ChatRows, wanted: Filter) -> list[int]:
+    """The rows that pass, by their conversations alone."""
+    found = []
+    for row in range(len(rows.lines)):
+        chat = rows.conversation(row)
+        if isinstance(chat, Rejected):
+            if wanted.has == {"unusable"} and wanted.matches(chat.why) and wanted.rows is None:
+                found.append(row)
+            continue
+        roles = [m["role"] for m in chat.messages]
+        calls = [c["function"]["name"] for m in chat.messages for c in m.get("tool_calls", [])]
+        names = {*calls, *(tool["function"]["name"] for tool in chat.tools or [])}
+        traits = {
+            "system": "system" in roles,
+            "tools": bool(names),
+            "reasoning": any(reasoning_of(m) is not None for m in chat.messages),
+            "multi_turn": roles.count("user") > 1,
+            "unusable": False,
+        }
+        passes = (
+            all(traits[name] for name in wanted.has)
+            and wanted.fits(sum(len(text_of(m)) for m in chat.messages))
+            and wanted.tool in ("", *names)
+            and any(wanted.role in ("", m["role"]) and wanted.matches(text_of(m)) for m in chat.messages)
+        )
+        if passes and (wanted.rows is None or row in wanted.rows):
+            found.append(row)
+    return found
+
+
+def paged(rows: ChatRows, wanted: Filter, limit: int) -> list[int]:
+    found: list[int] = []
+    start: int | None = 0
+    while start is not None:
+        page = rows.page("all", start, limit, wanted)
+        found += [line.row for line in page.rows]
+        assert page.next is None or page.next > start
+        start = page.next
+    return found
+
+
+FILTERS = st.builds(
+    Filter,
+    text=st.sampled_from(["", "9", "answer-1", "größe", "ok", "rain", "because", r"\d{2}", r"^(answer|x).*", r"o?ok$"]),
+    pattern=st.booleans(),
+    role=st.sampled_from(["", "", "user", "assistant", "tool", "system", "developer", "wizard"]),
+    has=st.sampled_from([(), *((name,) for name in TRAITS)]).map(frozenset),
+    min_size=st.none() | st.integers(0, 40),
+    max_size=st.none() | st.integers(0, 40),
+    tool=st.sampled_from(["", "", "", "rain", "sun", "none"]),
+)
+
+
+ALONE = [
+    *(Filter(role=role) for role in ("user", "assistant", "tool", "system", "developer", "wizard")),
+    *(Filter(has=frozenset([name])) for name in TRAITS),
+    *(Filter(tool=name) for name in ("rain", "sun", "none")),
+    *(Filter(min_size=size) for size in (0, 8, 20)),
+    *(Filter(max_size=size) for size in (0, 8, 20)),
+    *(
+        Filter(text=text, pattern=pattern)
+        for text in ("9", "answer-1", "größe", "o?ok$", r"\d{2}")
+        for pattern in (False, True)
+    ),
+    Filter(rows=(3, 5, 40)),
+]
+
+
+def check(rows: ChatRows, wanted: Filter, limit: int, known: int, few: int) -> None:
+    done, rows._columns.done = rows._columns.done, min(known, len(rows.lines))
+    before, chat_rows._FEW_ROWS = chat_rows._FEW_ROWS, few
+    try:
+        found = paged(rows, wanted, limit)
+    finally:
+        rows._columns.done, chat_rows._FEW_ROWS = done, before
+    if not wanted.empty:
+        assert found == looked_at(rows, wanted)
+
+
+@pytest.mark.parametrize("wanted", ALONE, ids=str)
+def test_each_filter_finds_what_a_look_at_every_row_finds(rows: ChatRows, wanted: Filter) -> None:
+    """Whether the rows are indexed or not, and whether they are searched in bytes or read one by one."""
+    for known, few in ((10**9, 0), (10**9, 2000), (37, 0), (0, 2000)):
+        check(rows, wanted, 7, known, few)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(wanted=FILTERS, limit=st.integers(1, 50), known=st.integers(0, 120), few=st.sampled_from([0, 2000]))
+def test_filters_together(rows: ChatRows, wanted: Filter, limit: int, known: int, few: int) -> None:
+    """The same for several at once."""
+    check(rows, wanted, limit, known, few)
+
+
+def test_plain_rows_are_read_as_conversations_are(rows: ChatRows) -> None:
+    plain = 0
+    for row, line in enumerate(rows.lines.split(0, len(rows.lines))):
+        texts, chat = plain_texts(line), rows.conversation(row)
+        if texts is None:
+            continue
+        plain += 1
+        assert isinstance(chat, Conversation)
+        assert [(m["role"], text_of(m)) for m in chat.messages] == texts
+        assert facts_of(chat).size == sum(len(text) for _, text in texts)
+    assert plain >= 60
+    assert rows.about("all").tools == ["rain", "sun"]
+    assert rows.about("all").indexed == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"Needle-\d+", "needle-"),
+        (r"(ab|cd) efg", "efg"),
+        (r"x?yz*", ""),
+        (r"(?:abc)+d", "abc"),
+        (r"a{2}bc", "bc"),
+        (r"[a-z]+", ""),
+        (r"foo|bar", ""),
+        (r"(foo bar)\b", "foo bar"),
+        (r"(?=abc)a", ""),
+        (r"\Afoo\.bar baz", "bar baz"),
+        (r"größe 12", "e 12"),
+    ],
+)
+def test_required_text(pattern: str, text: str) -> None:
+    assert required_text(pattern) == text
+
+
+PARTS = st.lists(st.sampled_from(["ab", "c d", r"\d", "(e|fg)", "h?", "(ij)+", "[k-m]", "é", "n{2,3}"]), max_size=5)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(data=st.data(), parts=PARTS)
+def test_every_match_holds_the_required_text(data: st.DataObject, parts: list[str]) -> None:
+    pattern = "".join(parts)
+    text = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
+    assert required_text(pattern) in text.lower()
+
+
+def test_more_tools_than_bits() -> None:
+    """Tools after the 63rd share a bit: their rows are looked at, and none is missed."""
+    columns = RowColumns.__new__(RowColumns)
+    columns.tools = {}
+    entries = [columns._entry(RowFacts(1, {"user"}, {"tools"}, {f"t{n}"})) for n in range(70)]
+    assert len(columns.tools) == 63
+    assert all(entry[3] == 1 << min(n, 63) for n, entry in enumerate(entries))
+    assert np.array(entries[-1][3], np.uint64) == np.uint64(1 << 63)
+
+
+def test_a_file_that_is_still_read(tmp_path: Path) -> None:
+    """The index follows, and what it knows is right as soon as it is known."""
+    path = tmp_path / "chats.jsonl.gz"
+    lines = [json.dumps(row) for row in ODD * 300 if not isinstance(row, str)]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    found = ChatRows(path, RendererList())
+    try:
+        with found._columns.paused():
+            assert found.page("all", 0, 5, Filter(role="tool")) is not None
+        found._columns.wait()
+        assert found._columns.done == len(found.lines)
+        assert paged(found, Filter(tool="sun"), 100) == looked_at(found, Filter(tool="sun"))
+    finally:
+        found.close()
