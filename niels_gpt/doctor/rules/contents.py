@@ -7,7 +7,7 @@ keeps them only where the share of the whole input is large enough, because sing
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -16,7 +16,6 @@ from niels_gpt.doctor.rows import ChatRow, texts_of
 from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.messages import Message, reasoning_of
 
-Faults = Iterable[tuple[int | None, str]]
 SHOWN: Final = 30  # characters of a message on each side of what was found
 
 
@@ -51,18 +50,11 @@ DAMAGED: Final = re.compile(
 )
 
 
-class _Damaged(Rule):
-    """The first damaged place of each message."""
-
-    def check_chat(self, chat: ChatRow) -> Faults:
-        for index, message in enumerate(chat.messages):
-            for text in _texts(message):
-                # Most texts are ASCII, which is known without a search.
-                sound = text.isascii() or not _BEGINS.search(text)
-                found = None if sound else DAMAGED.search(text)
-                if found:
-                    yield index, f"{found.group()!r} in {_around(text, found.start(), found.end())}"
-                    break
+def _damaged(_: Message, text: str) -> str | None:
+    # Most texts are ASCII, which is known without a search.
+    sound = text.isascii() or not _BEGINS.search(text)
+    found = None if sound else DAMAGED.search(text)
+    return f"{found.group()!r} in {_around(text, *found.span())}" if found else None
 
 
 # ---- repetition
@@ -99,16 +91,9 @@ def repeated(text: str) -> str | None:
     return None
 
 
-class _Repetition(Rule):
-    """Assistant messages, and their reasoning, that repeat one piece."""
-
-    def check_chat(self, chat: ChatRow) -> Faults:
-        for index, message in enumerate(chat.messages):
-            if message["role"] != "assistant":
-                continue
-            piece = next(filter(None, map(repeated, _texts(message))), None)
-            if piece:
-                yield index, f"{piece[: 2 * SHOWN]!r} is repeated {REPEATS} times or more"
+def _loops(message: Message, text: str) -> str | None:
+    piece = repeated(text) if message["role"] == "assistant" else None
+    return f"{piece[: 2 * SHOWN]!r} is repeated {REPEATS} times or more" if piece else None
 
 
 # ---- reasoning written into contents
@@ -123,18 +108,6 @@ LEADING: Final = re.compile(r"\s*<(think|thinking|thought|reasoning)>((?!</?\1>)
 QUOTES: Final = ("`", "'", '"')
 
 
-class _ThinkTags(Rule):
-    """Tags of reasoning anywhere but as one whole block before an answer."""
-
-    def check_chat(self, chat: ChatRow) -> Faults:
-        for index, message in enumerate(chat.messages):
-            for text in texts_of(message):
-                fault = _tag_fault(message, text)
-                if fault:
-                    yield index, fault
-                    break
-
-
 def _tag(text: str) -> re.Match[str] | None:
     """The first tag of reasoning; one in quotation marks is only mentioned."""
     return next(
@@ -143,8 +116,9 @@ def _tag(text: str) -> re.Match[str] | None:
 
 
 def _tag_fault(message: Message, text: str) -> str | None:
-    found = _tag(text)
-    if not found:
+    """A tag of reasoning anywhere but as one whole block before an answer."""
+    # Reasoning of its own may mention them.
+    if not _tag(text) or text == message.get("reasoning_content"):
         return None
     if message["role"] != "assistant":
         # A question about such tags is in order; a pair of them around a text is reasoning that was left in.
@@ -187,23 +161,10 @@ SECRETS: Final[dict[str, tuple[tuple[str, ...], re.Pattern[str]]]] = {
 }
 
 
-class _Secrets(Rule):
-    """The first key or token of each message; the note shows four characters of it."""
-
-    def check_chat(self, chat: ChatRow) -> Faults:
-        # Nearly all conversations have none, and one search is faster than one for each message.
-        whole = "\n".join(text for message in chat.messages for text in _texts(message))
-        if not _secret(whole):
-            return
-        for index, message in enumerate(chat.messages):
-            for text in _texts(message):
-                found = _secret(text)
-                if found:
-                    yield index, found
-                    break
+HINTS: Final = tuple(hint for hints, _ in SECRETS.values() for hint in hints)
 
 
-def _secret(text: str) -> str | None:
+def _secret(_: Message, text: str) -> str | None:
     """The kind of the first secret in a text, with no more than four characters of it; `None` without one."""
     for kind, (hints, pattern) in SECRETS.items():
         if any(hint in text for hint in hints) and (found := pattern.search(text)):
@@ -219,26 +180,25 @@ PROMPTS: Final = re.compile(
 )
 
 
-class _Leaked(Rule):
-    """Answers that repeat the system message of their conversation, or a well-known one."""
+def _leaked_prompt(message: Message, text: str) -> str | None:
+    found = PROMPTS.search(text) if message["role"] == "assistant" else None
+    return f"the answer holds a system prompt: {_around(text, *found.span())}" if found else None
 
-    def check_chat(self, chat: ChatRow) -> Faults:
-        instructions = [
-            text.strip()[:LEAKED]
-            for message in chat.messages
-            if message["role"] in ("system", "developer")
-            for text in texts_of(message)
-        ]
-        # Short instructions ("You are brief.") are words that an answer may well contain.
-        instructions = [text for text in instructions if len(text) >= LEAKED // 2]
-        for index, message in enumerate(chat.messages):
-            if message["role"] != "assistant":
-                continue
-            for text in texts_of(message):
-                if any(own in text for own in instructions):
-                    yield index, "the answer repeats the system message word for word"
-                elif (found := PROMPTS.search(text)) is not None:
-                    yield index, f"the answer holds a system prompt: {_around(text, *found.span())}"
+
+def _own_prompt(chat: ChatRow) -> int | None:
+    """The first answer that repeats the beginning of its conversation's system message."""
+    instructions = [
+        text.strip()[:LEAKED]
+        for message in chat.messages
+        if message["role"] in ("system", "developer")
+        for text in texts_of(message)
+    ]
+    # Short instructions ("You are brief.") are words that an answer may well contain.
+    instructions = [text for text in instructions if len(text) >= LEAKED // 2]
+    for index, message in enumerate(chat.messages) if instructions else ():
+        if message["role"] == "assistant" and any(own in text for text in texts_of(message) for own in instructions):
+            return index
+    return None
 
 
 # ---- shares of all answers
@@ -275,19 +235,58 @@ SHARES: Final = {"refusals": 0.05, "answer-cut": 0.02, "one-word-answers": 0.05,
 ANSWERS: Final = "answers with a text"
 
 
-def check(chats: Iterable[ChatRow], counters: Counters) -> None:
-    """Count answers that refuse, break off, or have one word."""
+# Rule, whether a text of many messages may hold such a fault, and the fault of one text. Searching some hundred
+# conversations at once costs a small part of searching each of their messages, and most hold none of these.
+FAULTS: Final[tuple[tuple[str, Callable[[str], object], Callable[[Message, str], str | None]], ...]] = (
+    ("text-damaged", lambda texts: not texts.isascii() and _BEGINS.search(texts), _damaged),
+    ("endless-repetition", lambda _: True, _loops),
+    ("think-tags-in-content", THINK.search, _tag_fault),
+    (
+        "secrets-in-content",
+        lambda texts: any(hint in texts for hints, _ in SECRETS.values() for hint in hints),
+        _secret,
+    ),
+    ("system-prompt-leaked", PROMPTS.search, _leaked_prompt),
+)
+
+
+def check(chats: Sequence[ChatRow], counters: Counters) -> None:
+    """Judge the contents of messages; the first fault of a message is enough."""
+    spoken = [
+        (chat, index, message, text)
+        for chat in chats
+        for index, message in enumerate(chat.messages)
+        for text in _texts(message)
+    ]
+    whole = "\n".join(text for *_, text in spoken)
+    for rule, may_hold, fault in FAULTS:
+        found = [
+            (chat, index, note)
+            for chat, index, message, text in (spoken if may_hold(whole) else ())
+            if (note := fault(message, text))
+        ]
+        places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}
+        counters.add(rule, [places[place] for place in sorted(places)])
     for chat in chats:
-        for index, message in enumerate(chat.messages):
-            if message["role"] != "assistant":
-                continue
-            text = "".join(texts_of(message))
-            # A call follows a word or two, or none.
-            if not text.strip() or message.get("tool_calls"):
-                continue
-            counters.sums[ANSWERS] += 1
-            for rule, note in _answer_faults(text):
-                counters.add(rule, [chat.evidence(index, note)])
+        leak = _own_prompt(chat)
+        if leak is not None:
+            evidence = chat.evidence(leak, "the answer repeats the system message word for word")
+            counters.add("system-prompt-leaked", [evidence])
+        _check_answers(chat, counters)
+
+
+def _check_answers(chat: ChatRow, counters: Counters) -> None:
+    """Count answers that refuse, break off, or have one word."""
+    for index, message in enumerate(chat.messages):
+        if message["role"] != "assistant":
+            continue
+        text = "".join(texts_of(message))
+        # A call follows a word or two, or none.
+        if not text.strip() or message.get("tool_calls"):
+            continue
+        counters.sums[ANSWERS] += 1
+        for rule, note in _answer_faults(text):
+            counters.add(rule, [chat.evidence(index, note)])
 
 
 def _answer_faults(text: str) -> Iterator[tuple[str, str]]:
@@ -312,7 +311,7 @@ def _answer_faults(text: str) -> Iterator[tuple[str, str]]:
 LETTERS: Final = 60  # of a text; fewer do not tell its language reliably
 READ: Final = 400  # characters of a text
 # The first rows, and then each 20th: telling the language of a text takes as long as all other rules together.
-FIRST_ROWS: Final = 2000
+FIRST_ROWS: Final = 500
 EACH: Final = 20
 COMPARED: Final = "questions and answers whose languages were told"
 # Words of a task whose answer is in another language than its question.
@@ -389,15 +388,12 @@ def share_of(rule: str, count: int, counters: Counters) -> str | None:
     return f"{count:,} of {total:,} answers ({count / total:.1%})"
 
 
-def _rule(
-    kind: type[Rule], name: str, title: str, meaning: str, cause: str, fix: str, needs: tuple[Need, ...] = ()
-) -> Rule:
-    return kind(name, "warning", title, meaning, cause, fix, applies=("chats",), needs=needs)
+def _rule(name: str, title: str, meaning: str, cause: str, fix: str, needs: tuple[Need, ...] = ()) -> Rule:
+    return Rule(name, "warning", title, meaning, cause, fix, applies=("chats",), needs=needs)
 
 
 RULES: Final = (
     _rule(
-        _Damaged,
         "text-damaged",
         "texts were decoded wrongly",
         "The model learns to write character salad (Ã©, â€™) or U+FFFD; both cost several tokens for each letter.",
@@ -405,7 +401,6 @@ RULES: Final = (
         "Read the source again as UTF-8; the library ftfy repairs most texts whose bytes are all there.",
     ),
     _rule(
-        _Repetition,
         "endless-repetition",
         "an answer repeats the same words over and over",
         "Such answers are long, so they weigh much in the loss, and the model learns to loop.",
@@ -413,7 +408,6 @@ RULES: Final = (
         "Drop the rows, or generate them again.",
     ),
     _rule(
-        _ThinkTags,
         "think-tags-in-content",
         "contents hold tags of reasoning",
         "Templates take the first tags for the borders of reasoning: the answer is cut there or trained twice.",
@@ -421,7 +415,6 @@ RULES: Final = (
         "Put reasoning into reasoning_content, and drop rows whose reasoning has no end.",
     ),
     _rule(
-        _Secrets,
         "secrets-in-content",
         "contents hold keys or tokens",
         "The model can repeat them to anybody.",
@@ -429,7 +422,6 @@ RULES: Final = (
         "Replace them, and tell their owners. Test keys are recognised as if they were real.",
     ),
     _rule(
-        _Leaked,
         "system-prompt-leaked",
         "answers repeat a system prompt",
         "The model learns to tell its instructions, or to take itself for another model.",
@@ -437,7 +429,6 @@ RULES: Final = (
         "Drop the rows.",
     ),
     _rule(
-        Rule,
         "refusals",
         "many answers are refusals",
         "Few percent are enough for a model that refuses harmless questions.",
@@ -445,7 +436,6 @@ RULES: Final = (
         "Filter them (match and exclude in a recipe), or silence this rule where the data is meant to teach refusing.",
     ),
     _rule(
-        Rule,
         "answer-cut",
         "answers break off",
         "The end-of-turn is trained after half a sentence, so the model learns to stop anywhere.",
@@ -453,7 +443,6 @@ RULES: Final = (
         "Drop answers whose finish_reason is length, or train them without their end-of-turn.",
     ),
     _rule(
-        Rule,
         "one-word-answers",
         "many answers are one word",
         "Each such answer trains its word and the end-of-turn: the model becomes terse everywhere.",
@@ -461,7 +450,6 @@ RULES: Final = (
         "Write answers out, or mix them with others; silence this rule where one word is what you want.",
     ),
     _rule(
-        Rule,
         "language-mismatch",
         "answers are in another language than their questions",
         "The model learns to change the language in the middle of a conversation.",
