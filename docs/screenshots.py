@@ -32,10 +32,10 @@ TOKENIZERS = ("qwen3-8b", "llama-3.1-8b-instruct", "glm-5", "mistral-nemo-instru
 
 def formats(page: Any) -> None:
     """Six formats side by side."""
-    for name in ("gemma", "chatml"):
+    for name in ("gemma", "chatml", "template of glm-5"):
         page.locator(".chip", has_text=name).first.click()
-    for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "glm-5@glm-5", "raw@qwen3-8b"):
-        page.wait_for_selector(f'[data-renderer="{name}"] .t')
+    for name in ("qwen3@qwen3-8b", "llama-3@llama-3.1-8b-instruct", "@glm-5", "raw@qwen3-8b"):
+        page.wait_for_selector(f'[data-renderer$="{name}"] .t')
     page.locator('[data-renderer="qwen3@qwen3-8b"] .t.trained').nth(6).hover()
 
 
@@ -76,6 +76,15 @@ def drift(page: Any) -> None:
     page.locator(".verdict", has_text="First difference").wait_for()
 
 
+def inversion(page: Any) -> None:
+    """The ids of a conversation with a tool, read back."""
+    page.get_by_role("tab", name="Mask").click()
+    mask(page)
+    page.get_by_role("tab", name="From ids").click()
+    page.get_by_role("button", name="Ids of the editor's conversation").click()
+    page.locator(".verdict", has_text="exactly these ids").wait_for()
+
+
 def findings(page: Any) -> None:
     """What the doctor found in the bundled conversations."""
     page.wait_for_selector(".finding")
@@ -88,6 +97,7 @@ VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "explorer-dataset": ("dataset", "light", dataset),
     "explorer-training": ("dataset", "light", training),
     "explorer-drift": ("drift", "light", drift),
+    "explorer-inversion": ("inversion", "light", inversion),
     "explorer-findings": ("findings", "light", findings),
 }
 
@@ -113,7 +123,7 @@ def main(wanted: list[str]) -> None:
             page = browser.new_page(
                 viewport={"width": 1320, "height": 1000 if view == "formats" else 820}, color_scheme=scheme
             )
-            page.set_default_timeout(120_000)
+            page.set_default_timeout(60_000)
             page.goto(f"http://{HOST}:{listening.getsockname()[1]}/#{view}")
             prepare(page)
             page.wait_for_timeout(500)

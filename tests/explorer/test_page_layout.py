@@ -157,6 +157,7 @@ def test_rows_of_a_finding(address: str, visit: Visit) -> None:
     assert page.url.endswith("#dataset?finding=1")
     open_row(page, 59)
     assert page.url.endswith("#dataset?finding=1&row=59")
+    assert page.locator(".detail .note a").count() == 3, "three findings name the row"
     page.get_by_label("Search", exact=True).fill("giant")
     until(lambda: rows.evaluate_all("(all) => all.map((e) => e.dataset.row)") == ["59"])
     page.get_by_label("Search", exact=True).fill("")

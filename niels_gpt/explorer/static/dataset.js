@@ -85,7 +85,7 @@ export class DatasetView {
     this.toolNames = h("datalist", { id: "tool-names" });
     this.tool = chats ? h("input", { type: "text", list: "tool-names", placeholder: "tool", "aria-label": "Rows with the tool", class: "tool", oninput: again }) : null;
     const findings = this.session.findings?.findings ?? [];
-    this.finding = findings.length ? h("select", { "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding or none"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
+    this.finding = findings.length ? h("select", { "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
     this.pattern = h("input", { type: "checkbox", "aria-label": "Regular expression", onchange: again });
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
     this.max = h("input", { type: "number", min: 0, placeholder: "to", "aria-label": `At most so many ${this.about.unit}`, oninput: again });
@@ -235,6 +235,8 @@ export class DatasetView {
     const head = h("div", { class: "bar" }, h("h2", {}, `Row ${number(answer.row)}`, h("small", { title: answer.where }, answer.where.split("/").at(-1))), edit, save);
     const parts = [head];
     if (evidence.note) parts.push(h("p", { class: "verdict differ" }, evidence.note));
+    const named = this.findingsOf(answer.row);
+    if (named.length) parts.push(h("p", { class: "note" }, "The doctor names this row: ", named.flatMap((link, at) => (at ? [", ", link] : [link]))));
     const shown = images(answer);
     if (shown.length) parts.push(h("div", { class: "images" }, shown));
     if (answer.problem) parts.push(h("p", { class: "problem" }, answer.problem));
@@ -250,6 +252,11 @@ export class DatasetView {
     } else this.detail.replaceChildren(...parts, answer.conversation ? h("pre", { class: "json" }, JSON.stringify(answer.conversation, null, 2)) : "");
     // Where the row is above the list, not beside it, its beginning is shown.
     if (matchMedia("(max-width: 900px)").matches && !(evidence.token ?? evidence.message)) this.detail.scrollIntoView({ block: "start" });
+  }
+
+  findingsOf(row) {
+    const findings = this.session.findings?.findings ?? [];
+    return findings.flatMap((finding, at) => (finding.evidence.some((place) => place.row === row) ? [h("a", { href: address("dataset", { finding: at, row }) }, finding.title)] : []));
   }
 
   async stats() {
