@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.errors import NielsError, UsageError
+from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.template.default import DefaultRenderer
@@ -33,7 +33,6 @@ from niels_gpt.renderers.types import RenderedTokens
 Renderer = Family | DefaultRenderer
 Chat = list[dict[str, Any]]
 MOST_IDS = 500_000
-_IDS = re.compile(r"[\s\[\](){},;]*(?:(?:tensor|array|-?\d+)[\s\[\](){},;]*)+")
 _BEGIN, _END, _PROMPT, _ANYWHERE = "begin", "end", "prompt", "anywhere"
 _NAME, _CALL_IDS = "zqname", ("functions.zqname:0", "zqnameid1")  # Kimi and Mistral want ids of these forms
 # The contents of probes: words that no format writes.
@@ -47,11 +46,9 @@ def given_ids(text: str) -> list[int] | None:
     Raises:
         UsageError: a negative number, or too many.
     """
-    # Matching backtracks on a long text that is none, so only its beginning is looked at before all of it is split.
-    if not _IDS.fullmatch(text[:60].rpartition(" ")[0] or text[:60]):
-        return None
     words = re.sub(r"tensor|array|[\[\](){},;]", " ", text).split()
-    if not words or not all(word.removeprefix("-").isdecimal() for word in words):
+    # Longer numbers are no ids, and Python refuses to convert very long ones.
+    if not words or not all(len(word) < 12 and word.removeprefix("-").isdecimal() for word in words):
         return None
     if len(words) > MOST_IDS:
         raise UsageError(f"{len(words):,} ids were given; the page reads at most {MOST_IDS:,}. Paste one conversation")
@@ -177,7 +174,7 @@ def _read(renderer: Renderer, text: _Bytes, tools: list[Any] | None, *, think: b
                 message |= {"content": rest.lstrip("\n"), **({"reasoning_content": thought} if thought else {})}
     try:
         again = renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids  # type: ignore[arg-type]
-    except NielsError as error:
+    except (MessageError, UsageError) as error:
         return Reading(messages, tools, prompt, parts, [], str(error))
     return Reading(messages, tools, prompt, parts, again)
 
@@ -261,7 +258,7 @@ def learn_between(renderer: Renderer, tools: list[Any] | None) -> dict[str, _Bet
     for messages, prompt in product(_probes(), (False, True)):
         try:
             made = renderer.render(messages, tools=tools, add_generation_prompt=prompt)  # type: ignore[arg-type]
-        except NielsError:  # a form that this format does not have
+        except (MessageError, UsageError):  # a form that this format does not have
             continue
         for role, text, following in _gaps(made, _Bytes(renderer, made.token_ids), stops, _PROMPT if prompt else _END):
             # White space alone is no boundary, and a message may be moved to another place. Users before others: a
@@ -310,7 +307,7 @@ def _stops(renderer: Renderer) -> set[int]:
     answer: Any = [{"role": "user", "content": "zquser"}, {"role": "assistant", "content": "zqanswer"}]
     try:
         made = renderer.render(answer)
-    except NielsError:
+    except MessageError:
         return stops
     last = [token for token, sampled in zip(made.token_ids, made.sampled_mask, strict=True) if sampled][-1:]
     return stops | (controls & set(last))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from niels_gpt.errors import NielsError
+from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.inversion import Chat, Reading, Renderer
 
 
@@ -27,7 +27,7 @@ def lost(renderer: Renderer, reading: Reading) -> list[str]:
 def _ids(renderer: Renderer, messages: Chat, tools: Any, prompt: bool) -> list[int] | None:
     try:
         return renderer.render(messages, tools=tools, add_generation_prompt=prompt).token_ids  # type: ignore[arg-type]
-    except NielsError:  # a change that this format refuses is not lost
+    except (MessageError, UsageError):  # a change that this format refuses is not lost
         return None
 
 

@@ -126,6 +126,7 @@ def test_pasted_ids() -> None:
     assert given_ids(", ".join(map(str, range(500)))) == list(range(500))
     assert given_ids("1 2 three") is given_ids("") is given_ids("[]") is None
     assert given_ids("7 " * 80 + "seven") is None
+    assert given_ids("1" * 59 + "x") is given_ids("9" * 5000) is given_ids("7" * 30) is None
     with pytest.raises(UsageError, match="position 1 holds -100"):
         given_ids("5 -100 7")
     with pytest.raises(UsageError, match="at most"):

@@ -35,6 +35,8 @@ def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     """A server that begins with a dataset: 60 rows of 2 to 120 turns, the last one a giant."""
     folder = tmp_path_factory.mktemp("layout")
     chats = [turns(2 + 2 * (at % 30)) for at in range(58)] + [turns(120), turns(2, "giant " * 20_000)]
+    chats[11][1]["tool_calls"] = [{"type": "function", "function": {"name": "umbrella", "arguments": {}}}]
+    chats[11].insert(2, {"role": "tool", "content": "none", "name": "umbrella"})
     threads = ["huggingface/trl#1623", "https://example.org/page", "a talk"]
     finding = {
         "rule": "never-ending",
@@ -229,6 +231,15 @@ def test_rows_are_found_by_pattern_and_role(address: str, visit: Visit) -> None:
     assert "of 60" in found.inner_text()
     page.get_by_label("Search", exact=True).fill("(")
     page.locator(".problem", has_text="no regular expression").wait_for()
+
+
+def test_rows_are_found_by_tool(address: str, visit: Visit) -> None:
+    page = visit(f"{address}/#dataset").page
+    until(lambda: page.locator("#tool-names option").evaluate_all("(all) => all.map((e) => e.value)") == ["umbrella"])
+    page.get_by_label("Rows with the tool").fill("umbrella")
+    rows = page.locator("tr[data-row]")
+    until(lambda: rows.evaluate_all("(all) => all.map((e) => e.dataset.row)") == ["11"])
+    assert page.locator(".pager [role=status]").inner_text() == "1 found of 60"
 
 
 def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None:
