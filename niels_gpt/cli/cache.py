@@ -30,6 +30,7 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, uses_renderer
 from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
 from niels_gpt.cli.options import (
+    EXISTING,
     ROWS,
     AnyTokenizer,
     ChatInputs,
@@ -183,7 +184,9 @@ def build_pretrain(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            metavar="INPUTS", help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs."
+            metavar="INPUTS",
+            help="Text, markdown, JSON-lines or parquet files, directories, patterns, URLs.",
+            **EXISTING,
         ),
     ],
     directory: OutDirectory,

@@ -15,6 +15,7 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cli.catalogue import print_rules
 from niels_gpt.cli.options import (
+    EXISTING_OR_HUB,
     Date,
     LossFlags,
     RendererName,
@@ -177,6 +178,7 @@ def doctor(
             help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
             "dataset, a tokenizer directory.",
             show_default=False,
+            **EXISTING_OR_HUB,
         ),
     ] = None,
     other: Annotated[

@@ -9,11 +9,16 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
-from niels_gpt.cli.options import Date, RendererName, RendererOption, Template, note_automatic, renderer_options
+from niels_gpt.cli.options import (
+    EXISTING,
+    Date,
+    RendererName,
+    RendererOption,
+    Template,
+    note_automatic,
+    renderer_options,
+)
 from niels_gpt.cli.terminal import out
-from niels_gpt.explorer.api import Explorer, open_dataset
-from niels_gpt.explorer.findings import read_findings
-from niels_gpt.explorer.renderer_list import RendererList
 
 
 def explore(
@@ -23,6 +28,7 @@ def explore(
             metavar="PATH",
             help="A file of conversations, a cache or episodes.  \\[default: the families alone]",
             show_default=False,
+            **EXISTING,
         ),
     ] = None,
     tokenizer: Annotated[
@@ -49,6 +55,10 @@ def explore(
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
     chosen = renderer_options(renderer, renderer_option, template, date)
+    from niels_gpt.explorer.api import Explorer, open_dataset
+    from niels_gpt.explorer.findings import read_findings
+    from niels_gpt.explorer.renderer_list import RendererList
+
     listed = RendererList(tokenizer or (), chosen)
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # here, because it needs the extra

@@ -14,6 +14,7 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
 from niels_gpt.cli.options import (
+    EXISTING,
     AnyTokenizer,
     Json,
     LossFlags,
@@ -54,6 +55,7 @@ PreferenceInputs = Annotated[
         metavar="FILES",
         help="Rows with chosen and rejected, or completion and label, or ranked completions: .jsonl, .json, .parquet; "
         ".gz and .zst too; or URLs. Several are read in this order.",
+        **EXISTING,
     ),
 ]
 Form = Annotated[

@@ -14,6 +14,7 @@ from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import ChatRowFlags
 from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify
 from niels_gpt.cli.options import (
+    EXISTING,
     DatasetTokenizer,
     Json,
     LossFlags,
@@ -131,6 +132,7 @@ def import_(
             metavar="FILES",
             help="Lines of JSON with prompt_ids, completion_ids, logprobs and reward, or with turns of these: .jsonl; "
             ".gz and .zst too.",
+            **EXISTING,
         ),
     ],
     directory: OutDirectory,

@@ -18,6 +18,7 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
     CHAT_SUFFIXES,
+    EXISTING,
     AnyTokenizer,
     DatasetTokenizer,
     Json,
@@ -45,6 +46,7 @@ def show(
             help="A cache (the directory that holds meta.json), episodes (that holds train/), or a file of "
             "conversations or its URL.",
             show_default=False,
+            **EXISTING,
         ),
     ],
     renderer: RendererFlags,
@@ -104,7 +106,10 @@ def show(
 @grouped
 def render(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.", **EXISTING
+        ),
     ],
     tokenizer: AnyTokenizer,
     renderer: RendererFlags,

@@ -10,7 +10,7 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cache.formats import SEED
 from niels_gpt.cli.app import App
-from niels_gpt.cli.options import Json, OutDirectory, Overwrite, Seed
+from niels_gpt.cli.options import EXISTING, Json, OutDirectory, Overwrite, Seed
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError
 
@@ -21,7 +21,9 @@ tokenizer_app = App(help="Train a tokenizer.", no_args_is_help=True)
 def train(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns, URLs."),
+        typer.Argument(
+            metavar="INPUTS", help="Text, markdown or JSON-lines files, directories, patterns, URLs.", **EXISTING
+        ),
     ],
     directory: OutDirectory = Path("tokenizer"),
     kind: Annotated[
