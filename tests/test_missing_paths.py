@@ -23,7 +23,6 @@ HEAVY = (
 COMMANDS = (
     ("doctor", "NOTHING", "--tokenizer", "."),
     ("render", "NOTHING", "--tokenizer", "."),
-    ("show", "NOTHING"),
     ("explore", "NOTHING"),
     ("export", "NOTHING", "--to", "hf", "--out", "o"),
     ("import", "NOTHING", "--from", "hf", "--out", "o"),

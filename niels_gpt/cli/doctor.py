@@ -15,12 +15,12 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cli.catalogue import print_rules
 from niels_gpt.cli.options import (
-    EXISTING_OR_HUB,
     Date,
     LossFlags,
     RendererName,
     RendererOption,
     Template,
+    existing_or_hub,
     grouped,
     name_and_value,
     note_automatic,
@@ -178,7 +178,6 @@ def doctor(
             help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
             "dataset, a tokenizer directory.",
             show_default=False,
-            **EXISTING_OR_HUB,
         ),
     ] = None,
     other: Annotated[
@@ -234,6 +233,8 @@ def doctor(
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     if source is None and script is None:
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
+    if source is not None:
+        existing_or_hub(source)
     chosen = renderer_options(renderer, renderer_option, template, date)
     own = chosen if renderer is not None or chosen.options else None
     from niels_gpt.doctor.run import diagnose

@@ -47,38 +47,32 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
     return {"callback": checked}
 
 
-def _check_there(value: Any, *, or_hub: bool) -> Any:
+def _there(value: Any) -> Any:
     """Refuse paths at which nothing is, before any library or tokenizer is loaded; patterns and URLs are not looked up.
-
-    Args:
-        or_hub: a name such as `owner/name` may be that of a dataset on the hub.
 
     Raises:
         InputError: there is nothing.
     """
     for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
-        is_name = or_hub and text.count("/") == 1 and not text.startswith((".", "/", "~"))
-        # A name of a file is no name on the hub: a typing error must not be looked up online.
-        is_name = is_name and not text.endswith((*CHAT_SUFFIXES, ".arrow"))
-        if "://" in text or any(sign in text for sign in "*?[") or is_name or Path(text).expanduser().exists():
-            continue
-        hub = ", and no name of a dataset on the hub" if or_hub else ""
-        raise InputError(f"{text}: no such file or directory{hub}; check the path (it is relative to {Path.cwd()})")
+        if not ("://" in text or any(sign in text for sign in "*?[") or Path(text).expanduser().exists()):
+            raise InputError(f"{text}: no such file or directory; check the path (it is relative to {Path.cwd()})")
     return value
 
 
-# typer looks at the parameters of a callback, so each has one alone.
-def _there(value: Any) -> Any:
-    return _check_there(value, or_hub=False)
+def existing_or_hub(text: str) -> None:
+    """The same for a path or the name of a dataset on the hub, which is OWNER/NAME.
 
-
-def _there_or_hub(value: Any) -> Any:
-    return _check_there(value, or_hub=True)
+    Raises:
+        InputError: there is nothing.
+    """
+    # What looks like a path is one, so that a typing error is not looked up online.
+    is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
+    if is_path and "://" not in text and not Path(text).expanduser().exists():
+        raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
 CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
 EXISTING: Final[dict[str, Any]] = {"callback": _there}
-EXISTING_OR_HUB: Final[dict[str, Any]] = {"callback": _there_or_hub}
 
 
 def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:

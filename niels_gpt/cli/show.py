@@ -46,7 +46,6 @@ def show(
             help="A cache (the directory that holds meta.json), episodes (that holds train/), or a file of "
             "conversations or its URL.",
             show_default=False,
-            **EXISTING,
         ),
     ],
     renderer: RendererFlags,

@@ -46,6 +46,8 @@ def format_of(path: Path) -> str | None:
     """The name of the import format of a file or directory; `None` if it is none of these."""
     if path.is_file():
         return _format_of_file(path)
+    if not path.is_dir():  # a pipe or device, which others refuse
+        return None
     if any(path.glob("*.idx")):
         return "megatron"
     if next(path.rglob("token_ids_part_*.npy"), None) is not None:

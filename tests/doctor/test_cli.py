@@ -84,16 +84,18 @@ def test_warnings_exit_with_1_only_if_asked_to(run_cli: Run, tmp_path: Path) -> 
     [
         ((), 2, "nothing to examine"),
         (("x.jsonl", "--silence", "empty-answer"), 2, "expected RULE=REASON"),
-        (("x.jsonl", "--silence", "empty-answers=so"), 2, "did you mean 'empty-answer'?"),
-        (("x.jsonl", "--silence", "empty-answer= "), 2, "without a reason"),
+        (("clean.jsonl", "--silence", "empty-answers=so"), 2, "did you mean 'empty-answer'?"),
+        (("clean.jsonl", "--silence", "empty-answer= "), 2, "without a reason"),
         (("x.jsonl", "--json", "--sarif"), 2, "one form of report at a time"),
         (("--explain", "eot-not-traned"), 2, "did you mean 'eot-not-trained'?"),
         (("x.jsonl",), 3, "no such file"),
         (("x.jsonl", "--fail-on", "never"), 2, "--fail-on"),
     ],
 )
-def test_mistakes_are_one_line_and_an_exit_code(run_cli: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
-    done = run_cli("doctor", *arguments)
+def test_mistakes_are_one_line_and_an_exit_code(
+    run_cli: Run, clean: Path, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    done = run_cli("doctor", *(str(clean) if one == "clean.jsonl" else one for one in arguments))
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
