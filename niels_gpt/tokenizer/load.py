@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import TokenizerError, storage_errors
+from niels_gpt.tokenizer.byte_tokenizer import ByteTokenizer, is_byte_tokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer
 from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_hf_tokenizer, wants_code
@@ -16,7 +17,8 @@ from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceEncoder, 
 
 _ACCEPTED = (
     f"an encoder, a directory with {TOKENIZER_NAME} or {MODEL_NAME}, one of these files, a name on the "
-    "Hugging Face hub ('owner/name'), a tokenizers.Tokenizer, a transformers tokenizer, or a SentencePieceTokenizer"
+    "Hugging Face hub ('owner/name'), a tokenizers.Tokenizer, a transformers tokenizer, a SentencePieceTokenizer, or "
+    "an object with encode and decode_bytes, such as tiktoken's, tml-renderers' and mistral-common's"
 )
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -27,7 +29,9 @@ def open_encoder(source: Any) -> PieceEncoder:
     Args:
         source: an encoder (returned unchanged); a directory with tokenizer.json or spm.model, or one of these files; a
             name on the hub, if no such path exists; a `tokenizers.Tokenizer`; a transformers tokenizer, fast or not;
-            or a `SentencePieceTokenizer`.
+            a `SentencePieceTokenizer`; tiktoken's `Encoding`, a tokenizer of tml-renderers, mistral-common's
+            `Tekkenizer`; or any object with `encode(text)` and `decode_bytes(ids)`, and `special_tokens`, spelling
+            -> id, if it has control tokens.
 
     Raises:
         TokenizerError: the source is not a tokenizer, or one whose pieces cannot be proven.
@@ -44,6 +48,8 @@ def open_encoder(source: Any) -> PieceEncoder:
         return TokenizerAdapter.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
     if isinstance(source, PythonTokenizer):
         return PythonEncoder(source)
+    if is_byte_tokenizer(source):
+        return PythonEncoder(ByteTokenizer(source))
     raise TokenizerError(f"found a {type(source).__name__}; expected {_ACCEPTED}")
 
 

@@ -1,5 +1,7 @@
 """`PythonEncoder`: Python tokenizers of transformers without a tokenizer.json, such as Kimi's (based on tiktoken).
 
+Tokenizer objects of other libraries are shown to it as one of these (`byte_tokenizer.py`).
+
 They have no offsets, so the piece of a token follows from the bytes that each id stands for (`split_encoder.py`). And
 they turn control spellings in any text into control ids, unless an option of `encode` tells them not to, which differs
 from class to class. Three things are tried on a probe text when a tokenizer is loaded, and refused if they fail: that
@@ -10,15 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any, Protocol, runtime_checkable
+from unicodedata import normalize
 
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import HFTokenizer, hf_tokenizer_of
 from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, encode_strings_with
-from niels_gpt.tokenizer.split_encoder import SplitEncoder, proven_starts
+from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, SplitEncoder, proven_starts
 
 # Options of `encode` that make it take control spellings as text: of tiktoken-like classes, then of transformers'. The
 # first that works is used; the second exists in some tiktoken-like classes too and is ignored there.
@@ -36,11 +39,16 @@ _LINES = PROBE.splitlines(keepends=True)
 class AddedToken(Protocol):
     """The fields of an added token of transformers that are read here."""
 
-    content: str
-    special: bool
-    lstrip: bool
-    rstrip: bool
-    single_word: bool
+    @property
+    def content(self) -> str: ...
+    @property
+    def special(self) -> bool: ...
+    @property
+    def lstrip(self) -> bool: ...
+    @property
+    def rstrip(self) -> bool: ...
+    @property
+    def single_word(self) -> bool: ...
 
 
 @runtime_checkable
@@ -93,9 +101,9 @@ class PythonEncoder:
         self.parts = _parts(tokenizer, added, self._plain, name)
         self.vocab_size = 1 + max([*tokenizer.get_vocab().values(), *added])
         self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
-        self._to_bytes, self._verbatim = self._proven_bytes()
+        self._to_bytes, self._verbatim, form = self._proven_bytes()
         bytes_of = self._bytes_of if self._to_bytes is not None else None
-        self._split = SplitEncoder(name, self.control_ids, others, self._encode_plain, bytes_of)
+        self._split = SplitEncoder(name, self.control_ids, others, self._encode_plain, bytes_of, form)
         self._prove_splitting()
 
     @property
@@ -187,16 +195,21 @@ class PythonEncoder:
             self._byte_cache |= dict(zip(new, self._to_bytes(self._tokenizer, new), strict=True))
         return [self._byte_cache[token] for token in ids]
 
-    def _proven_bytes(self) -> tuple[Callable[[PythonTokenizer, list[int]], list[bytes]] | None, bool]:
-        """The function that gives the bytes of ids, and whether they are exactly the text (no leading space).
+    def _proven_bytes(
+        self,
+    ) -> tuple[Callable[[PythonTokenizer, list[int]], list[bytes]] | None, bool, NormalForm | None]:
+        """The function that gives the bytes of ids; whether they are the text, no space before it; its normal form.
 
-        The first of three with which the ids of every line of the probe text give the line back; `None` if none does.
+        The first of three with which the ids of every line of the probe text give the line back, as it is or in a
+        normal form of Unicode; `None` if none does.
         """
-        for to_bytes in (_by_alphabet, _by_space_mark, _by_decoding):
-            words = [(to_bytes(self._tokenizer, self._tokenizer.encode(text, **self._plain)), text) for text in _LINES]
-            if all(proven_starts(found, text.encode()) is not None for found, text in words):
-                return to_bytes, all(b"".join(found) == text.encode() for found, text in words)
-        return None, False
+        for to_bytes, form in product((_by_alphabet, _by_space_mark, _by_decoding), (None, *FORMS)):
+            lines = [(text if form is None else normalize(form, text)).encode() for text in _LINES]
+            words = [to_bytes(self._tokenizer, self._tokenizer.encode(text, **self._plain)) for text in _LINES]
+            if all(proven_starts(found, text) is not None for found, text in zip(words, lines, strict=True)):
+                verbatim = all(b"".join(found) == text for found, text in zip(words, lines, strict=True))
+                return to_bytes, verbatim, form
+        return None, False, None
 
     def _prove_splitting(self) -> None:
         """Refuse a tokenizer that has other ids for text and special tokens in one string than for its parts."""

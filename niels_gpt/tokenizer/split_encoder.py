@@ -7,7 +7,8 @@
     bytes      tokens "Hi" " you" stand for 2 and 4 bytes, together the run: they start at 0 and 2
 
 No token is attributed by guessing. A run within one piece needs no proof; for a run over several pieces, the bytes that
-its ids stand for must be exactly the run's bytes, else encoding raises.
+its ids stand for must be exactly the run's bytes, or those of its normal form where the tokenizer normalises; else
+encoding raises.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Final, Literal
+from unicodedata import normalize
 
 import numpy as np
 
@@ -29,6 +32,8 @@ from niels_gpt.tokenizer.pieces import (
     edges_of,
 )
 
+NormalForm = Literal["NFC", "NFKC", "NFD", "NFKD"]
+FORMS: Final[tuple[NormalForm, ...]] = ("NFC", "NFKC", "NFD", "NFKD")
 Hits = list[tuple[int, int, int]]  # begin, end, id: ascending, none overlapping
 
 
@@ -41,6 +46,7 @@ class SplitEncoder:
         other_ids: spelling -> id of the tokens that are recognised in any text.
         encode: runs of text to their ids; must never return one of the ids above.
         bytes_of: ids to the bytes that each stands for, or `None` if this is not known.
+        form: the normal form of Unicode to which `encode` brings text, or `None` if it changes none.
     """
 
     def __init__(
@@ -50,8 +56,9 @@ class SplitEncoder:
         other_ids: Mapping[str, int],
         encode: Callable[[list[str]], Sequence[Sequence[int] | Ids]],
         bytes_of: Callable[[list[int]], list[bytes]] | None,
+        form: NormalForm | None = None,
     ) -> None:
-        self._name, self._encode, self._bytes_of = name, encode, bytes_of
+        self._name, self._encode, self._bytes_of, self._form = name, encode, bytes_of, form
         self._others = {text.encode(): token for text, token in other_ids.items()}
         self._all = self._others | {text.encode(): token for text, token in control_ids.items()}
         self._spelling = {token: text for text, token in (*control_ids.items(), *other_ids.items())}
@@ -116,6 +123,9 @@ class SplitEncoder:
         first, last = (pieces.edges.searchsorted([begin, end - 1], side="right") - 1).tolist()
         if first == last:
             return np.zeros(ids.size, np.int64)
+        starts = None if self._form is None else _normalised_starts(words, pieces, begin, end, self._form)
+        if starts is not None:
+            return starts
         string = int(pieces.first.searchsorted(first, side="right")) - 1
         found = repr(b"".join(words).decode("utf-8", "replace")[:60]) if self._bytes_of else "unknown bytes"
         a, b = int(pieces.index_within[first]), int(pieces.index_within[last])
@@ -138,6 +148,27 @@ def proven_starts(words: Sequence[bytes], run: bytes) -> Positions | None:
     # Tokens of 3 2 4 bytes start at 0 3 5; with a leading space that is not in the run, at 0 2 4.
     starts = edges_of(np.fromiter(map(len, words), np.int64, len(words)))[:-1]
     return starts if len(joined) == len(run) else np.maximum(starts - 1, 0)
+
+
+def _normalised_starts(
+    words: Sequence[bytes], pieces: ConcatenatedPieces, begin: int, end: int, form: NormalForm
+) -> Positions | None:
+    """A byte of the run `begin..end` within the piece of each token, if the tokens are the run in its normal form.
+
+    Each piece must have its own normal form within the run: an accent that a letter of the piece before takes up
+    belongs to both. Pieces "e+accent" | "b" of 3 and 1 bytes, in normal form 2 and 1: tokens that start at 0 and 2
+    there are at 0 and 3 here.
+    """
+    cuts = pieces.edges[(pieces.edges > begin) & (pieces.edges < end)].tolist()
+    edges = [begin, *cuts, end]
+    parts = [normalize(form, pieces.joined[a:b].decode()).encode() for a, b in pairwise(edges)]
+    run = b"".join(parts)
+    starts = proven_starts(words, run)
+    if starts is None or normalize(form, pieces.joined[begin:end].decode()).encode() != run:
+        return None
+    inner = edges_of(np.fromiter(map(len, parts), np.int64, len(parts)))
+    part = inner.searchsorted(starts, side="right") - 1
+    return np.asarray(edges, np.int64)[part] - begin
 
 
 def _search(spellings: Mapping[bytes, int]) -> re.Pattern[bytes] | None:

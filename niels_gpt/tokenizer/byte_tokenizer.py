@@ -1,0 +1,247 @@
+"""`ByteTokenizer`: tokenizer objects that encode text and give the bytes of ids, shown as a `PythonTokenizer`.
+
+tiktoken's `Encoding`, the tokenizers of tml-renderers, mistral-common's `Tekkenizer`, and any object with `encode` and
+`decode_bytes`. They differ in what they call their control tokens, so each shape has a function here that reads it;
+`PythonEncoder` does the rest, and proves on a probe text that no text becomes a control token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from niels_gpt.errors import TokenizerError
+
+# Where an object does not say how many ids it has, ids are tried until so many in a row are none: reserved ids leave
+# holes of some hundred.
+_LONGEST_HOLE = 65_536
+
+
+@runtime_checkable
+class TiktokenEncoding(Protocol):
+    """What is used of tiktoken's `Encoding`."""
+
+    name: str
+
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def special_tokens_set(self) -> set[str]: ...
+    def encode_ordinary(self, text: str) -> list[int]: ...
+    def encode_single_token(self, text_or_bytes: str) -> int: ...
+    def decode_bytes(self, tokens: list[int]) -> bytes: ...
+
+
+@runtime_checkable
+class NamedSpecials(Protocol):
+    """What is used of the tokenizers of tml-renderers: control tokens have names, `im_start` for `<|im_start|>`."""
+
+    @property
+    def bos_token(self) -> str: ...
+    @property
+    def eos_token(self) -> str: ...
+    def special_tokens(self) -> list[str]: ...
+    def encode_special(self, name: str) -> int: ...
+    def encode_ordinary(self, text: str) -> list[int]: ...
+    def decode_bytes(self, token_ids: Sequence[int]) -> bytes: ...
+
+
+@runtime_checkable
+class Tekken(Protocol):
+    """What is used of mistral-common's `Tekkenizer`."""
+
+    @property
+    def n_words(self) -> int: ...
+    @property
+    def bos_id(self) -> int: ...
+    @property
+    def eos_id(self) -> int: ...
+    def is_special(self, token: int) -> bool: ...
+    def id_to_piece(self, token_id: int) -> str: ...
+    def id_to_byte_piece(self, token_id: int, special_token_policy: Any) -> bytes: ...
+    def encode(self, s: str, bos: bool, eos: bool) -> list[int]: ...
+
+
+@runtime_checkable
+class BytesOfIds(Protocol):
+    """Any object with these; `special_tokens`, spelling -> id, if it has control tokens."""
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode_bytes(self, ids: list[int]) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An object's tokenizer.
+
+    Attributes:
+        encode: text to ids, never to a control token.
+        bytes_of: the bytes of one id; raises for an id that does not exist.
+        specials: spelling -> id of the control tokens.
+        size: largest id + 1, `None` if the object does not say.
+        named: `bos_token` and `eos_token`, where they are known.
+    """
+
+    name: str
+    encode: Callable[[str], list[int]]
+    bytes_of: Callable[[int], bytes]
+    specials: Mapping[str, int]
+    size: int | None = None
+    named: Mapping[str, str] = field(default_factory=dict)
+
+
+def _type_name(source: object) -> str:
+    return f"{type(source).__module__}.{type(source).__qualname__}"
+
+
+def _tiktoken(source: TiktokenEncoding) -> _Read:
+    specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
+    eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
+    return _Read(
+        source.name,
+        source.encode_ordinary,
+        lambda token: source.decode_bytes([token]),
+        specials,
+        source.n_vocab,
+        eos,
+    )
+
+
+def _named_specials(source: NamedSpecials) -> _Read:
+    ids = {name: source.encode_special(name) for name in source.special_tokens()}
+    spelt = {name: source.decode_bytes([token]).decode() for name, token in ids.items()}
+    return _Read(
+        _type_name(source),
+        source.encode_ordinary,
+        lambda token: source.decode_bytes([token]),
+        {spelt[name]: token for name, token in ids.items()},
+        named={
+            key: spelt[name]
+            for key, name in (("bos_token", source.bos_token), ("eos_token", source.eos_token))
+            if name in spelt
+        },
+    )
+
+
+def _tekken(source: Tekken) -> _Read:
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+
+    return _Read(
+        _type_name(source),
+        lambda text: source.encode(text, False, False),
+        lambda token: source.id_to_byte_piece(token, SpecialTokenPolicy.KEEP),
+        {source.id_to_piece(token): token for token in range(source.n_words) if source.is_special(token)},
+        source.n_words,
+        {"bos_token": source.id_to_piece(source.bos_id), "eos_token": source.id_to_piece(source.eos_id)},
+    )
+
+
+def _bytes_of_ids(source: BytesOfIds) -> _Read:
+    specials = source.special_tokens if isinstance(source, _WithSpecials) else {}
+    if not isinstance(specials, Mapping):
+        raise TokenizerError(
+            f"{_type_name(source)}: special_tokens is a {type(specials).__name__}; expected a mapping of each control "
+            "token's spelling to its id"
+        )
+    return _Read(_type_name(source), source.encode, lambda token: source.decode_bytes([token]), dict(specials))
+
+
+@runtime_checkable
+class _WithSpecials(Protocol):
+    special_tokens: Any
+
+
+def is_byte_tokenizer(source: object) -> bool:
+    """Whether the object has one of the shapes that are read here."""
+    return isinstance(source, TiktokenEncoding | NamedSpecials | Tekken | BytesOfIds)
+
+
+def _read(source: Any) -> _Read:
+    if isinstance(source, TiktokenEncoding):
+        return _tiktoken(source)
+    if isinstance(source, NamedSpecials):
+        return _named_specials(source)
+    if isinstance(source, Tekken):
+        return _tekken(source)
+    return _bytes_of_ids(source)
+
+
+@dataclass(frozen=True)
+class Special:
+    """A control token as `PythonTokenizer` has added tokens: special, and independent of the text beside it."""
+
+    content: str
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+class ByteTokenizer:
+    """A tokenizer object, as the `PythonTokenizer` that `PythonEncoder` reads.
+
+    Pickles if the object does, or if its class makes the same one without arguments, as those of tml-renderers do.
+
+    Attributes:
+        name_or_path: the object's own name, or that of its class.
+        chat_template: `None`: such objects have none.
+        special_tokens_map: `bos_token` and `eos_token`, where the object names them.
+        added_tokens_decoder: id -> control token.
+    """
+
+    chat_template: Any = None
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._read = read = _read(source)
+        self.name_or_path = read.name
+        self.special_tokens_map: Mapping[str, Any] = read.named
+        self.added_tokens_decoder = {token: Special(text) for text, token in read.specials.items()}
+        words = sorted(read.specials, key=len, reverse=True)
+        self._search = re.compile("|".join(map(re.escape, words))) if words else None
+
+    def get_vocab(self) -> dict[bytes, int]:
+        """Bytes -> id of all ids, control tokens included. Of several ids with the same bytes, the last."""
+        size, found = self._read.size, {}
+        token, last = 0, max(self.added_tokens_decoder, default=-1)
+        while token < size if size is not None else token <= last + _LONGEST_HOLE:
+            word = self._word(token)
+            if word is not None:
+                found[word] = last = token
+            token += 1
+        return found
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        """Ids; with `allow_special_tokens=False` all of it is text, else control tokens are recognised."""
+        if not options.get("allow_special_tokens", True) or self._search is None:
+            return list(self._read.encode(text))
+        ids, at = [], 0
+        for match in self._search.finditer(text):
+            ids += [*self._read.encode(text[at : match.start()]), self._read.specials[match[0]]]
+            at = match.end()
+        return ids + list(self._read.encode(text[at:]))
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        """The text of ids."""
+        return b"".join(self.convert_ids_to_tokens(token_ids)).decode("utf-8", "replace")
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[bytes]:
+        """The bytes of each id; empty for an id that does not exist."""
+        return [self._word(token) or b"" for token in ids]
+
+    def _word(self, token: int) -> bytes | None:
+        try:
+            return self._read.bytes_of(token) or None
+        except Exception:  # ValueError, KeyError, OverflowError ...: each library has its own for an id without bytes
+            return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._source, NamedSpecials):
+            return _of_class, (type(self._source),)
+        return ByteTokenizer, (self._source,)
+
+
+def _of_class(kind: Callable[[], Any]) -> ByteTokenizer:
+    return ByteTokenizer(kind())
