@@ -2,6 +2,12 @@
 
 The kernel is optional: without a C compiler the installation prints a warning, succeeds, and the package uses numpy.
 The kernel uses the limited API of Python 3.11, so one wheel serves 3.11 and all later versions.
+
+`NIELS_GPT_KERNEL` decides here as it does when the package is used (niels_gpt/kernel.py)::
+
+    auto (default)   cp311-abi3-PLATFORM where the kernel compiles, else py3-none-any
+    off              py3-none-any: nothing is compiled, the wheel has no kernel and serves every platform
+    require          cp311-abi3-PLATFORM, or the build fails
 """
 
 from __future__ import annotations
@@ -27,6 +33,11 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         """Called by hatchling before each build; `version` is "editable" or "standard"."""
         if self.target_name != "wheel":
             return
+        wanted = os.environ.get("NIELS_GPT_KERNEL", "auto")
+        if wanted not in ("auto", "off", "require"):
+            raise ValueError(f"NIELS_GPT_KERNEL is {wanted!r}; expected auto, off or require")
+        if wanted == "off":
+            return
         root = Path(self.root)
         built = root / "niels_gpt" / f"_kernel{_suffix()}"
         try:
@@ -35,7 +46,7 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
             # Any failure: setuptools, distutils and the compiler's driver raise unrelated classes (CompileError,
             # PlatformError, OSError, ...), which differ between platforms and versions. The kernel is optional, so none
             # of them may stop an installation, unless the kernel is required.
-            if os.environ.get("NIELS_GPT_KERNEL") == "require":
+            if wanted == "require":
                 raise
             built.unlink(missing_ok=True)  # a kernel of an earlier version would be loaded otherwise
             self.app.display_warning(f"the native kernel was not built, numpy will be used: {error}")

@@ -183,7 +183,6 @@ class StorageError(DataError, OSError):
 
 
 EXTRA_OF_LIBRARY = {"torch": "torch", "datasets": "hub", "huggingface_hub": "hub", "pyarrow": "hub"} | {
-    "jinja2": "hf",
     "tokenizers": "hf",
     "transformers": "hf",
     "httpx": "client",

@@ -137,7 +137,7 @@ def test_a_reader_imports_neither_tokenizers_nor_the_command_line() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_without_torch_builds_work_and_else_the_message_says_what_to_install(
+def test_without_torch_builds_and_caches_work_and_else_the_message_says_what_to_install(
     tmp_path: Path, tokenizer_dir: Path
 ) -> None:
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -148,11 +148,15 @@ def test_without_torch_builds_work_and_else_the_message_says_what_to_install(
         )
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
 
-    built = run("cache", "build-sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir)
-    assert built.returncode == 0, built.stderr
-    for refused in (run("demo"), run("show", "c")):
-        assert refused.returncode == 2
-        assert refused.stderr == "error: this needs torch, which is not installed: pip install 'niels-gpt[torch]'\n"
+    for works in (
+        run("cache", "build-sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir),
+        run("show", "c"),
+        run("episodes", "build", chats_file(), "--out", "e", "--tokenizer", tokenizer_dir),
+    ):
+        assert works.returncode == 0, works.stderr
+    refused = run("show", "e")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: this needs torch, which is not installed: pip install 'niels-gpt[torch]'\n"
 
 
 def test_text_from_data_cannot_steer_the_terminal() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,6 +40,21 @@ def test_the_demo_shows_an_example_token_by_token(demo: tuple[Path, str]) -> Non
         in_loss = here[-1] == "●"
         assert in_loss == (following[3] == "trained")
         assert here[4] == (following[1] if in_loss else "-100")
+
+
+def test_without_torch_the_demo_says_so_and_does_the_rest(demo: tuple[Path, str], tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\nfrom niels_gpt.cli.main import main; sys.argv[1:] = ['demo']; main()"
+    )
+    command, plain = [sys.executable, "-c", code], os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=plain, check=False)
+    assert done.returncode == 0, done.stderr
+    parts, whole = (re.split(r"^([1-5]\. .*|next, .*)$", text, flags=re.MULTILINE) for text in (done.stdout, demo[1]))
+    assert parts[1::2] == whole[1::2]  # the headings
+    differing = [parts[n - 1][:10] for n in range(2, len(parts), 2) if parts[n] != whole[n]]
+    assert differing == ["3. batches", "5. what th"]  # the last line of 5. is how long it took
+    assert parts[6] == "\nbatches are tensors of torch, which is not installed: pip install 'niels-gpt[torch]'\n"
+    assert parts[10].partition("done in")[0] == whole[10].partition("done in")[0]
 
 
 def test_the_demo_s_caches_verify_and_it_can_run_again(demo: tuple[Path, str]) -> None:

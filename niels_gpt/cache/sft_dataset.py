@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
 from niels_gpt.cache.meta import Meta, meta_beside
@@ -17,9 +16,9 @@ from niels_gpt.format import gather
 from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import (
     check_batch_size,
+    check_device,
     check_generator,
     check_length,
-    checked_device,
     fill_trained,
     padded_inputs_and_targets,
     to_device,
@@ -27,6 +26,9 @@ from niels_gpt.format.collate import (
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 from niels_gpt.kernel import native
 from niels_gpt.ranges import TOKEN_ID
+
+if TYPE_CHECKING:
+    import torch
 
 
 class SFTExampleDataset:
@@ -68,7 +70,7 @@ class SFTExampleDataset:
     ) -> None:
         self.T = T = check_length(T)
         self.tokens_path, self.idx_path, self.device = Path(tokens_path), Path(idx_path), device
-        checked_device(device)
+        check_device(device)
         meta = meta_beside(self.tokens_path.parent, tokenizer)
         recorded = meta["special_token_ids"] if meta else {}
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
@@ -93,6 +95,8 @@ class SFTExampleDataset:
         Raises:
             UsageError: `B` below 1, or no generator of torch's.
         """
+        import torch
+
         B = check_batch_size(B)
         check_generator(generator)
         drawn = torch.randint(len(self), (B,), generator=generator, device=generator.device)
@@ -105,6 +109,13 @@ class SFTExampleDataset:
 
         `y` are the next tokens; `y_masked` holds -100 wherever the target is not assistant text or its end-of-turn.
         """
+        import torch
+
+        made = [to_device(torch.from_numpy(values), self.device) for values in self.arrays(examples)]
+        return cast(tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor], tuple(made))
+
+    def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
+        """`rows` as arrays of numpy, for which torch need not be installed."""
         starts, lengths = self._places(examples)
         # n: the length of the longest example, at most T + 1, so that no column is only padding. After a shorter
         # example its row continues with the next tokens of the file; `own` masks those.
@@ -119,8 +130,7 @@ class SFTExampleDataset:
         x, y = self._inputs_and_targets(ids, own, starts, lengths)
         y_masked = self._buffers.empty((len(ids), self.T), np.int64)
         fill_trained(y_masked, ids, trained, IGNORE_INDEX)
-        made = [to_device(torch.from_numpy(values), self.device) for values in (x, y, y_masked)]
-        return cast(tuple[torch.LongTensor, torch.LongTensor, torch.LongTensor], tuple(made))
+        return x, y, y_masked
 
     def _inputs_and_targets(
         self, ids: Tokens, own: npt.NDArray[np.bool_], starts: Int64s, lengths: Int64s

@@ -22,7 +22,7 @@ def demo(
 
     Example: niels-gpt demo --out /tmp/demo
     """
-    from niels_gpt.cli.demo_steps import run_demo  # here, because it needs torch
+    from niels_gpt.cli.demo_steps import run_demo  # here, because it imports all that builds need
 
     with ShownProgress() as progress:
         run_demo(directory, seed=seed, console=out(), progress=progress)

@@ -1,15 +1,16 @@
 """The steps of `niels-gpt demo` on the bundled samples: tokenizer, caches, batches, one example, counts, next steps.
 
-Apart from `demo.py`, because these imports need torch.
+Apart from `demo.py`, whose help page need not wait for these imports. Only the batches need torch; without it that step
+says so, and all others are the same.
 """
 
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
@@ -18,8 +19,8 @@ from rich.text import Text
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS, VAL_FRAC, index_name, tokens_name
 from niels_gpt.cache.meta import open_meta
-from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
+from niels_gpt.errors import EXTRA_OF_LIBRARY
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.format.masks import IGNORE_INDEX
@@ -43,7 +44,13 @@ def run_demo(out: Path, *, seed: int, console: Console, progress: Progress) -> N
     started = time.perf_counter()
     tokenizer = _tokenizer(out, seed, console, progress)
     _caches(out, seed, tokenizer, console, progress)
-    _batches(out, seed, console)
+    console.print(Rule("3. batches, straight from the mapped files", align="left"))
+    if find_spec("torch"):
+        _batches(out, seed, console)
+    else:
+        remedy = f"pip install 'niels-gpt[{EXTRA_OF_LIBRARY['torch']}]'"
+        line = Text(f"batches are tensors of torch, which is not installed: {remedy}", style="yellow")
+        console.print(line, soft_wrap=True)
     _one_example(out, console)
     _counts(out, console)
     console.print(Text(f"\ndone in {time.perf_counter() - started:.1f} s\n", style="dim"))
@@ -100,7 +107,10 @@ def _caches(out: Path, seed: int, tokenizer: SentencePieceTokenizer, console: Co
 
 
 def _batches(out: Path, seed: int, console: Console) -> None:
-    console.print(Rule("3. batches, straight from the mapped files", align="left"))
+    import torch
+
+    from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
+
     generator = torch.Generator().manual_seed(seed)
     stream = PretrainTokenStreamDataset(str(out / "pretrain/notes/train"), T=T, device="cpu")
     x, y = stream.get_batch(B=B, generator=generator)

@@ -1,7 +1,7 @@
 """One row of a dataset of ours, token by token: what each is, what is predicted after it, and whether that counts.
 
-Rows of examples and episodes come through the loaders, so that what is shown is what a training step sees. The loaders
-need torch, which takes seconds to load, and are imported where they are used.
+Rows of examples and episodes come through the loaders, so that what is shown is what a training step sees. Those of
+episodes need torch, which takes seconds to load, and are imported where they are used; caches are shown without it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _sft(dataset: Dataset, number: int, split: str, T: int | None, text: TokenTe
     loader = SFTExampleDataset(
         str(cache / tokens_name(split)), str(cache / index_name(split)), T=T, device="cpu", eot_id=special.get("eot", 0)
     )
-    x, y, y_masked = (tensor[0].numpy() for tensor in loader.rows(np.array([number])))
+    x, y, y_masked = (values[0] for values in loader.arrays(np.array([number])))
     in_loss = y_masked != IGNORE_INDEX
     trained = np.concatenate([[False], in_loss[:-1]])
     kinds = _kinds(x, length, trained, special.values())

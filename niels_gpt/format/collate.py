@@ -1,16 +1,21 @@
-"""Rows of ids and masks as tensors."""
+"""Rows of ids and masks as arrays, and as tensors.
+
+torch is imported where tensors are made: rows of a cache can be looked at without it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.format.gather import shifted
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu", "meta")
 
@@ -27,8 +32,16 @@ def check_length(T: Any) -> int:
 
 def check_generator(generator: Any) -> None:
     """Raise `UsageError` unless this is a `torch.Generator`."""
+    import torch
+
     if not isinstance(generator, torch.Generator):
         raise UsageError(f"generator is {shown(generator)}; expected a torch.Generator")
+
+
+def check_device(device: Any) -> None:
+    """As `checked_device`; "cpu" is always there, and torch is not loaded to say so."""
+    if device != "cpu":
+        checked_device(device)
 
 
 def checked_device(device: Any) -> torch.device:
@@ -37,6 +50,8 @@ def checked_device(device: Any) -> torch.device:
     Raises:
         UsageError: torch knows no such device, or this machine has no such CUDA device.
     """
+    import torch
+
     try:
         if isinstance(device, bool) or not isinstance(device, int | str | torch.device):
             raise TypeError
@@ -60,6 +75,8 @@ def checked_device(device: Any) -> torch.device:
 
 def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
     """The tensor on `device`; to CUDA it is copied asynchronously, from pinned memory."""
+    import torch
+
     device = torch.device(device)
     if tensor.device == device:
         return tensor  # the common case, CPU to CPU: `tensor.to` costs more than this comparison
@@ -70,6 +87,8 @@ def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
 
 def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """`x` and `y`, int64 and contiguous, shape (B, T), from rows of any integer type, shape (B, T + 1)."""
+    import torch
+
     x, y = (torch.from_numpy(values) for values in shifted(rows))
     return to_device(x, device), to_device(y, device)
 
@@ -113,4 +132,6 @@ def fill_trained(
 
 def masked_targets(y: torch.Tensor, loss_mask: torch.Tensor, ignore_index: int) -> torch.Tensor:
     """`y` with `ignore_index` where `loss_mask` (same shape, True = trained) is False."""
+    import torch
+
     return torch.where(loss_mask, y, ignore_index)
