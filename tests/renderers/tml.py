@@ -1,0 +1,265 @@
+"""tml-renderers beside ours: our conversations as its messages, its samples, prompts and parsed messages as ours.
+
+It renders by grammars of its own, in Rust, over vocabularies that it brings along. Its tokenizers are what our families
+render with here (`ours`), so all ids are comparable. A family that both know is one line of `JUDGED`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from tml_renderers import chat, renderers
+
+from niels_gpt.renderers.base import build_training_samples
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES, config_of
+from niels_gpt.tokenizer.load import open_encoder
+from niels_gpt.tokenizer.pieces import PieceEncoder
+from tests.memory import shared
+from tests.renderers.chats import Messages, plain_text
+
+DAY = "2026-01-31"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A family of ours with some options, and what it is called there.
+
+    Attributes:
+        family: our family; options: its options.
+        kind: the class of tml-renderers; arguments: those of its constructor.
+        tools: it can declare tools.
+        thinks: it has a place for reasoning.
+    """
+
+    family: str
+    kind: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tools: bool = True
+    thinks: bool = True
+
+
+_KEPT = {"strip_thinking_from_history": False}
+_KEEPS = {"preserve_all_thinking": True}
+JUDGED: dict[str, Judged] = {
+    "qwen3": Judged("qwen3", "Qwen3"),
+    "qwen3 without thinking": Judged("qwen3", "Qwen3", {"prefix_empty_thinking": True}, {"enable_thinking": False}),
+    "qwen3 that keeps reasoning": Judged("qwen3", "Qwen3", _KEPT, _KEEPS),
+    "qwen3-vl": Judged("qwen3-vl", "Qwen3", {"vision": True, "support_thinking": False}, thinks=False),
+    "qwen3.5": Judged("qwen3.5", "Qwen35", options={"enable_thinking": True}),
+    "qwen3.5 without thinking": Judged("qwen3.5", "Qwen35", {"enable_thinking": False}, {"enable_thinking": False}),
+    "qwen3.5 that keeps reasoning": Judged("qwen3.5", "Qwen35", _KEPT, {"enable_thinking": True, **_KEEPS}),
+    "deepseek-v3": Judged("deepseek-v3", "DeepSeekV3", tools=False, thinks=False),
+    "kimi-k2": Judged("kimi-k2", "KimiK2", thinks=False),
+    "kimi-k2.5": Judged("kimi-k2.5", "KimiK25"),
+    "kimi-k2.5 without thinking": Judged("kimi-k2.5", "KimiK25", {"support_thinking": False}, {"thinking": False}),
+    "kimi-k2.5 that keeps reasoning": Judged("kimi-k2.5", "KimiK25", _KEPT, _KEEPS),
+    **{
+        f"gpt-oss, {effort} effort": Judged(
+            "gpt-oss",
+            "GptOss",
+            {"reasoning_effort": effort, "current_date": DAY},
+            {"reasoning_effort": effort, "conversation_start_date": DAY},
+        )
+        for effort in ("low", "medium", "high")
+    },
+    "nemotron-3": Judged("nemotron-3", "Nemotron3", options={"ultra": False}),
+    "nemotron-3, low effort": Judged(
+        "nemotron-3", "Nemotron3", {"reasoning_effort": "low"}, {"ultra": False, "low_effort": True}
+    ),
+    "nemotron-3 without thinking": Judged(
+        "nemotron-3", "Nemotron3", {"support_thinking": False}, {"ultra": False, "enable_thinking": False}
+    ),
+    "nemotron-3 that keeps reasoning": Judged(
+        "nemotron-3", "Nemotron3", _KEPT, {"ultra": False, "truncate_history_thinking": False}
+    ),
+    "nemotron-3-ultra": Judged("nemotron-3-ultra", "Nemotron3", {"ultra": True}),
+    "nemotron-3-ultra, medium effort": Judged(
+        "nemotron-3-ultra", "Nemotron3", {"ultra": True, "reasoning_effort": "medium"}, {"medium_effort": True}
+    ),
+    "nemotron-3-ultra without thinking": Judged(
+        "nemotron-3-ultra", "Nemotron3", {"ultra": True, "support_thinking": False}, {"enable_thinking": False}
+    ),
+    "nemotron-3-ultra that keeps reasoning": Judged(
+        "nemotron-3-ultra", "Nemotron3", {"ultra": True, **_KEPT}, {"truncate_history_thinking": False}
+    ),
+}
+
+
+# ---- the two renderers
+
+
+@shared
+def theirs(name: str) -> Any:
+    """The renderer of tml-renderers."""
+    case = JUDGED[name]
+    return getattr(renderers, case.kind)(**case.arguments)
+
+
+@shared
+def encoder_of(kind: str) -> PieceEncoder:
+    """The vocabulary of a class of tml-renderers, opened for us: loading takes some seconds."""
+    return open_encoder(getattr(renderers, kind)().tokenizer)
+
+
+def ours(name: str) -> Family:
+    """Our family over the same vocabulary."""
+    case = JUDGED[name]
+    return FAMILIES[case.family](encoder_of(case.kind), config_of({"name": case.family, **case.options}))  # type: ignore[arg-type]
+
+
+# ---- our conversation as theirs
+
+_ROLES = {
+    "system": chat.AuthorKind.System,
+    "developer": chat.AuthorKind.System,
+    "user": chat.AuthorKind.User,
+    "assistant": chat.AuthorKind.Model,
+    "tool": chat.AuthorKind.Tool,
+}
+
+
+def as_tml(messages: Messages, tools: Any = None) -> Any:
+    """A conversation as native messages: one for each reasoning, text and call, and one that ends an answer."""
+    made = [_declared(tools)] if tools else []
+    for message in messages:
+        author = chat.Author(_ROLES[message["role"]], message.get("name") if message["role"] == "tool" else None)
+        known = message.get("tool_call_id")
+        metadata = None if known is None else chat.MessageMetadata(tool_call_id=known)
+        contents = _contents(message)
+        made += [chat.Message(content, author, message_metadata=metadata) for content in contents]
+    return chat.MessageList(made)
+
+
+def _declared(tools: Any) -> Any:
+    specs = [
+        chat.ToolSpecJson(tool["type"], function["name"], function["description"], function["parameters"])
+        for tool in tools
+        for function in [tool["function"]]
+    ]
+    return chat.Message(chat.ToolDeclareJson(specs), chat.Author(chat.AuthorKind.System))
+
+
+def _contents(message: Mapping[str, Any]) -> list[Any]:
+    text = plain_text(message["content"])
+    if message["role"] != "assistant":
+        return [chat.Text(text)]
+    calls = message.get("tool_calls") or []
+    reasoning = message.get("reasoning_content")
+    found: list[Any] = [] if reasoning is None else [chat.Thinking(reasoning)]
+    found += [chat.Text(text)] if text or not calls else []
+    return [*found, *map(_call, calls), chat.ModelEndSampling()]
+
+
+def _call(call: Mapping[str, Any]) -> Any:
+    given = call["function"]["arguments"]
+    arguments = json.loads(given) if isinstance(given, str) else given
+    return chat.InvokeTool(
+        chat.StructuredToolCall(
+            call["function"]["name"],
+            [chat.ToolArg(name, json.dumps(value, ensure_ascii=False)) for name, value in arguments.items()],
+            tool_call_id=call.get("id"),
+        )
+    )
+
+
+# ---- what the two make of it
+
+
+class Sample(NamedTuple):
+    """A training sample: ids, and which of them are trained."""
+
+    ids: list[int]
+    mask: list[bool]
+
+
+def ids_of(spans: Sequence[Any]) -> list[int]:
+    """The ids of text spans."""
+    return [token for span in spans for token in span.span.tokens]
+
+
+def their_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
+    """Their training examples, the weights as a mask."""
+    examples = theirs(name).render_for_sft(as_tml(messages, tools))
+    return [
+        Sample(ids_of(example.input_token_spans), [weight > 0 for weight in example.per_token_loss_weight_unshifted])
+        for example in examples
+    ]
+
+
+def our_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
+    """Our samples of the same conversation, one for each turn that renders differently."""
+    return [Sample(*sample) for sample in build_training_samples(ours(name), messages, tools=tools)]
+
+
+class Turn(NamedTuple):
+    """A stretch of a sample that is trained, `ids[start:]`, with all that comes before it."""
+
+    ids: tuple[int, ...]
+    start: int
+
+
+def turns_of(samples: Sequence[Sample]) -> list[Turn]:
+    """What samples train, whichever turns share one: each trained stretch with its context, the shortest first."""
+    found = set()
+    for ids, mask in samples:
+        edges = np.flatnonzero(np.diff(np.array([False, *mask, False])))
+        found |= {Turn(tuple(ids[:stop]), start) for start, stop in edges.reshape(-1, 2).tolist()}
+    return sorted(found, key=lambda turn: (len(turn.ids), turn))
+
+
+def their_prompt(name: str, messages: Messages, tools: Any = None) -> list[int]:
+    """The ids of the generation prompt."""
+    spans, _ = theirs(name).render_for_completion(as_tml(messages, tools))
+    return ids_of(spans)
+
+
+def our_prompt(name: str, messages: Messages, tools: Any = None) -> list[int]:
+    """The ids of ours."""
+    return ours(name).render_ids(messages, tools=tools, add_generation_prompt=True)
+
+
+class Read(NamedTuple):
+    """A completion as both read it: calls are names with arguments."""
+
+    content: str
+    reasoning: str
+    calls: list[tuple[str | None, Any]]
+
+
+def read_by_them(name: str, messages: Messages, completion: Sequence[int], tools: Any = None) -> Read:
+    """What their parser of the prompt before makes of a completion."""
+    _, parser = theirs(name).render_for_completion(as_tml(messages, tools))
+    texts: dict[type, list[str]] = {chat.Text: [], chat.Thinking: []}
+    calls: list[tuple[str | None, Any]] = []
+    for message in parser.parse_tokens(list(completion)):
+        found = message.content
+        if isinstance(found, chat.InvokeTool):
+            calls.append((found.name, {arg.name: json.loads(arg.value) for arg in found.args}))
+        elif isinstance(found, chat.Text | chat.Thinking):
+            texts[type(found)].append(found.text)
+    return Read("".join(texts[chat.Text]), "".join(texts[chat.Thinking]), calls)
+
+
+def read_by_us(name: str, completion: Sequence[int], tools: Any = None) -> Read:
+    """What `parse_response` makes of it."""
+    parsed = ours(name).parse_response(completion, tools=tools)
+    return Read(
+        parsed.content, parsed.reasoning_content or "", [(call.name, call.arguments) for call in parsed.tool_calls]
+    )
+
+
+def told(name: str, turn: Turn) -> str:
+    """A turn as text, what is trained in ⟦ and ⟧."""
+    decode = theirs(name).tokenizer.decode
+    return f"{decode(turn.ids[: turn.start])}⟦{decode(turn.ids[turn.start :])}⟧"
+
+
+def tokens(name: str, ids: Sequence[int]) -> str:
+    """The tokens of ids, with | between them."""
+    return "|".join(theirs(name).tokenizer.decode([token]) for token in ids)
