@@ -37,7 +37,11 @@ TOOL = {
         },
     },
 }
-CALL_IDS = {"mistral": "weather01", "kimi-k2": "functions.get_weather:0", "kimi-k2.5": "functions.get_weather:0"}
+CALL_IDS = {
+    **dict.fromkeys(("mistral", "mistral-v7", "mistral-v11", "mistral-v13"), "weather01"),
+    "kimi-k2": "functions.get_weather:0",
+    "kimi-k2.5": "functions.get_weather:0",
+}
 ASKS = {
     "role": "assistant",
     "content": "",

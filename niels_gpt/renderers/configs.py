@@ -23,6 +23,11 @@ from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig
 from niels_gpt.renderers.families.llama3 import Llama3RendererConfig, Llama30RendererConfig
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2RendererConfig
 from niels_gpt.renderers.families.mistral import MistralRendererConfig
+from niels_gpt.renderers.families.mistral_tekken import (
+    MistralV7RendererConfig,
+    MistralV11RendererConfig,
+    MistralV13RendererConfig,
+)
 from niels_gpt.renderers.families.nemotron3 import Nemotron3RendererConfig, Nemotron3UltraRendererConfig
 from niels_gpt.renderers.families.ngpt import NgptRendererConfig
 from niels_gpt.renderers.families.phi import (
@@ -59,6 +64,9 @@ __all__ = [
     "Llama30RendererConfig",
     "MiniMaxM2RendererConfig",
     "MistralRendererConfig",
+    "MistralV7RendererConfig",
+    "MistralV11RendererConfig",
+    "MistralV13RendererConfig",
     "Nemotron3RendererConfig",
     "Nemotron3UltraRendererConfig",
     "NgptRendererConfig",
@@ -114,6 +122,9 @@ RendererConfig = Annotated[
     | Nemotron3UltraRendererConfig
     | ChatMLRendererConfig
     | RawRendererConfig
+    | MistralV7RendererConfig
+    | MistralV11RendererConfig
+    | MistralV13RendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

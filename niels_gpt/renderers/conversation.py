@@ -38,6 +38,7 @@ class ConversationView:
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         has_generation_prompt: the generation prompt follows the last message.
+        is_extension: as `after_call`: earlier messages exist and are not among these.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class ConversationView:
             self.roles = [message["role"] for message in self.normalised]
             self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
         self.tools = tools_of(tools)
-        self.has_generation_prompt = False
+        self.has_generation_prompt, self.is_extension = False, after_call
         self._last_query = -1  # -1: not computed yet
 
     # ---- one message

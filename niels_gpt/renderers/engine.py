@@ -68,6 +68,7 @@ class Family(ShowsExample, ABC):
         has_end_of_turn: an assistant's turn ends in a stop of its own. Where it is false (GLM), the opener of the next
             turn is the stop.
         has_reasoning: the format has a place for reasoning; where it does not, think tags in completions are text.
+        reasoning_tags: what reasoning is between.
         version: increases whenever a grammar's ids or facts change; part of the fingerprint of built datasets.
 
     Raises:
@@ -87,6 +88,7 @@ class Family(ShowsExample, ABC):
     before_first_call: ClassVar[str] = ""
     has_end_of_turn: ClassVar[bool] = True
     has_reasoning: ClassVar[bool] = True
+    reasoning_tags: ClassVar[tuple[str, str]] = ("<think>", "</think>")
     version: ClassVar[int] = 1
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -288,14 +290,23 @@ class Family(ShowsExample, ABC):
 
     def parse_reasoning(self, completion: Completion) -> tuple[str, int]:
         """The reasoning of a completion, and the character at which its content starts."""
-        close = completion.find("</think>")
-        if completion.text.lstrip().startswith("<think>") or self.prefill().rstrip().endswith("<think>"):
+        opening, closing = self.reasoning_tags
+        close = completion.find(closing)
+        if self._opens_reasoning(completion) or self.prefill().rstrip().endswith(opening):
             if close < 0:
                 end = self._end_of_unclosed_reasoning(completion)
-                return strip_think_tags(completion.decoded(0, end)), end
+                return strip_think_tags(completion.decoded(0, end), opening), end
         elif self.calls is not None and 0 <= completion.find(self.calls.opening) < close:
             return "", 0  # the tag is within the arguments of a call and closes no reasoning
-        return (strip_think_tags(completion.decoded(0, close)), close + len("</think>")) if close >= 0 else ("", 0)
+        return (
+            (strip_think_tags(completion.decoded(0, close), opening), close + len(closing)) if close >= 0 else ("", 0)
+        )
+
+    def _opens_reasoning(self, completion: Completion) -> bool:
+        """A completion begins with the opening tag; one that is a control token counts by its id only."""
+        opening, start = self.reasoning_tags[0], len(completion.text) - len(completion.text.lstrip())
+        spelled = completion.text.startswith(opening, start)
+        return spelled and (opening not in self.encoder.control_ids or completion.find(opening) == start)
 
     def _end_of_unclosed_reasoning(self, completion: Completion) -> int:
         """The end of reasoning without a closing tag: the beginning of the calls, else the end of the completion.

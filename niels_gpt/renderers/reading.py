@@ -105,9 +105,9 @@ def replace_surrogates(text: str) -> str:
 # ---- reasoning
 
 
-def strip_think_tags(text: str) -> str:
-    """The reasoning of a text that ends before `</think>`, with or without an opening tag."""
-    before, opened, after = text.partition("<think>")
+def strip_think_tags(text: str, opening: str = "<think>") -> str:
+    """The reasoning of a text that ends before the closing tag, with or without the opening one."""
+    before, opened, after = text.partition(opening)
     return (after if opened and not before.strip() else text).strip("\n")
 
 

@@ -39,6 +39,7 @@ from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
 from niels_gpt.renderers.families.llama3 import Llama3Renderer, Llama30Renderer
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer
 from niels_gpt.renderers.families.mistral import MistralRenderer
+from niels_gpt.renderers.families.mistral_tekken import MistralV7Renderer, MistralV11Renderer, MistralV13Renderer
 from niels_gpt.renderers.families.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
 from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.families.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
@@ -79,6 +80,9 @@ __all__ = [
     "Llama30Renderer",
     "MiniMaxM2Renderer",
     "MistralRenderer",
+    "MistralV7Renderer",
+    "MistralV11Renderer",
+    "MistralV13Renderer",
     "Nemotron3Renderer",
     "Nemotron3UltraRenderer",
     "NgptRenderer",
@@ -126,6 +130,9 @@ FAMILIES: dict[str, type[Family]] = {
     "minimax-m2": MiniMaxM2Renderer,
     "nemotron-3": Nemotron3Renderer,
     "nemotron-3-ultra": Nemotron3UltraRenderer,
+    "mistral-v7": MistralV7Renderer,
+    "mistral-v11": MistralV11Renderer,
+    "mistral-v13": MistralV13Renderer,
     "chatml": ChatMLRenderer,
     "raw": RawRenderer,
     "ngpt": NgptRenderer,
@@ -178,6 +185,19 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
     "google/gemma-3-1b-it": "gemma",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
+    "mistralai/Mistral-Small-24B-Instruct-2501": "mistral-v7",
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-v7",
+    "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "mistral-v11",
+    "mistralai/Devstral-Small-2507": "mistral-v13",
+    "mistralai/Magistral-Small-2507": "mistral-v13",
+    "mistralai/Magistral-Small-2509": "mistral-v13",
+    "mistralai/Ministral-3-3B-Instruct-2512": "mistral-v13",
+    "mistralai/Ministral-3-3B-Reasoning-2512": "mistral-v13",
+    "mistralai/Ministral-3-8B-Instruct-2512": "mistral-v13",
+    "mistralai/Ministral-3-8B-Reasoning-2512": "mistral-v13",
+    "mistralai/Ministral-3-14B-Instruct-2512": "mistral-v13",
+    "mistralai/Ministral-3-14B-Reasoning-2512": "mistral-v13",
+    "mistralai/Mistral-Large-3-675B-Instruct-2512": "mistral-v13",
     "microsoft/phi-4": "phi-4",
     "microsoft/Phi-4-mini-instruct": "phi-4-mini",
     "poolside/Laguna-XS.2": "laguna-xs.2",
@@ -207,6 +227,9 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "llama-3": frozenset({"llama"}),
     "gemma": frozenset({"gemma2", "gemma3", "gemma3_text"}),
     "mistral": frozenset({"mistral"}),
+    "mistral-v7": frozenset({"mistral", "mistral3"}),
+    "mistral-v11": frozenset({"mistral3"}),
+    "mistral-v13": frozenset({"mistral", "mistral3", "ministral3"}),
     "phi-4": frozenset({"phi3"}),
     "phi-4-mini": frozenset({"phi3"}),
     "laguna-xs.2": frozenset({"laguna"}),

@@ -19,7 +19,9 @@ Messages = list[dict[str, Any]]
 Sample = tuple[list[int], list[bool]]
 # Those that call tools, several at once and with a text beside.
 FAMILIES = tuple(
-    name for name in TOKENS if all(TOKENS[name].holds.get(what, True) for what in ("tools", "beside", "both"))
+    name
+    for name, tokens in TOKENS.items()
+    if "call_id" not in tokens.holds and all(tokens.holds.get(what, True) for what in ("tools", "beside", "both"))
 )
 
 

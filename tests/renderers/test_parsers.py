@@ -43,6 +43,9 @@ PARSER_OF = {
     "deepseek-v3": "deepseek-v3",
     "llama-3": "llama-3",
     "mistral": "mistral",
+    "mistral-v7": "mistral-v7",
+    "mistral-v11": "mistral-v11",
+    "mistral-v13": "mistral-v13",
     "qwen3.6": "qwen3-coder",
     "nemotron-3-ultra": "nemotron-3",
 }
@@ -80,7 +83,7 @@ def test_names() -> None:
         assert type(get_reasoning_parser(name, encoder)) is reasoning
     with pytest.raises(
         UsageError,
-        match=r"no tool parser 'qwen4'; expected one of hermes, qwen2\.5, qwen3, .*, mistral; did you mean 'qwen3'",
+        match=r"no tool parser 'qwen4'; expected one of hermes, qwen2\.5, qwen3, .*, mistral, .*; did you mean 'qwen3'",
     ):
         get_tool_parser("qwen4", encoder)
     with pytest.raises(UsageError, match="no reasoning parser 'thinking'; expected one of think; did you mean 'think'"):

@@ -43,6 +43,7 @@ class Tokens:
         holds: what of `Wanted` its conversations may hold, where that is not everything.
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
+        moves: what stands before a user's turn moves on to each new last user.
         marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
@@ -67,6 +68,7 @@ class Tokens:
     thinks_aloud: bool = False
     ends: str = ""
     day: str = ""
+    moves: bool = False
     marked: bool = True
 
 
@@ -92,6 +94,7 @@ _KIMI = Tokens(
     call=("<|tool_call_begin|>", "<|tool_call_end|>"),
 )
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
+_LATE = {"late_system": True}
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
 
 
@@ -99,6 +102,26 @@ def _in_json(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
+def _json_again(text: str) -> str:
+    """As Mistral's library writes a result."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False) if text else ""
+    except ValueError:
+        return text
+
+
+_TEKKEN = Tokens(
+    controls=(
+        *("</s>", "<s>", "<unk>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]"),
+        *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]", "[CALL_ID]"),
+        *("[ARGS]", "[THINK]", "[/THINK]", "[IMG]", "[PREFIX]"),
+    ),
+    call=("", ""),
+    reasons=False,
+    holds=_TURNS | _LATE | {"call_id": lambda name, number: f"{name[:3]}{number:06d}"},
+    shown=_json_again,
+    moves=True,
+)
 _LLAMA = Tokens(
     controls=(
         *("<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -195,6 +218,16 @@ TOKENS: dict[str, Tokens] = {
         holds=_TURNS | {"beside": False, "call_id": lambda name, number: f"{name[:3]}{number:06d}"},
         shown=lambda text: text.partition("\n")[2],  # its first word shares a token with the space before it
         system_in_turn=True,
+        moves=True,
+    ),
+    "mistral-v7": _TEKKEN,
+    "mistral-v11": _TEKKEN,
+    "mistral-v13": replace(
+        _TEKKEN,
+        reasons=True,
+        keeps=True,
+        moves=False,
+        holds=_TURNS | _LATE | {"inline": False},
     ),
     "phi-3": _PHI,
     "phi-3.5": replace(_PHI, system_in_turn=True),

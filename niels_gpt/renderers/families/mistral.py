@@ -90,7 +90,7 @@ class MistralRenderer(Family):
         out.model_markup("[TOOL_CALLS]", index)
         before = "["
         for call in calls:  # one JSON list, whose brackets and commas the model writes
-            _check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
             out.model_text(before, index)
             self._DIALECT.write(call, out, index)
             before = ", "
@@ -100,7 +100,7 @@ class MistralRenderer(Family):
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result with the id of its call."""
         call_id = view.messages[index].get("tool_call_id", "")
-        _check_call_id(call_id, f"message {index}: tool_call_id")
+        check_call_id(call_id, f"message {index}: tool_call_id")
         out.turn('[TOOL_RESULTS]{"content": ', view.text(index), ', "call_id": "', index)
         out.untrusted_label(call_id, index)
         out.scaffold('"}[/TOOL_RESULTS]', index)
@@ -123,7 +123,7 @@ def _declare(function: dict[str, object]) -> str:
     return '{"type": "function", "function": {' + ", ".join(pairs) + "}}"
 
 
-def _check_call_id(call_id: str, where: str) -> None:
+def check_call_id(call_id: str, where: str) -> None:
     """Check a call's id.
 
     Raises:

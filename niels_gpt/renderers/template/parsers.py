@@ -14,6 +14,7 @@ from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.base import CallDialect, calls_in, schemas_of
 from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
 from niels_gpt.renderers.parsing import ParsedToolCall
@@ -105,6 +106,12 @@ class MistralToolParser(DialectParser):
     form = MistralList()
 
 
+class MistralNamedToolParser(DialectParser):
+    """Mistral's calls since Tekken v11: a name, then `[ARGS]`."""
+
+    form = NamedCalls()
+
+
 class ThinkTextReasoningParser:
     """`<think>...</think>`; the opening tag may be missing, since prompts often supply it.
 
@@ -140,6 +147,9 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "deepseek-v3": DeepSeekV3ToolParser,
     "llama-3": Llama3ToolParser,
     "mistral": MistralToolParser,
+    "mistral-v7": MistralToolParser,
+    "mistral-v11": MistralNamedToolParser,
+    "mistral-v13": MistralNamedToolParser,
 }
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
 

@@ -1,0 +1,231 @@
+"""Mistral with the tokenizers Tekken v7, v11 and v13: system blocks, tools before a user's turn, `[THINK]`.
+
+The format is that of Mistral's own library, `mistral-common`, which serves these models; the tests compare ids with it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar, Literal
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.bare_json import MistralList
+from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.named_calls import NamedCalls
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.families.mistral import check_call_id
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.unsupported import check_alternates
+
+
+class MistralV7RendererConfig(FamilyConfig):
+    """Tekken v7 has no options of its own."""
+
+    name: Literal["mistral-v7"] = "mistral-v7"
+
+
+class MistralV11RendererConfig(FamilyConfig):
+    """Tekken v11 has no options of its own."""
+
+    name: Literal["mistral-v11"] = "mistral-v11"
+
+
+class MistralV13RendererConfig(FamilyConfig):
+    """Tekken v13 has no options of its own."""
+
+    name: Literal["mistral-v13"] = "mistral-v13"
+
+
+class MistralV7Renderer(Family):
+    """Mistral with Tekken v7: Mistral Small 3 and 3.1.
+
+    ::
+
+        <s>[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]hello[/INST]hi</s>
+
+    Tools are declared before the last user's turn. A text may stand beside calls. Roles must alternate. The template in
+    the models' repositories adds a default system message with the date of the day; nothing is added here.
+
+    Class attributes:
+        tools_at_first: tools are declared before the first user's turn, not before the last.
+    """
+
+    name = "mistral-v7"
+    config_class: ClassVar[type[FamilyConfig]] = MistralV7RendererConfig
+    has_reasoning: ClassVar[bool] = False
+    stops = ("</s>",)
+    controls: ClassVar[tuple[str, ...]] = (
+        *("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+        *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]"),
+    )
+    calls: ClassVar[CallDialect | None] = MistralList()
+    tools_at_first: ClassVar[bool] = False
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the beginning of the text."""
+        out.scaffold("<s>")
+        return 0
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message where it stands."""
+        out.turn("[SYSTEM_PROMPT]", view.text(index), "[/SYSTEM_PROMPT]", index)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message; the last one, or the first, has the tools before it."""
+        check_alternates(view, index, self.name)
+        if view.tools and index == self._tools_at(view):
+            out.scaffold("[AVAILABLE_TOOLS]", index)
+            out.untrusted_label(view.tools.declaration(_declare), index)
+            out.scaffold("[/AVAILABLE_TOOLS]", index)
+        out.turn("[INST]", view.text(index), "[/INST]", index)
+
+    def _tools_at(self, view: ConversationView) -> int:
+        """The user message that has the tools before it."""
+        if not self.tools_at_first:
+            return view.last_user
+        return -1 if view.is_extension else view.roles.index("user")
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a text, the calls, or both; `mistral-common` strips spaces at the end of a text."""
+        calls = view.calls(index)
+        if not calls:
+            check_alternates(view, index, self.name)
+        reasoning = self._reasoning(view, index)
+        if reasoning:
+            out.model_block("[THINK]", reasoning, "[/THINK]", index)
+        text = view.text(index)
+        out.model_text(text if reasoning else text.rstrip(" "), index)
+        if calls:
+            self._write_calls(view, index, out)
+        out.model_markup("</s>", index)
+
+    def _reasoning(self, view: ConversationView, index: int) -> str:
+        """The reasoning that is written; "" in formats without a place for it."""
+        return ""
+
+    def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
+        assert self.calls is not None
+        out.model_markup("[TOOL_CALLS]", index)
+        before = "["
+        for call in view.calls(index):  # one JSON list, whose brackets and commas the model writes
+            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+            out.model_text(before, index)
+            self.calls.write(call, out, index)
+            before = ", "
+        out.model_text("]", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result with the id of its call."""
+        call_id = view.messages[index].get("tool_call_id", "")
+        check_call_id(call_id, f"message {index}: tool_call_id")
+        out.scaffold("[TOOL_RESULTS]", index)
+        out.untrusted_label(call_id, index)
+        out.turn("[TOOL_CONTENT]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write nothing: the assistant's turn has no header."""
+
+
+class MistralV11Renderer(MistralV7Renderer):
+    """Mistral with Tekken v11: Mistral Small 3.2.
+
+    ::
+
+        [TOOL_CALLS]get_weather[CALL_ID]weather01[ARGS]{"city": "Oslo"}</s>
+
+    As v7, but for the calls.
+    """
+
+    name = "mistral-v11"
+    config_class: ClassVar[type[FamilyConfig]] = MistralV11RendererConfig
+    controls: ClassVar[tuple[str, ...]] = (*MistralV7Renderer.controls, "[CALL_ID]", "[ARGS]")
+    calls = NamedCalls()
+
+    def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
+        for call in view.calls(index):
+            check_call_id(call.id, f"{call.where.removesuffix('.function')}.id")
+            self.calls.write(call, out, index)
+
+
+class MistralV13Renderer(MistralV11Renderer):
+    """Mistral with Tekken v13: Magistral since 2507, Devstral since 2507, Ministral 3, Mistral Large 3.
+
+    ::
+
+        <s>[INST]hello[/INST][THINK]A greeting.[/THINK]hi</s>
+
+    Tools are declared before the first user's turn, and ids of calls are not written, so results must be in the order
+    of the calls. Reasoning stays in history; a tokenizer without `[THINK]` has no place for it.
+    """
+
+    name = "mistral-v13"
+    config_class = MistralV13RendererConfig
+    has_reasoning = True
+    reasoning_tags = ("[THINK]", "[/THINK]")
+    controls = tuple(text for text in MistralV11Renderer.controls if text not in ("[CALL_ID]", "[TOOL_CONTENT]"))
+    optional_controls = ("[THINK]", "[/THINK]", "[CALL_ID]", "[TOOL_CONTENT]")
+    calls = NamedCalls(ids=False)
+    tools_at_first = True
+
+    def _reasoning(self, view: ConversationView, index: int) -> str:
+        return (view.reasoning(index) or "") if "[THINK]" in self.encoder.added_ids else ""
+
+    def _write_calls(self, view: ConversationView, index: int, out: Emitter) -> None:
+        for call in view.calls(index):
+            self.calls.write(call, out, index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result."""
+        self._check_order(view, index)
+        out.turn("[TOOL_RESULTS]", json_again(view.text(index)), "[/TOOL_RESULTS]", index)
+
+    def _check_order(self, view: ConversationView, index: int) -> None:
+        """Check that a result answers the call at its own place, as far as ids tell.
+
+        Raises:
+            MessageError: `result_out_of_order`.
+        """
+        first = index
+        while first and view.roles[first - 1] == "tool":
+            first -= 1
+        calls = view.calls(first - 1) if first else []
+        call_id, number = view.messages[index].get("tool_call_id", ""), index - first
+        expected = calls[number].id if number < len(calls) else ""
+        if call_id and expected and call_id != expected:
+            raise MessageError(
+                "result_out_of_order",
+                f"message {index}: tool_call_id is {call_id!r}; expected {expected!r}: {self.name} writes no ids, so "
+                "the results must be in the order of the calls. Sort them",
+            )
+
+
+def _declare(tools: Tools) -> str:
+    """The tools with the three fields that `mistral-common` knows, in its order."""
+    functions = (tool["function"] for tool in tools)
+    return to_json(
+        [
+            {
+                "type": "function",
+                "function": {
+                    "name": function["name"],
+                    "description": function.get("description") or "",
+                    "parameters": function.get("parameters") or {},
+                },
+            }
+            for function in functions
+        ]
+    )
+
+
+def json_again(text: str) -> str:
+    """A tool's result as `mistral-common` writes it: JSON in one form, and `{}` for nothing."""
+    if not text:
+        return "{}"
+    try:
+        again = json.dumps(json.loads(text), ensure_ascii=False)
+        again.encode()  # an escape may spell half of a surrogate pair
+    except (ValueError, RecursionError):
+        return text
+    return again

@@ -1,0 +1,265 @@
+"""Mistral's families against `mistral-common`, with which Mistral serves its models: the ids of requests.
+
+Its Tekken vocabulary is in its wheel. Here it is cut to 3 000 tokens, which load in no time, and gets the control
+tokens of each version; the same merges make a `tokenizers.Tokenizer` for our side.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("mistral_common")
+import mistral_common
+from mistral_common.exceptions import MistralCommonException
+from mistral_common.protocol.instruct.chunk import TextChunk, ThinkChunk
+from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
+from mistral_common.protocol.instruct.normalize import normalizer_for_tokenizer_version
+from mistral_common.protocol.instruct.request import ChatCompletionRequest, InstructRequest
+from mistral_common.protocol.instruct.tool_calls import FunctionCall, Tool, ToolCall
+from mistral_common.protocol.instruct.validator import MistralRequestValidatorV5, MistralRequestValidatorV13
+from mistral_common.tokens.tokenizers.base import TokenizerVersion
+from mistral_common.tokens.tokenizers.instruct import (
+    InstructTokenizerV7,
+    InstructTokenizerV11,
+    InstructTokenizerV13,
+)
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from niels_gpt.errors import MessageError
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.registry import FAMILIES
+from tests.renderers.chats import TOOLS, Messages, conversation
+from tests.renderers.sweeps import wanted
+from tests.renderers.tiny_families import TOKENS, Tokens, byte_level
+
+VERSIONS = {
+    "mistral-v7": (TokenizerVersion.v7, InstructTokenizerV7, MistralRequestValidatorV5),
+    "mistral-v11": (TokenizerVersion.v11, InstructTokenizerV11, MistralRequestValidatorV5),
+    "mistral-v13": (TokenizerVersion.v13, InstructTokenizerV13, MistralRequestValidatorV13),
+}
+families = pytest.mark.parametrize("family", VERSIONS)
+CONTROLS = 1000  # ids below are control tokens in every Tekken
+# At their ids in the models' own files.
+SPELLINGS = {
+    **dict(enumerate(("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"))),
+    **dict(enumerate(("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>"), start=7)),
+    **dict(
+        enumerate(
+            ("[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+            start=12,
+        )
+    ),
+    **dict(enumerate(("[TOOL_CONTENT]",), start=19)),
+    **dict(enumerate(("[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"), start=32)),
+}
+# What Mistral's library takes: names of letters, digits, underscores and dashes.
+WEATHER = [tool for tool in TOOLS if "." not in tool["function"]["name"]]
+
+
+@cache
+def tekken_file() -> dict[str, Any]:
+    path = Path(mistral_common.__file__).parent / "data" / "tekken_240718.json"
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def judge_of(family: str, size: int) -> Any:
+    """Their tokenizer of requests, with this many tokens of text."""
+    version, kind, _ = VERSIONS[family]
+    controls = [
+        {"rank": rank, "token_str": SPELLINGS.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
+        for rank in range(CONTROLS)
+    ]
+    tekken = Tekkenizer(
+        tekken_file()["vocab"][:size],
+        controls,  # type: ignore[arg-type]
+        tekken_file()["config"]["pattern"],
+        size + CONTROLS,
+        CONTROLS,
+        version,
+    )
+    return kind(tekken)
+
+
+def ours_of(family: str, size: int) -> Family:
+    """Our renderer over the same vocabulary."""
+    ranks = {token.encode("latin-1"): rank for token, rank in _spelled(size).items()}
+    alphabet = _byte_letters()
+    tokenizer = Tokenizer(models.BPE(vocab=_vocab(ranks, alphabet), merges=_merges(ranks, alphabet)))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(tekken_file()["config"]["pattern"]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    spellings = [SPELLINGS.get(rank, f"<SPECIAL_{rank}>") for rank in range(CONTROLS)]
+    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in spellings])
+    return FAMILIES[family](tokenizer)
+
+
+def _spelled(size: int) -> dict[str, int]:
+    vocab = tekken_file()["vocab"][:size]
+    return {base64.b64decode(token["token_bytes"]).decode("latin-1"): token["rank"] for token in vocab}
+
+
+def _byte_letters() -> dict[int, str]:
+    """The letter that byte-level BPE writes for each byte, as GPT-2 chose them."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
+
+
+def _vocab(ranks: dict[bytes, int], alphabet: dict[int, str]) -> dict[str, int]:
+    """Control tokens first, as in Tekken's ids."""
+    texts = {"".join(alphabet[byte] for byte in token): rank + CONTROLS for token, rank in ranks.items()}
+    return {SPELLINGS.get(rank, f"<SPECIAL_{rank}>"): rank for rank in range(CONTROLS)} | texts
+
+
+def _merges(ranks: dict[bytes, int], alphabet: dict[int, str]) -> list[tuple[str, str]]:
+    """The pair that each token is merged from: what byte-pair encoding by rank makes of it before its last merge."""
+    merges = []
+    for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
+        parts = [bytes([byte]) for byte in token]
+        while len(parts) > 2:
+            pairs = [ranks.get(one + two, len(ranks)) for one, two in pairwise(parts)]
+            at = min(range(len(pairs)), key=pairs.__getitem__)
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        merges.append(tuple("".join(alphabet[byte] for byte in part) for part in parts))
+    return merges  # type: ignore[return-value]
+
+
+@cache
+def pair_of(family: str) -> tuple[Any, Family]:
+    return judge_of(family, 3000), ours_of(family, 3000)
+
+
+def their_ids(judge: Any, family: str, messages: Messages, tools: Any) -> list[int]:
+    """The ids of a request, validated, normalised and encoded as `MistralTokenizer.encode_chat_completion` does it.
+
+    It refuses requests that end in an answer, which are what one trains on, so the last message is not checked.
+    """
+    version, _, validator = VERSIONS[family]
+    request = ChatCompletionRequest(
+        messages=list(map(as_theirs, messages)), tools=[Tool(**tool) for tool in tools or ()]
+    )
+    check = validator()
+    check._validate_message_list_content(request.messages)
+    check._validate_tools(request.tools or [])
+    normalised = normalizer_for_tokenizer_version(version).from_chat_completion_request(request)
+    assert isinstance(normalised, InstructRequest)
+    ids: list[int] = judge.encode_instruct(normalised).tokens
+    return ids
+
+
+def as_theirs(message: dict[str, Any]) -> Any:
+    content = message["content"]
+    if message["role"] == "system":
+        return SystemMessage(content=content)
+    if message["role"] == "user":
+        return UserMessage(content=content)
+    if message["role"] == "tool":
+        return ToolMessage(content=content, tool_call_id=message.get("tool_call_id", "000000000"))
+    calls = [
+        ToolCall(id=call.get("id", "000000000"), function=FunctionCall(**call["function"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    if message.get("reasoning_content"):
+        content = [ThinkChunk(thinking=message["reasoning_content"]), TextChunk(text=content or "")]
+    return AssistantMessage(content=content or None, tool_calls=calls or None)
+
+
+def requests(family: str, number: int, seed: int) -> list[tuple[Messages, Any]]:
+    """Random conversations that their library takes: names that it allows, and no empty answer."""
+    rng = random.Random(f"{family} {seed}")
+    thinks = TOKENS[family].reasons  # the others have no place for reasoning
+    held = wanted(family, parts=False, nones=False, reasoning=thinks, call_id=lambda name, number: f"{number:09d}")
+    found = []
+    while len(found) < number:
+        messages, tools = conversation(rng, held)
+        tools = WEATHER if tools else None
+        calls = [call for message in messages for call in message.get("tool_calls") or ()]
+        named = all("." not in call["function"]["name"] for call in calls)
+        said = all(m["content"] or m.get("tool_calls") for m in messages if m["role"] == "assistant")
+        if named and said:
+            found.append(([{k: v for k, v in m.items() if k not in ("train", "weight")} for m in messages], tools))
+    return found
+
+
+@families
+@pytest.mark.parametrize("number", [150, pytest.param(4000, marks=pytest.mark.slow)])
+def test_ids_of_random_requests(family: str, number: int) -> None:
+    judge, ours = pair_of(family)
+    made = requests(family, number, seed=1)
+    for messages, tools in made:
+        assert ours.render_ids(messages, tools=tools) == their_ids(judge, family, messages, tools)
+    assert sum(bool(tools) for _, tools in made) > number / 3
+    assert sum(m["role"] == "tool" for messages, _ in made for m in messages) > number / 5
+
+
+@pytest.mark.slow
+@families
+def test_ids_with_the_whole_vocabulary(family: str) -> None:
+    size = tekken_file()["config"]["default_vocab_size"] - CONTROLS
+    judge, ours = judge_of(family, size), ours_of(family, size)
+    for messages, tools in requests(family, 500, seed=2):
+        assert ours.render_ids(messages, tools=tools) == their_ids(judge, family, messages, tools)
+
+
+@families
+def test_results_are_json_in_one_form(family: str) -> None:
+    """As their library does before it encodes, whatever the tool returned."""
+    judge, ours = pair_of(family)
+    call = {"id": "000000001", "type": "function", "function": {"name": "f", "arguments": ""}}
+    for text in ("", " ", '{"a":1,"a":2}', "[1,2]", "NaN", "1e3", ' "x" ', '"\\u00e9"', "{", "007"):
+        messages = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call | {"function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "content": text, "tool_call_id": "000000001"},
+        ]
+        assert ours.render_ids(messages) == their_ids(judge, family, messages, None)
+    half = [*messages[:2], messages[2] | {"content": '"\\ud83d"'}]  # nobody can encode what this spells
+    assert '"\\ud83d"' in ours.text(half)
+
+
+@pytest.mark.parametrize("family", ["mistral-v7", "mistral-v11"])
+def test_ids_of_calls_that_both_refuse(family: str) -> None:
+    judge, ours = pair_of(family)
+    for call_id in ("short", "ten-letter", "1234567890"):
+        call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        with pytest.raises(MistralCommonException):
+            their_ids(judge, family, chat, None)
+        with pytest.raises(MessageError) as caught:
+            ours.render(chat)
+        assert caught.value.reason == "wrong_call_id"
+
+
+def test_results_in_another_order_than_their_calls() -> None:
+    """v13 writes no ids: the library sorts the results by their calls; here they are refused."""
+    judge, ours = pair_of("mistral-v13")
+    calls = [{"id": f"00000000{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in (1, 2)]
+    results = [{"role": "tool", "content": f"r{n}", "tool_call_id": f"00000000{n}"} for n in (1, 2)]
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    assert ours.render_ids([*chat, *results]) == their_ids(judge, "mistral-v13", [*chat, *results[::-1]], None)
+    with pytest.raises(MessageError, match="message 2: tool_call_id is '000000002'; expected '000000001'") as caught:
+        ours.render([*chat, *results[::-1]])
+    assert caught.value.reason == "result_out_of_order"
+
+
+def test_reasoning_where_the_tokenizer_has_no_place_for_it() -> None:
+    """Devstral's Tekken v13 has no `[THINK]`: left out, as by every format without reasoning."""
+    controls = tuple(text for text in TOKENS["mistral-v13"].controls if "THINK" not in text)
+    ours = FAMILIES["mistral-v13"](byte_level(Tokens(controls=controls)))
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"}]
+    assert ours.text(chat) == "<s>[INST]a[/INST]b</s>"
