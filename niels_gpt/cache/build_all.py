@@ -44,7 +44,8 @@ from niels_gpt.cache.formats import (
     VAL_FRAC,
     dtype_for,
 )
-from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
+from niels_gpt.cache.meta import open_meta, read_meta, write_meta
+from niels_gpt.cache.tokenizer_copy import copy_tokenizer, files_of, is_copied
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
@@ -57,13 +58,9 @@ from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.slices import Sliceable
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
-from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SentencePieceTokenizer
-from niels_gpt.tokenizer.encoder import TokenizerAdapter
-from niels_gpt.tokenizer.hf import TOKENIZER_NAME, saved_files
-from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
 REPORT_NAME = "build_report.json"
-TOKENIZER_META_NAME = "tokenizer_meta.json"
 NAMES = tuple(SOURCES)
 STUB_NAME = "gutenberg"  # not built unless asked for
 
@@ -236,63 +233,18 @@ def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncode
         UsageError: `token_dtype` cannot hold its vocabulary, or it cannot be copied.
     """
     tokenizer = document_encoder(settings.tokenizer, settings.separator)
-    files = _files_of(tokenizer)
+    files = files_of(tokenizer)
     dtype_for(settings.token_dtype, tokenizer.vocab_size)
     folder = settings.cache_dir / "tokenizer"
     with storage_errors("creating the directory", settings.cache_dir):
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
     with _locked(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
-        is_there = _is_copied(tokenizer, folder, settings)
+        is_there = is_copied(tokenizer, folder, overwrite=settings.overwrite)
         _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets})
         if not is_there:
-            _copy(tokenizer, files, settings.tokenizer, folder)
+            copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
     return document_encoder(folder, settings.separator)
-
-
-def _files_of(encoder: DocumentEncoder) -> dict[str, bytes]:
-    """File name -> content of a tokenizer's files, the one with the vocabulary first.
-
-    Raises:
-        UsageError: a tokenizer in Python, which has no such files.
-    """
-    tokenizer = encoder.tokenizer
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        return {MODEL_NAME: Path(tokenizer.model_path).read_bytes()}
-    if isinstance(tokenizer, TokenizerAdapter):
-        return saved_files(tokenizer.parts)
-    raise UsageError(
-        f"a {type(tokenizer).__name__} cannot be copied beside the caches; expected a {MODEL_NAME} or a tokenizer with "
-        f"a {TOKENIZER_NAME}. Build the caches one by one"
-    )
-
-
-def _is_copied(tokenizer: DocumentEncoder, folder: Path, settings: Settings) -> bool:
-    """Whether this tokenizer is in `folder`, as the `meta.json` there records it.
-
-    Raises:
-        Mismatch: another one is there, and it is not to be overwritten.
-    """
-    if not (folder / META_NAME).is_file():
-        return False
-    names = (folder / name for name in (TOKENIZER_NAME, MODEL_NAME))
-    model = next((path for path in names if path.is_file()), folder / MODEL_NAME)
-    recorded = read_meta(str(folder / META_NAME)).get("sha256")
-    found = sha256_file(str(model)) if model.is_file() else None
-    if settings.overwrite:
-        return found == recorded == tokenizer.sha256
-    if found != recorded:
-        problem = "is missing" if found is None else f"has sha256 {found[:12]}"
-        raise Mismatch(
-            f"{model}: {problem}, but {META_NAME} beside it records {str(recorded)[:12]}, the tokenizer of the caches "
-            "here; put that model back, choose another --cache-dir, or pass --overwrite to build all caches again"
-        )
-    if recorded != tokenizer.sha256:
-        raise Mismatch(
-            f"{folder}: holds tokenizer {str(recorded)[:12]}, now {tokenizer.sha256[:12]}; choose another --cache-dir, "
-            "or pass --overwrite to build all caches again"
-        )
-    return True
 
 
 def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, built: set[str]) -> None:
@@ -311,23 +263,6 @@ def _refuse_caches_of_another(tokenizer: DocumentEncoder, settings: Settings, bu
                 "tokenizer, choose another --cache-dir, or pass --overwrite without --only and --skip to build all "
                 "caches again"
             )
-
-
-def _copy(tokenizer: DocumentEncoder, files: dict[str, bytes], source: Any, folder: Path) -> None:
-    with StagedDirectory(folder, manifest=META_NAME, overwrite=True) as staged:
-        record, *_ = [write_atomic(staged.path / name, data) for name, data in files.items()]
-        path = Path(source) if isinstance(source, str | Path) else Path()
-        trained = (path if path.is_dir() else path.parent) / TOKENIZER_META_NAME
-        meta = {
-            "kind": "tokenizer",
-            "sha256": record.sha256,
-            "bytes": record.bytes,
-            "vocab_size": tokenizer.vocab_size,
-            "special_token_ids": tokenizer.special_ids,
-            "training": read_meta(str(trained)) if trained.is_file() else None,
-        }
-        write_meta(str(staged.path / META_NAME), meta)
-        staged.commit()
 
 
 def _build(

@@ -233,6 +233,8 @@ def doctor(
     shape, loss_on, silence = report.form, loss.loss_on, report.silenced
     if source is None and script is None:
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
+    if source is not None and script is not None:
+        raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
     if source is not None:
         existing_or_hub(source)
     chosen = renderer_options(renderer, renderer_option, template, date)
@@ -242,8 +244,6 @@ def doctor(
     if script is not None:
         from niels_gpt.doctor.live import judge_script
 
-        if source is not None:
-            raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
         how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence)
         named = {"tokenizer": tokenizer, "template": template, "renderer": own, "date": date}
         try:
