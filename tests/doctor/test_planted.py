@@ -13,6 +13,7 @@ from niels_gpt.doctor import RULES
 from tests.doctor.planted import cases, scores, table
 
 
+@pytest.mark.timeout(1200)  # some hundred datasets: two minutes on a machine that is free, more on a busy one
 def test_precision_and_recall_are_one_for_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print("\n" + "\n".join(table()))
