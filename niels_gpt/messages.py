@@ -62,7 +62,7 @@ class ImagePart(TypedDict, total=False):
 
 
 class VideoPart(TypedDict, total=False):
-    """A video, in a content that is a list of parts. No family supports videos; they are refused."""
+    """A video, in a content that is a list of parts; `normalise` refuses it, as it refuses audio."""
 
     type: Literal["video", "video_url"]
     video: Any
@@ -158,6 +158,12 @@ NO_CONTENT: Final = NoContent()
 NOTHING_TRAINED: Final = "nothing_trained"  # the rejection reason of rows without any trained token
 MOST_WEIGHT: Final = 3.4028234663852886e38  # the largest float32; more would be infinite in a mask
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+# How providers call a part with a sound or a film; as `type`, or as the field that holds it.
+_MEDIA: Final = {
+    **dict.fromkeys(("audio", "audio_url", "input_audio"), "audio"),
+    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
+}
+_FILES: Final = ("inline_data", "inlineData", "file_data", "fileData")  # Gemini's fields, which name a MIME type
 _TEXTS = frozenset({"role", "content", "reasoning_content", "tool_call_id", "name"})  # the fields whose value is a text
 
 
@@ -262,7 +268,8 @@ def normalise(messages: object) -> list[Message]:
 
     Raises:
         MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
-            `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`, `nested_too_deeply`.
+            `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`, `nested_too_deeply`,
+            `unsupported_content` (audio or video).
     """
     if type(messages) is not list and (not isinstance(messages, Sequence) or isinstance(messages, str | bytes)):
         found = _shown(messages)
@@ -367,12 +374,45 @@ def _without_message_nulls(message: object, index: int) -> dict[str, Any]:
     copy: dict[str, Any] = _without_nulls(message)
     if isinstance(copy.get("content"), list):
         copy["content"] = [_without_nulls(part) for part in copy["content"]]
+        for number, part in enumerate(copy["content"]):
+            refuse_media(part, f"message {index}: content.{number}")
     calls = copy.get("tool_calls")
     if isinstance(calls, list):
         copy["tool_calls"] = [_without_call_nulls(call) for call in calls]
     if "content" not in copy and ("content" in message or calls):  # without calls, a missing content is an error
         copy["content"] = NO_CONTENT
     return copy
+
+
+def refuse_media(part: object, where: str) -> None:
+    """Refuse a part of a content that is audio or video, as OpenAI, Qwen or Gemini write it.
+
+    No renderer knows how many tokens they take, and a template would write a placeholder, or nothing.
+
+    Raises:
+        MessageError: `unsupported_content`, naming `where`.
+    """
+    kind = _media_of(part) if isinstance(part, Mapping) else ""
+    if kind:
+        raise MessageError(
+            "unsupported_content",
+            f"{where} is {kind}; expected a text or an image: no renderer here can count the tokens of {kind}. Remove "
+            "the part, put a transcript in its place, or drop the row",
+        )
+
+
+def _media_of(part: Mapping[Any, Any]) -> str:
+    """What a part is: "audio", "video", or "" for any other part."""
+    for name in (part.get("type"), *part):
+        if isinstance(name, str) and name in _MEDIA:
+            return _MEDIA[name]
+    for name in _FILES:
+        file = part.get(name)
+        mime = (file.get("mime_type") or file.get("mimeType")) if isinstance(file, Mapping) else None
+        kind = mime.partition("/")[0].lower() if isinstance(mime, str) else ""
+        if kind in ("audio", "video"):
+            return kind
+    return ""
 
 
 def _without_call_nulls(call: Any) -> Any:

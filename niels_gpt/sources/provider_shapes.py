@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
+from niels_gpt.messages import refuse_media
 
 Row = Mapping[str, Any]
 Turn = dict[str, Any]
@@ -226,6 +227,7 @@ def _part(part: Any, *names: str) -> Row | None:
 
 def _gemini_texts(parts: list[Any], where: str) -> str:
     for part in parts:
+        refuse_media(part, where)
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             found = ", ".join(map(repr, part)) if isinstance(part, Mapping) else shown(part)
             raise MessageError(

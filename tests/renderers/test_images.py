@@ -542,7 +542,7 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
     "a video": (
         {"type": "video", "video": "a.mp4"},
         "unsupported_content",
-        "type 'video'; expected a text part .* or an im",
+        r"content\.1 is video; expected a text or an image",
     ),
     "no type": ({"text": "x"}, "unsupported_content", "type None"),
     "an array": (part(np.zeros((4, 4, 3), np.uint8)), "wrong_type", r"content\.1 is a ndarray; expected .*fromarray"),

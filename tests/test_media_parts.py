@@ -1,0 +1,163 @@
+"""Audio and video in a content: refused at every door, with message, part and a way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+import niels_gpt as ng
+from niels_gpt.errors import MessageError
+from niels_gpt.messages import Conversation, normalise
+from niels_gpt.renderers.choice import RendererOptions
+from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.preference_files import preference_files
+from niels_gpt.sources.rejections import Rejected
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+# As OpenAI, Qwen, vLLM, Transformers and Gemini write them.
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "OpenAI's audio": ("audio", {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}),
+    "Qwen's audio": ("audio", {"type": "audio", "audio": "a.wav"}),
+    "Qwen's audio without a type": ("audio", {"audio": "a.wav"}),
+    "an address of audio": ("audio", {"type": "audio_url", "audio_url": {"url": "https://a.b/c.mp3"}}),
+    "Transformers' audio": ("audio", {"type": "audio", "path": "a.wav"}),
+    "Qwen's video": ("video", {"type": "video", "video": ["1.png", "2.png"], "fps": 2.0}),
+    "Qwen's video without a type": ("video", {"video": "a.mp4", "max_pixels": 360}),
+    "an address of video": ("video", {"type": "video_url", "video_url": {"url": "https://a.b/c.mp4"}}),
+    "a text that has a video": ("video", {"type": "text", "text": "look", "video": "a.mp4"}),
+    "Gemini's audio": ("audio", {"inline_data": {"mime_type": "audio/wav", "data": "UklGRg=="}}),
+    "Gemini's video": ("video", {"fileData": {"mimeType": "video/mp4", "fileUri": "gs://a/b"}}),
+}
+parts = pytest.mark.parametrize("name", PARTS)
+TEXT = {"type": "text", "text": "What is said?"}
+CHATML = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + (m.content | string) }}{% endfor %}"
+
+
+def asked(part: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": "s"}, {"role": "user", "content": [TEXT, part]}, said("Nothing.")]
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def sentence(kind: str, where: str = "message 1: content.1") -> str:
+    return (
+        f"{where} is {kind}; expected a text or an image: no renderer here can count the tokens of {kind}. Remove the "
+        "part, put a transcript in its place, or drop the row"
+    )
+
+
+@parts
+def test_messages(name: str) -> None:
+    kind, part = PARTS[name]
+    with pytest.raises(MessageError) as caught:
+        normalise(asked(part))
+    assert (caught.value.reason, str(caught.value)) == ("unsupported_content", sentence(kind))
+
+
+def test_other_parts_are_not_meant() -> None:
+    """Nulls that Arrow added, images, files, and texts about sound are no audio."""
+    for part in (
+        {"type": "text", "text": "audio", "audio": None, "video_url": None},
+        {"type": "image", "image": "a.png"},
+        {"type": "image_url", "image_url": {"url": "video.png"}},
+        {"inline_data": {"mime_type": "image/png", "data": ""}},
+        {"file_data": {"mime_type": None}, "text": "x"},
+        {"type": "file", "file": {"file_id": "audio"}},
+    ):
+        assert normalise(asked(part))[1]["content"][0] == TEXT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family: str) -> None:
+    renderer = renderer_of(family)
+    for name in ("OpenAI's audio", "Qwen's video"):
+        kind, part = PARTS[name]
+        for render in (renderer.render, renderer.render_ids, renderer.text, lambda chat: renderer.render_many([chat])):
+            with pytest.raises(MessageError) as caught:
+                render(asked(part))
+            assert str(caught.value).endswith(sentence(kind))
+    assert isinstance(caught.value, MessageError)
+
+
+def test_bridges() -> None:
+    renderer = renderer_of("qwen3")
+    new = [{"role": "user", "content": [PARTS["Qwen's audio"][1]]}]
+    with pytest.raises(MessageError, match=r"message 0: content\.0 is audio; expected a text or an image"):
+        renderer.bridge_to_next_turn([1], [2], new)
+
+
+@parts
+def test_templates(name: str) -> None:
+    """A template would write a placeholder, or what Python prints."""
+    kind, part = PARTS[name]
+    renderer = TemplateRenderer(folder_of("qwen3"), template=CHATML)
+    for render in (renderer.render, renderer.text, lambda chat: renderer.render_many([chat])):
+        with pytest.raises(MessageError) as caught:
+            render(asked(part))
+        assert str(caught.value).endswith(sentence(kind))
+
+
+@parts
+def test_rows_of_files(name: str, tmp_path: Path) -> None:
+    kind, part = PARTS[name]
+    rows = {
+        "messages": {"messages": asked(part)},
+        "sharegpt": {"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": [TEXT, part]}]},
+        "prompt_completion": {"prompt": asked(part)[:2], "completion": [said("x")]},
+    }
+    for form, row in rows.items():
+        file = tmp_path / f"{form}.jsonl"
+        file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+        (read,) = ChatFile(file, dialect=form).iterate()
+        assert isinstance(read, Rejected)
+        assert (read.reason, read.detail) == ("unsupported_content", f"{file}:1: {sentence(kind)}")
+    pair = tmp_path / "pairs.jsonl"
+    row = {"prompt": asked(part)[:2], "chosen": [said("x")], "rejected": [said("y")]}
+    pair.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (read,) = preference_files([str(pair)]).iterate()
+    assert isinstance(read, Rejected)
+    assert read.reason == "unsupported_content"
+    assert sentence(kind) in read.detail
+
+
+def test_rows_as_gemini_writes_them(tmp_path: Path) -> None:
+    file = tmp_path / "gemini.jsonl"
+    for name, role in (("Gemini's audio", "user"), ("Gemini's video", "model")):
+        kind, part = PARTS[name]
+        turns = [{"role": "user", "parts": [{"text": "a"}]}, {"role": role, "parts": [{"text": "b"}, part]}]
+        file.write_text(json.dumps({"contents": turns}) + "\n", encoding="utf-8")
+        (read,) = ChatFile(file, dialect="gemini").iterate()
+        assert isinstance(read, Rejected)
+        assert read.detail == f"{file}:1: {sentence(kind, 'message 1: parts.1')}"
+
+
+def test_builds_and_the_doctor(tmp_path: Path) -> None:
+    """A bad row among good ones: left out of the dataset, counted, and found."""
+    kind, part = PARTS["OpenAI's audio"]
+    good = [{"role": "user", "content": "a"}, said("b")]
+    rows = [good, asked(part), good, good, good]
+    file = tmp_path / "chats.jsonl"
+    file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows), encoding="utf-8")
+    model = folder_of("chatml")
+    ng.build(str(file), tmp_path / "episodes", tokenizer=str(model), renderer_name="chatml", max_bad_rows=1)
+    rejected = (tmp_path / "episodes" / "rejected.jsonl").read_text(encoding="utf-8")
+    assert json.loads(rejected)["detail"] == f"{file}:2: {sentence(kind)}"
+    report = ng.diagnose(str(file), tokenizer=str(model), renderer=RendererOptions("chatml"))
+    (finding,) = [each for each in report.findings if each.rule == "unusable-row"]
+    assert "content.1 is audio" in str(finding.evidence)
+
+
+def test_the_explorer() -> None:
+    from niels_gpt.explorer.example import view_rendered
+
+    chat = Conversation(asked(PARTS["Qwen's video"][1]), "x")  # type: ignore[arg-type]
+    with pytest.raises(MessageError, match=r"message 1: content\.1 is video"):
+        view_rendered(renderer_of("qwen3"), chat)
