@@ -1,12 +1,14 @@
 """Completions as text with their tokens, reasoning between think tags, and the prompt of the next turn.
 
-`Completion` is what dialects and families search for tags and calls. Below it: helpers for think tags, and the parts of
-a bridge (`bridge_to_next_turn`): the previous ids up to their last stop, followed by a rendering of the new messages.
+`Completion` is what dialects and families search for tags and calls; `GrowingCompletion` is one that is still being
+sampled. Below them: helpers for think tags, and the parts of a bridge (`bridge_to_next_turn`): the previous ids up to
+their last stop, followed by a rendering of the new messages.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import codecs
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -29,7 +31,10 @@ class Completion:
         ids: the ids up to the first stop, without it.
         text: their text.
         stopped: there was a stop.
+        ended: no more tokens will come.
     """
+
+    ended = True
 
     def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
         ids = [int(token) for token in token_ids]
@@ -58,15 +63,25 @@ class Completion:
         such id follows, its spelling counts, since models may write it so. Control tokens count by id only.
         """
         end = len(self.text) if stop is None else stop
+        at = self.find_id(marker, start)
+        if at >= 0 and at + len(marker) <= end:
+            return at
+        return -1 if marker in self._controls else self.text.find(marker, start, end)
+
+    def find_id(self, marker: str, start: int = 0) -> int:
+        """The next character at which a marker begins that is a token of its own, -1 if there is none."""
         token = self._added.get(marker)
-        if token is not None:
-            places = self._places.get(token, [])
-            at = bisect_left(places, start)
-            if at < len(places) and places[at] + len(marker) <= end:
-                return places[at]
-            if marker in self._controls:
-                return -1
-        return self.text.find(marker, start, end)
+        places = self._places.get(token, ()) if token is not None else ()
+        at = bisect_left(places, start)
+        return places[at] if at < len(places) else -1
+
+    def is_added(self, marker: str) -> bool:
+        """The tokenizer has the marker as a token of its own."""
+        return marker in self._added
+
+    def is_control(self, marker: str) -> bool:
+        """The marker is a control token, which counts by its id only."""
+        return marker in self._controls
 
     def has_text(self, start: int, stop: int) -> bool:
         """The tokens `start` to `stop` hold more than white space."""
@@ -97,9 +112,94 @@ class Completion:
         return places
 
 
+class GrowingCompletion(Completion):
+    """A completion whose ids come one after the other, with constant work for each.
+
+    `text` holds whole characters only: bytes of which the rest has not come are left out until it has.
+    """
+
+    def __init__(self, encoder: PieceEncoder, stop_ids: Collection[int]) -> None:
+        super().__init__(encoder, (), ())
+        self._encoder, self._stops = encoder, frozenset(stop_ids)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._is_added = frozenset(self._added.values())
+        self._starting: list[int] = []  # where each token starts whose first character is known
+        self._placing: list[tuple[int, int]] = []  # the other tokens, and how many bytes of the next text are before
+        self._waiting = 0  # bytes of which no character is known yet
+        self._found: dict[int, list[int]] = {}
+        self.ended = False
+
+    def append(self, token: int) -> bool:
+        """Take the next id. Return whether it was taken: nothing is read from a stop on."""
+        if self.ended:
+            return False
+        if token in self._stops:
+            self.stopped = True
+            self.end()
+            return False
+        self.ids.append(token)
+        known = 0 <= token < self._encoder.vocab_size
+        held = self._encoder.token_bytes([token])[0] if known else _UNKNOWN
+        self._bytes.append(held)
+        self._placing.append((token, self._waiting))
+        self._take(self._decoder.decode(held), len(held))
+        return True
+
+    def end(self) -> None:
+        """No more ids will come."""
+        if not self.ended:
+            self.ended = True
+            self._take(self._decoder.decode(b"", final=True), 0)
+            for token, _ in self._placing:
+                self._place(token, len(self.text))
+            self._placing = []
+
+    def _take(self, new: str, size: int) -> None:
+        """Append text, which the next bytes, `size` of them, made known."""
+        self._waiting += size
+        if not new:
+            return
+        before, text = len(self.text), self.text
+        self.text = ""  # Python appends to a string in place, without copying it, if nothing else refers to it
+        text += new
+        self.text = text
+        if len(self._placing) == 1 and not self._placing[0][1]:
+            self._place(self._placing[0][0], before)
+            self._placing = []
+            self._waiting -= len(new) if new.isascii() else len(new.encode("utf-8", "surrogateescape"))
+            return
+        # Bytes 0 1 2 3 of the characters "é" (0..2) and "b", "c": a token that starts at byte 2 has "b" as its first.
+        edges = np.cumsum([len(char.encode("utf-8", "surrogateescape")) for char in new])
+        here = [(token, at) for token, at in self._placing if at < edges[-1]]
+        for token, at in here:
+            self._place(token, before + int(edges.searchsorted(at, side="right")))
+        self._waiting -= int(edges[-1])
+        self._placing = [(token, at - int(edges[-1])) for token, at in self._placing[len(here) :]]
+
+    def _place(self, token: int, at: int) -> None:
+        self._starting.append(at)
+        if token in self._is_added:
+            self._found.setdefault(token, []).append(at)
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """See `Completion`."""
+        first = bisect_right(self._starting, start) - 1
+        return first, max(first, bisect_left(self._starting, stop))
+
+    @property
+    def _places(self) -> dict[int, list[int]]:
+        return self._found
+
+
 def replace_surrogates(text: str) -> str:
     """A text in which lone surrogates (bytes that are not UTF-8) are replaced by U+FFFD."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def text_at_end(encoder: PieceEncoder, token_ids: Sequence[int], tokens: int = 16) -> str:
+    """The text of the last ids of a prompt, of which `tokens` are read."""
+    known = [int(token) for token in token_ids[-tokens:] if 0 <= token < encoder.vocab_size]
+    return b"".join(encoder.token_bytes(known)).decode(errors="replace")
 
 
 # ---- reasoning

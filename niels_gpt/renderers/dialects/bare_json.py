@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block
-from niels_gpt.renderers.dialects.json_values import parse_call_object, strict_json
+from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block, close
+from niels_gpt.renderers.dialects.json_values import parse_call_object, scan_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.partial_json import JSONReader
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 _BETWEEN_CALLS = re.compile(r"[\s;,]*")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+_QUOTE_OR_BRACKET = re.compile(r'["{}\[\]]')
+_QUOTE_OR_ESCAPE = re.compile(r'["\\]')
 _LLAMA_CALL = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:')
 
 
@@ -31,22 +35,47 @@ class LlamaJSON:
         """See `CallDialect`."""
         out.model_text(f'{{"name": "{call.name}", "parameters": {_arguments_json(call)}}}', msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`. An object at the beginning is held back until it is known to be a call, or none."""
         at = start
-        while at >= 0:
-            block = self._call_at(completion, at)
-            if block is not None:
-                if at > start:
-                    yield Block(at, block.start)  # separators between calls
-                yield block
-            at = _find_tag(completion, self.opening, at) if block is None else block.stop
+        while True:
+            stop = yield from self._scan_call(completion, at, out, is_first=at == start)
+            if stop < 0:
+                text = Window(completion, at, (self.opening,), by_id=True)
+                yield from text.pass_on(out.content_to)
+                if not text.marker:
+                    return
+                stop = text.stop
+            at = stop
+
+    def _scan_call(self, completion: Completion, at: int, out: ResponseBuilder, *, is_first: bool) -> Steps[int]:
+        """The end of the call that begins at `at`, separators aside; -1 if none does."""
+        rest = Window(completion, at)
+        first = inner = yield from rest.skip(_BETWEEN_CALLS, at)
+        has_tag = completion.find_id(self.opening, first) == first
+        if has_tag:
+            inner = yield from rest.skip(_BETWEEN_CALLS, first + len(self.opening))
+        is_object = yield from rest.starts_with("{", inner)
+        is_call = has_tag or (is_object and (yield from _begins_call(rest, inner)))
+        if is_call:
+            _open(out, at, first, is_first)
+            yield from scan_call_object(rest, inner, "parameters", out)
+        if is_object:
+            yield from _scan_end(rest, inner)
+        elif has_tag:  # code, or the call of a built-in tool: the rest of the completion
+            yield from rest.pass_on(hold)
+        block = self._call_at(completion, at)
+        if block is None:
+            return -1
+        if not is_call:
+            _open(out, at, first, is_first)
+        return close(block, out)
 
     def _call_at(self, completion: Completion, at: int) -> Block | None:
         """The call that begins at `at`, separators aside; `None` if none does."""
         text = completion.text
         first = _skip_separators(text, at)
-        has_tag = _find_tag(completion, self.opening, first) == first
+        has_tag = completion.find_id(self.opening, first) == first
         inner = _skip_separators(text, first + len(self.opening)) if has_tag else first
         end = _json_end(text, inner) if text.startswith("{", inner) else -1
         stop = len(text) if end < 0 else end
@@ -75,40 +104,105 @@ class MistralList:
         arguments = _arguments_json(call)
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {arguments}, "id": "{call.id}"}}', msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = _find_tag(completion, self.opening, start)
-        while at >= 0:
-            inner = _skip_separators(completion.text, at + len(self.opening))
-            following = _find_tag(completion, self.opening, at + 1)
-            limit = len(completion.text) if following < 0 else following
-            yield from self._read_list(completion, at, inner, limit)
-            at = following
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        while True:
+            text = Window(completion, start, (self.opening,), by_id=True)
+            yield from text.pass_on(out.content_to)
+            if not text.marker:
+                return
+            start = yield from self._scan_list(completion, text.stop, out)
 
-    def _read_list(self, completion: Completion, at: int, inner: int, limit: int) -> Iterator[Block]:
-        """The calls of one list. What is no list of objects counts as one malformed call."""
-        text = completion.text
-        if not text.startswith(("[", "{"), inner):
-            status = Status.UNCLOSED_BLOCK if inner >= limit else Status.MALFORMED_STRUCTURE
-            yield call_block(completion, (at, limit), (at, limit), None, None, status)
-            return
-        markup_start, opened = at, inner + text.startswith("[", inner)
-        here = _skip_separators(text, opened)
-        while here < limit and text.startswith("{", here):
-            end = _json_end(text[:limit], here)
-            stop = limit if end < 0 else end
-            value = _json_object(completion.decoded(here, stop)) if end >= 0 else None
-            yield Block(markup_start, here) if markup_start < here else Block(here, here)
-            if value is None:
-                status = Status.UNCLOSED_BLOCK if end < 0 else Status.INVALID_JSON
-                yield call_block(completion, (here, stop), (here, stop), None, None, status)
-            else:
-                name, arguments, status = parse_call_object(value)
-                own_id = value.get("id")
-                call_id = own_id if isinstance(own_id, str) and own_id else None
-                yield call_block(completion, (here, stop), (here, stop), name, arguments, status, call_id)
-            markup_start, here = stop, _skip_separators(text, stop)
-        yield Block(markup_start, here + 1 if text.startswith("]", here) and here < limit else markup_start)
+    def _scan_list(self, completion: Completion, at: int, out: ResponseBuilder) -> Steps[int]:
+        """Report the calls of one list, whose tag is at `at`; its end. What is no list is one malformed call."""
+        inner = at + len(self.opening)
+        rest = Window(completion, inner, (self.opening,), by_id=True)
+        here = yield from rest.skip(_BETWEEN_CALLS, inner)
+        has_bracket = yield from rest.starts_with("[", here)
+        if not has_bracket and not (yield from rest.starts_with("{", here)):
+            out.open_call(at)
+            yield from rest.pass_on(hold)
+            status = Status.UNCLOSED_BLOCK if here >= rest.stop else Status.MALFORMED_STRUCTURE
+            return close(call_block(completion, (at, rest.stop), (at, rest.stop), None, None, status), out)
+        markup, here = at, (yield from rest.skip(_BETWEEN_CALLS, here + has_bracket))
+        while (yield from rest.starts_with("{", here)):
+            out.begin_block(markup)
+            out.end_block(here)
+            out.open_call(here)
+            yield from scan_call_object(rest, here, "arguments", out)
+            end = yield from _scan_end(rest, here)
+            markup = close(_list_item(completion, here, rest.stop if end < 0 else end, is_closed=end >= 0), out)
+            here = yield from rest.skip(_BETWEEN_CALLS, markup)
+        out.begin_block(markup)
+        out.end_block(here + 1 if (yield from rest.starts_with("]", here)) else markup)
+        return max(inner, markup)
+
+
+def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool) -> Block:
+    """The call of one object in a list."""
+    span = start, stop
+    value = _json_object(completion.decoded(*span)) if is_closed else None
+    if value is None:
+        status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
+        return call_block(completion, span, span, None, None, status)
+    name, arguments, status = parse_call_object(value)
+    own_id = value.get("id")
+    call_id = own_id if isinstance(own_id, str) and own_id else None
+    return call_block(completion, span, span, name, arguments, status, call_id)
+
+
+# ---- reading
+
+
+def _open(out: ResponseBuilder, at: int, first: int, is_first: bool) -> None:
+    """A call begins at `first`; between calls, separators before it are markup."""
+    if not is_first:
+        out.begin_block(at)
+        out.end_block(first)
+    out.open_call(first)
+
+
+def _begins_call(rest: Window, at: int) -> Steps[bool]:
+    """The object at `at` has Llama's two keys in their order, so that it is a call, whatever follows.
+
+    Asked once, where the second member's value begins; without one, the whole object will tell.
+    """
+    reader = JSONReader(at)
+    while True:
+        reader.read(rest.completion.text, rest.stop)
+        if reader.ended or reader.broken or rest.closed or len(reader.members) > 2 or _is_second_known(reader):
+            return _LLAMA_CALL.match(rest.completion.text, at) is not None
+        yield from rest.grow()
+
+
+def _is_second_known(reader: JSONReader) -> bool:
+    return len(reader.members) == 2 and reader.members[1].start >= 0
+
+
+def _scan_end(rest: Window, at: int) -> Steps[int]:
+    """The end of the JSON that opens with a bracket at `at`; -1 if the window ends before. Strings are skipped."""
+    depth, text_of = 0, rest.completion
+    while (at := (yield from rest.search(_QUOTE_OR_BRACKET, at))) >= 0:
+        char = text_of.text[at]
+        if char == '"':
+            at = yield from _string_end(rest, at + 1)
+            if at < 0:
+                break
+            continue
+        depth += 1 if char in "{[" else -1
+        at += 1
+        if depth == 0:
+            return at
+    return -1
+
+
+def _string_end(rest: Window, at: int) -> Steps[int]:
+    """The end of the string whose text begins at `at`; -1 if it is not closed."""
+    while (at := (yield from rest.search(_QUOTE_OR_ESCAPE, at))) >= 0:
+        if rest.completion.text[at] == '"':
+            return at + 1
+        at += 2
+    return -1
 
 
 def _json_end(text: str, start: int) -> int:
@@ -128,17 +222,6 @@ def _json_object(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _find_tag(completion: Completion, tag: str, start: int) -> int:
-    """The next place where a tag is one token, -1 if there is none; where a text spells it, it is text."""
-    at = completion.find(tag, start)
-    while at >= 0:
-        first, stop = completion.span(at, at + len(tag))
-        if stop - first == 1:
-            return at
-        at = completion.find(tag, at + 1)
-    return -1
 
 
 def _skip_separators(text: str, at: int) -> int:

@@ -2,18 +2,24 @@
 
 A dialect writes a call on an emitter and reads calls back from a completion, in one class, so that both stay alike.
 Reading never raises: every attempt at a call is recorded with its status, its text and its tokens.
+
+A `CallDialect` reads whole completions; `stream` then reports a call at the end of the completion. A
+`StreamedDialect` reads completions that still grow, and reports names and arguments as they come. `read_calls` takes
+both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 Schemas = Mapping[str, Mapping[str, Any]]  # tool name -> argument name -> JSON schema
 Arguments = dict[str, Any] | str | None
@@ -45,7 +51,27 @@ class CallDialect(Protocol):
         """
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """The blocks from the character `start` on, in order."""
+        """The blocks from the character `start` on, in order. No block begins before the first `opening`."""
+
+
+@runtime_checkable
+class StreamedDialect(Protocol):
+    """A dialect that reads completions which still grow (`windows.py`)."""
+
+    @property
+    def opening(self) -> str: ...
+
+    def write(self, call: Call, out: Emitter, msg: int) -> None:
+        """See `CallDialect`."""
+
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """Report content and calls from the character `start` on, up to the end of the completion.
+
+        What is reported must be certain: it must hold whatever comes later.
+        """
+
+
+Dialect = CallDialect | StreamedDialect
 
 
 # ---- writing
@@ -110,29 +136,65 @@ def call_block(
     return Block(*span, ParsedToolCall(raw, name, arguments, tokens, status, call_id))
 
 
-def calls_in(blocks: Sequence[Block]) -> list[ParsedToolCall]:
-    """The calls among blocks, in order; a token that two of them share belongs to the first.
+def read_calls(
+    dialect: Dialect, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder
+) -> Steps[None]:
+    """Report content and calls from the character `start` on, for any dialect."""
+    if isinstance(dialect, StreamedDialect):
+        yield from dialect.scan(completion, start, schemas, out)
+        return
+    yield from Window(completion, start, (dialect.opening,)).pass_on(out.content_to)
+    yield from Window(completion, start).pass_on(hold)
+    for block in dialect.read(completion, start, schemas):
+        report(block, out)
+    out.content_to(len(completion.text))
 
-    ::
 
-        tokens  ... 9 `}` 10 `},{"` 11 `name` ...    spans  (3, 11) (10, 20)  ->  (3, 11) (11, 20)
+def report(block: Block, out: ResponseBuilder) -> None:
+    """Report a block, all at once."""
+    if block.call is None:
+        out.begin_block(block.start)
+        out.end_block(block.stop)
+    else:
+        out.open_call(block.start)
+        out.close_call(block.call, block.stop)
+
+
+def close(block: Block, out: ResponseBuilder) -> int:
+    """Report that the open call is that of a block; the character behind it."""
+    if block.call is not None:
+        out.close_call(block.call, block.stop)
+    return block.stop
+
+
+def next_block(completion: Completion, start: int, opening: str, out: ResponseBuilder) -> Steps[int]:
+    """The character at which the next call's opening begins, -1 if there is none; the content before it is reported."""
+    window = Window(completion, start, (opening,))
+    yield from window.pass_on(out.content_to)
+    return window.stop if window.marker else -1
+
+
+class BlockRecorder(ResponseBuilder):
+    """A builder that also records the blocks.
+
+    Attributes:
+        blocks: those that have ended, in order.
     """
-    calls: list[ParsedToolCall] = []
-    end = 0
-    for call in (block.call for block in blocks if block.call is not None):
-        start, stop = call.token_span or (end, end)
-        calls.append(replace(call, token_span=(end, max(end, stop))) if start < end else call)
-        end = max(end, stop)
-    return calls
 
+    def __init__(self, completion: Completion) -> None:
+        super().__init__(completion)
+        self.blocks: list[Block] = []
+        self._started = 0
 
-def content_outside(completion: Completion, start: int, blocks: Sequence[Block]) -> str:
-    """The text of a completion that is in no block. White space between and after blocks is the format's: left out."""
-    if not blocks:
-        return completion.decoded(start)
-    gaps = zip((block.stop for block in blocks), [*(block.start for block in blocks[1:]), None], strict=True)
-    between = [completion.decoded(lo, hi) for lo, hi in gaps]
-    return "".join([completion.decoded(start, blocks[0].start), *(text for text in between if text.strip())])
+    def begin_block(self, at: int) -> None:
+        """See `ResponseBuilder`."""
+        super().begin_block(at)
+        self._started = at
+
+    def end_block(self, at: int) -> None:
+        """See `ResponseBuilder`."""
+        super().end_block(at)
+        self.blocks.append(Block(self._started, at))
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]] | None) -> Schemas:

@@ -12,18 +12,20 @@ The first part of this module reads the messages of a completion, the second wri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Block, Schemas
+from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
 _ROLE = re.compile(r"[\w.:-]*")
@@ -53,15 +55,6 @@ class HarmonyMessage:
     recipient: tuple[int, str] | None
     has_full_header: bool
     truncated: bool
-
-
-def harmony_messages(completion: Completion, start: int = 0) -> Iterator[HarmonyMessage]:
-    """The messages of a completion, in order."""
-    while start < len(completion.text):
-        end = completion.find(END, start)
-        stop = len(completion.text) if end < 0 else end
-        yield _read_message(completion, start, stop, truncated=end < 0 and not completion.stopped)
-        start = len(completion.text) if end < 0 else end + len(END)
 
 
 def _read_message(completion: Completion, start: int, stop: int, *, truncated: bool) -> HarmonyMessage:
@@ -112,15 +105,52 @@ class HarmonyCalls:
         out.model_text(call.json, msg)
         out.model_markup(self.closing, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`. A recipient is read before the channel, where `write` puts it, and after it."""
-        for message in harmony_messages(completion, start):
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`: analysis is reasoning, a message to a function is a call, all others are content.
+
+        A recipient is read before the channel, where `write` puts it, and after it. What has no full header is known
+        only where the message ends.
+        """
+        rest = Window(completion, start)
+        while (yield from rest.has(start)):
+            header = Window(completion, start, (MESSAGE, END))
+            yield from header.pass_on(hold)
+            read_to = header.stop + len(MESSAGE) if header.marker == MESSAGE else header.stop
+            is_cut = not header.marker and not completion.stopped
+            message = _read_message(completion, start, read_to, truncated=is_cut)
             if message.recipient is not None:
-                yield Block(message.start, message.stop, self._read_call(completion, message, *message.recipient))
+                start = yield from self._scan_call(completion, start, message, out)
+                continue
+            is_reasoning = message.channel == "analysis"
+            begin, take = (out.begin_reasoning, out.reasoning_to) if is_reasoning else (out.skip_to, out.content_to)
+            begin(message.text_start)
+            text = Window(completion, message.text_start, (END,))
+            yield from text.pass_on(take)
+            start = text.stop + len(text.marker)
+
+    def _scan_call(
+        self, completion: Completion, start: int, message: HarmonyMessage, out: ResponseBuilder
+    ) -> Steps[int]:
+        """Report the call whose header is known; the character behind it."""
+        _, recipient = message.recipient or (0, "")
+        out.skip_to(message.start)
+        out.open_call(message.start)
+        text = Window(completion, message.text_start, (END,))
+        if message.has_full_header:
+            out.name(_function_of(recipient))
+            out.begin_argument(message.text_start)
+            yield from text.pass_on(out.argument_to)
+            out.end_argument(text.stop)
+        else:
+            yield from text.pass_on(hold)
+        is_cut = not text.marker and not completion.stopped
+        whole = _read_message(completion, start, text.stop, truncated=is_cut)
+        out.close_call(self._read_call(completion, whole, *(whole.recipient or (0, ""))), text.stop)
+        return text.stop + len(text.marker)
 
     @staticmethod
     def _read_call(completion: Completion, message: HarmonyMessage, to: int, recipient: str) -> ParsedToolCall:
-        name = recipient.removeprefix("functions.") or None
+        name = _function_of(recipient)
         text = completion.decoded(message.text_start, message.stop) if message.has_full_header else None
         arguments, status = _read_arguments(text)
         if message.truncated:
@@ -131,6 +161,10 @@ class HarmonyCalls:
         last += not message.truncated  # the token that ends the message belongs to the call
         raw = completion.decoded(to + len("to="), message.stop)
         return ParsedToolCall(raw, name, arguments, (first, last), status)
+
+
+def _function_of(recipient: str) -> str | None:
+    return recipient.removeprefix("functions.") or None
 
 
 def _read_arguments(text: str | None) -> tuple[dict[str, object] | str | None, Status]:

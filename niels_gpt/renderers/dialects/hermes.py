@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Block, Schemas, call_block
-from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
+from niels_gpt.renderers.dialects.base import Block, Schemas, call_block, close, next_block
+from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
-
-_SPACE = re.compile(r"\s*")
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
@@ -28,41 +26,40 @@ class HermesJSON:
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
             inner = at + len(self.opening)
-            block = self._well_formed(completion, at, inner) or self._malformed(completion, at, inner)
-            yield block
-            at = completion.find(self.opening, block.stop)
+            block = yield from self._well_formed(completion, at, inner, out)
+            if block is None:
+                block = yield from self._malformed(completion, at, inner)
+            start = close(block, out)
 
-    def _well_formed(self, completion: Completion, at: int, inner: int) -> Block | None:
+    def _well_formed(self, completion: Completion, at: int, inner: int, out: ResponseBuilder) -> Steps[Block | None]:
         """The block if it is JSON up to its closing tag.
 
         The JSON decoder finds the end of the value, so strings within it may hold any tag.
         """
-        text = completion.text
+        rest = Window(completion, inner)
+        value_at = yield from rest.skip_space(inner)
+        yield from scan_call_object(rest, value_at, "arguments", out)
         try:
-            value, end = json_value_at(completion, _skip_space(text, inner))
+            value, end = json_value_at(completion, value_at)
         except ValueError:
             return None
-        close = _skip_space(text, end)
-        if not text.startswith(self.closing, close):
+        closing = yield from rest.skip_space(end)
+        if not (yield from rest.starts_with(self.closing, closing)):
             return None
         name, arguments, status = parse_call_object(value)
-        return call_block(completion, (at, close + len(self.closing)), (inner, close), name, arguments, status)
+        span = (at, closing + len(self.closing))
+        return call_block(completion, span, (inner, closing), name, arguments, status)
 
-    def _malformed(self, completion: Completion, at: int, inner: int) -> Block:
+    def _malformed(self, completion: Completion, at: int, inner: int) -> Steps[Block]:
         """A block that is not JSON ends at its closing tag, at the next opening one, or with the completion."""
-        close, following = completion.find(self.closing, inner), completion.find(self.opening, inner)
-        if close < 0 or 0 <= following < close:
-            stop = following if following >= 0 else len(completion.text)
-            return call_block(completion, (at, stop), (inner, stop), None, None, Status.UNCLOSED_BLOCK)
-        span = (at, close + len(self.closing))
-        return call_block(completion, span, (inner, close), None, None, Status.INVALID_JSON)
-
-
-def _skip_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+        window = Window(completion, inner, (self.closing, self.opening))
+        yield from window.pass_on(hold)
+        end = window.stop
+        if window.marker != self.closing:
+            return call_block(completion, (at, end), (inner, end), None, None, Status.UNCLOSED_BLOCK)
+        return call_block(completion, (at, end + len(self.closing)), (inner, end), None, None, Status.INVALID_JSON)

@@ -9,7 +9,10 @@ from typing import Any
 
 from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.partial_json import JSONReader
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window
 
 
 def _refuse_constant(constant: str) -> Any:
@@ -54,6 +57,45 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     text = completion.decoded(start, end)
     # Bytes that are not UTF-8 are lone surrogates in `completion.text` and U+FFFD in `decoded`: read the latter.
     return (value if text.isascii() and "\\u" not in text else strict_json(text)), end
+
+
+def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> Steps[None]:
+    """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
+
+    Only where somebody listens; the caller reads the whole object afterwards. Of members that are repeated the first
+    counts here, and arguments before the name are reported behind it.
+    """
+    if not out.is_observed:
+        return
+    reader, text_of = JSONReader(at), rest.completion
+    named = opened = closed = False
+    while True:
+        reader.read(text_of.text, rest.stop)
+        members = {member.key: member for member in reversed(reader.members)}
+        name, arguments = members.get("name"), members.get(key)
+        if not named and name is not None and name.stop >= 0:
+            named = True
+            out.name(_string(text_of.decoded(name.start, name.stop)))
+        if named and not opened and arguments is not None and arguments.start >= 0:
+            opened = True
+            out.begin_argument(arguments.start)
+        if opened and not closed and arguments is not None:
+            out.argument_to(arguments.stop if arguments.stop >= 0 else reader.at)
+            if arguments.stop >= 0:
+                closed = True
+                out.end_argument(arguments.stop)
+        if reader.ended or reader.broken or rest.closed:
+            return
+        yield from rest.grow()
+
+
+def _string(text: str) -> str | None:
+    """A JSON text as a string, `None` if it is none."""
+    try:
+        value = strict_json(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None
 
 
 def parse_call_object(value: Any, key: str = "arguments") -> tuple[str | None, dict[str, Any] | str | None, Status]:

@@ -8,6 +8,7 @@ from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import ALL_SPACE
 from niels_gpt.renderers.unsupported import (
     check_alternates,
     refuse_calls,
@@ -43,6 +44,7 @@ class GemmaRenderer(Family):
 
     name = "gemma"
     config_class = GemmaRendererConfig
+    content_trim = ALL_SPACE
     roles = ("system", "user", "assistant")
     stops = (_END, "<eos>")
     controls = ("<bos>", "<start_of_turn>")
@@ -88,7 +90,3 @@ class GemmaRenderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the model's header."""
         out.scaffold("<start_of_turn>model\n")
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()

@@ -10,6 +10,7 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.response import ALL_SPACE
 
 
 class _GLMConfig(FamilyConfig):
@@ -69,6 +70,7 @@ class GLM5Renderer(Family):
     call_instructions: ClassVar[str] = _CALL_INSTRUCTIONS
     separator: ClassVar[str] = ""
     config_class: ClassVar[type[FamilyConfig]] = GLM5RendererConfig
+    content_trim = ALL_SPACE
     stops = ("<|endoftext|>", "<|user|>", "<|observation|>")
     controls = ("<|assistant|>", "<|user|>")
     has_end_of_turn = False
@@ -151,10 +153,6 @@ class GLM5Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold("<|assistant|>" + self.prefill())
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()
 
 
 class GLM51Renderer(GLM5Renderer):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.conversation import ConversationView, Tools, to_json, tools_of
-from niels_gpt.renderers.dialects.base import schemas_of
-from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, harmony_messages, namespace
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.base import Schemas
+from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, has_nothing_to_bridge
+from niels_gpt.renderers.response import NOTHING, ResponseBuilder
+from niels_gpt.renderers.thinking import PromptEnd
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
+from niels_gpt.renderers.windows import Steps
 
 
 class GptOssRendererConfig(FamilyConfig):
@@ -159,14 +161,16 @@ class GptOssRenderer(Family):
         """Write the role; the model writes channel and recipient itself."""
         out.scaffold(f"{START}assistant")
 
-    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
-        """Analysis is reasoning, a message to a function is a call, and all other messages are content."""
-        completion, schemas = Completion(self.encoder, token_ids, self._stop_ids), schemas_of(tools_of(tools))
-        to_user = [message for message in harmony_messages(completion) if message.recipient is None]
-        thoughts = (completion.decoded(each.text_start, each.stop) for each in to_user if each.channel == "analysis")
-        texts = (completion.decoded(each.text_start, each.stop) for each in to_user if each.channel != "analysis")
-        calls = (block.call for block in self._DIALECT.read(completion, 0, schemas))
-        return ParsedResponse(_join(texts), _join(thoughts) or None, [call for call in calls if call is not None])
+    def new_builder(self, completion: Completion) -> ResponseBuilder:
+        """See `Family`; the texts of several messages are separated by newlines."""
+        return ResponseBuilder(completion, reasoning_trim=NOTHING, separator="\n")
+
+    def read_response(
+        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
+    ) -> Steps[None]:
+        """See `Family`; the dialect also tells reasoning from content, by their channels."""
+        yield from self._DIALECT.scan(completion, 0, schemas, out)
+        out.end()
 
     def bridge_to_next_turn(
         self,
@@ -189,7 +193,3 @@ class GptOssRenderer(Family):
 
 def _declare(tools: Tools) -> str:
     return namespace("functions", tools)
-
-
-def _join(texts: Iterable[str]) -> str:
-    return "\n".join(text for text in texts if text)

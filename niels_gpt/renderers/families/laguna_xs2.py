@@ -10,6 +10,7 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.response import ALL_SPACE
 
 
 class LagunaXS2RendererConfig(FamilyConfig):
@@ -69,6 +70,7 @@ class LagunaXS2Renderer(Family):
 
     name = "laguna-xs.2"
     config_class = LagunaXS2RendererConfig
+    content_trim = ALL_SPACE
     stops = (_STOP, "〈|EOS|〉")
     controls = ("〈|EOS|〉", "<assistant>")
     after_stop = "\n"
@@ -153,7 +155,3 @@ class LagunaXS2Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold("<assistant>\n" + self.prefill())
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()

@@ -9,10 +9,11 @@ from typing import ClassVar, Literal
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON
-from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.base import Dialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import ALL_SPACE
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_many_calls, refuse_text_beside_calls, refuse_tools
 
 
@@ -69,9 +70,10 @@ class Llama3Renderer(Family):
 
     name = "llama-3"
     config_class: ClassVar[type[FamilyConfig]] = Llama3RendererConfig
+    content_trim = ALL_SPACE
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
-    calls: ClassVar[CallDialect | None] = _DIALECT
+    calls: ClassVar[Dialect | None] = _DIALECT
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
@@ -139,10 +141,6 @@ class Llama3Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold(_header("assistant"))
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()
 
 
 class Llama30Renderer(Llama3Renderer):

@@ -10,7 +10,7 @@ from niels_gpt.renderers.dialects.sections import MINIMAX, MiniMaxSection
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import NEWLINES_BEFORE
 
 
 class MiniMaxM2RendererConfig(FamilyConfig):
@@ -47,6 +47,8 @@ class MiniMaxM2Renderer(Family):
 
     name = "minimax-m2"
     config_class = MiniMaxM2RendererConfig
+    content_trim = NEWLINES_BEFORE
+    block_may_be_missing = True  # history writes no block for a turn without reasoning
     stops = (_END,)
     controls = (_BEGIN, _TURN)
     after_stop = "\n"
@@ -123,13 +125,6 @@ class MiniMaxM2Renderer(Family):
         if view.is_last_of_run(index):
             out.scaffold(f"{_END}\n", index)
 
-    def parse_reasoning(self, completion: Completion) -> tuple[str, int]:
-        """As in `Family`, but a finished turn without think tags has no reasoning: history writes no block for it."""
-        has_tags = completion.find("</think>") >= 0 or completion.text.lstrip().startswith("<think>")
-        if completion.stopped and not has_tags:
-            return "", 0
-        return super().parse_reasoning(completion)
-
     def prefill(self) -> str:
         """An opened think block."""
         return "<think>\n"
@@ -137,10 +132,6 @@ class MiniMaxM2Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold(f"{_TURN}ai\n" + self.prefill())
-
-    def strip_content(self, content: str) -> str:
-        """The newlines after a think block are the format's."""
-        return content.lstrip("\n")
 
 
 def _declare(tools: Tools) -> str:

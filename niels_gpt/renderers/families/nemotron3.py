@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
-from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.base import Dialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.response import ALL_SPACE
 
 
 class _NemotronConfig(FamilyConfig):
@@ -79,9 +80,10 @@ class Nemotron3Renderer(ChatMLTurns):
 
     name = "nemotron-3"
     config_class: ClassVar[type[FamilyConfig]] = Nemotron3RendererConfig
+    content_trim = ALL_SPACE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
-    calls: ClassVar[CallDialect] = FunctionTags(python=True)
+    calls: ClassVar[Dialect] = FunctionTags(python=True)
     before_first_call = "\n"
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -187,10 +189,6 @@ class Nemotron3Renderer(ChatMLTurns):
     def prefill(self) -> str:
         """An opened think block, or an empty one."""
         return "<think>\n" if self.config.enable_thinking else _EMPTY_BLOCK
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()
 
 
 class Nemotron3UltraRenderer(Nemotron3Renderer):

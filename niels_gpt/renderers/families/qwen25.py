@@ -8,6 +8,7 @@ from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import NOTHING
 
 
 class Qwen25RendererConfig(FamilyConfig):
@@ -31,6 +32,7 @@ class Qwen25Renderer(Qwen3Renderer):
 
     name = "qwen2.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen25RendererConfig
+    content_trim = NOTHING
     has_reasoning = False
     default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 
@@ -43,7 +45,3 @@ class Qwen25Renderer(Qwen3Renderer):
     def prefill(self) -> str:
         """Nothing: the model does not think."""
         return ""
-
-    def strip_content(self, content: str) -> str:
-        """Contents are not changed."""
-        return content

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from niels_gpt.renderers.conversation import Call, ConversationView
-from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.base import Dialect
 from niels_gpt.renderers.dialects.hermes import HermesJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.chatml import ChatMLTurns
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.response import NEWLINES_BEFORE
 
 
 class Qwen3RendererConfig(FamilyConfig):
@@ -59,9 +60,10 @@ class Qwen3Renderer(ChatMLTurns):
 
     name = "qwen3"
     config_class: ClassVar[type[FamilyConfig]] = Qwen3RendererConfig
+    content_trim = NEWLINES_BEFORE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "<|endoftext|>")
-    calls: ClassVar[CallDialect] = HermesJSON()
+    calls: ClassVar[Dialect] = HermesJSON()
     before_first_call = "\n"
     default_system: ClassVar[str] = ""
 
@@ -132,7 +134,3 @@ class Qwen3Renderer(ChatMLTurns):
     def prefill(self) -> str:
         """An empty block where thinking is off."""
         return "" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
-
-    def strip_content(self, content: str) -> str:
-        """The newlines after a think block are the format's."""
-        return content.lstrip("\n")

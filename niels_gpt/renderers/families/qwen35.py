@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from niels_gpt.messages import Message
 from niels_gpt.renderers.conversation import ConversationView
-from niels_gpt.renderers.dialects.base import CallDialect
+from niels_gpt.renderers.dialects.base import Dialect
 from niels_gpt.renderers.dialects.xml_tags import TAGS_DECLARED, TAGS_EXPLAINED, FunctionTags
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.families.qwen3_vl import QwenImages
@@ -15,6 +15,7 @@ from niels_gpt.renderers.images.loading import ImagePart
 from niels_gpt.renderers.images.processors import CACHE_SIZE
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.response import ALL_SPACE
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.unsupported import refuse_late_system
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -63,7 +64,8 @@ class Qwen35Renderer(QwenImages):
 
     name = "qwen3.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
-    calls: ClassVar[CallDialect] = FunctionTags(python=True)
+    content_trim = ALL_SPACE
+    calls: ClassVar[Dialect] = FunctionTags(python=True)
     before_first_call = "\n\n"
 
     def __init__(
@@ -132,10 +134,6 @@ class Qwen35Renderer(QwenImages):
     def prefill(self) -> str:
         """An opened think block, or an empty one."""
         return "<think>\n" if self.config.enable_thinking else "<think>\n\n</think>\n\n"
-
-    def strip_content(self, content: str) -> str:
-        """The template strips contents."""
-        return content.strip()
 
 
 def thinks_by_default(encoder: PieceEncoder) -> bool:

@@ -10,6 +10,7 @@ from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.images.loading import ImagePart
 from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import NOTHING
 from niels_gpt.renderers.unsupported import refuse_late_system
 
 
@@ -63,6 +64,7 @@ class Qwen3VLRenderer(QwenImages):
 
     name = "qwen3-vl"
     config_class: ClassVar[type[FamilyConfig]] = Qwen3VLRendererConfig
+    content_trim = NOTHING
     has_reasoning = False
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
@@ -81,7 +83,3 @@ class Qwen3VLRenderer(QwenImages):
     def prefill(self) -> str:
         """Nothing: the model does not think."""
         return ""
-
-    def strip_content(self, content: str) -> str:
-        """Contents are not changed."""
-        return content

@@ -9,6 +9,7 @@ from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import Trim
 from niels_gpt.renderers.unsupported import refuse_calls, refuse_tools
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 
@@ -57,6 +58,7 @@ class RawRenderer(Family):
         separator: str = self.config.separator
         self._newlines = separator.rstrip(" ")
         self._blanks = separator[len(self._newlines) :]
+        self.content_trim = Trim(prefix=self._blanks)
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Refuse tools; nothing comes before the texts."""
@@ -86,7 +88,3 @@ class RawRenderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the separator's newlines."""
         out.scaffold(self._newlines)
-
-    def strip_content(self, content: str) -> str:
-        """The separator's blanks are not content."""
-        return content.removeprefix(self._blanks)

@@ -12,13 +12,14 @@ from typing import Any, ClassVar, Protocol
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
-from niels_gpt.renderers.dialects.base import CallDialect, calls_in, schemas_of
+from niels_gpt.renderers.dialects.base import BlockRecorder, Dialect, read_calls, schemas_of
 from niels_gpt.renderers.dialects.hermes import HermesJSON
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.reading import Completion, strip_think_tags
+from niels_gpt.renderers.windows import run
 from niels_gpt.tokenizer.load import open_encoder
 
 
@@ -39,7 +40,7 @@ class ReasoningParser(Protocol):
 class DialectParser:
     """A tool parser for one dialect; subclasses set `form`."""
 
-    form: ClassVar[CallDialect]
+    form: ClassVar[Dialect]
 
     def __init__(self, tokenizer: Any) -> None:
         self._encoder = open_encoder(tokenizer)
@@ -47,15 +48,16 @@ class DialectParser:
     def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
         """See `ToolParser`."""
         completion = Completion(self._encoder, token_ids, ())
-        blocks = list(self.form.read(completion, 0, schemas_of(tools_of(tools))))
-        spans = [completion.span(block.start, block.stop) for block in blocks]
+        out = BlockRecorder(completion)
+        run(read_calls(self.form, completion, 0, schemas_of(tools_of(tools)), out))
+        spans = [completion.span(block.start, block.stop) for block in out.blocks]
         # Nine ids with calls at 3..5 and 6..9 have content at 0..3, 5..6 and 9..9.
         starts, stops = [0, *(stop for _, stop in spans)], [*(start for start, _ in spans), len(completion.ids)]
         parts = [*zip(starts, stops, strict=True)]
         # White space between and after calls belongs to the format, as in the families' parsers.
         content_parts = [part for at, part in enumerate(parts) if not at or completion.has_text(*part)]
         content = [token for lo, hi in content_parts for token in completion.ids[lo:hi]]
-        return content, calls_in(blocks)
+        return content, out.result().tool_calls
 
 
 class Qwen3ToolParser(DialectParser):

@@ -1,0 +1,370 @@
+"""`ResponseBuilder`: what a family and its dialect read from a completion becomes events and a `ParsedResponse`.
+
+Readers say how far reasoning and content go, and where calls begin and end. The builder cuts away the white space that
+belongs to the format, and so holds text back for as long as it may still be cut away::
+
+    content of Qwen3, a newline before the first call      held back    events
+    Here:\\n                                                \\n           ContentDelta("Here:")
+    Here:\\nI call                                                       ContentDelta("\\nI call")
+    Here:\\nI call\\n<tool_call>                                          CallOpened(0); the newline is the format's
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from niels_gpt.renderers.conversation import to_json
+from niels_gpt.renderers.events import (
+    ArgumentDelta,
+    CallClosed,
+    CallName,
+    CallOpened,
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+)
+from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall
+from niels_gpt.renderers.partial_json import partial_json
+from niels_gpt.renderers.reading import Completion, GrowingCompletion, replace_surrogates
+
+_SURROGATES = "".join(map(chr, range(0xDC80, 0xDD00)))  # bytes that are not UTF-8; see `Completion`
+
+
+@dataclass(frozen=True)
+class Trim:
+    """What a format adds at the edges of a content, which the content of a message does not hold.
+
+    Attributes:
+        left, right: characters to remove at the two ends, as `str.lstrip` takes them: `None` for all white space.
+        prefix: a text to remove once, before everything else.
+    """
+
+    left: str | None = ""
+    right: str | None = ""
+    prefix: str = ""
+
+
+NOTHING, NEWLINES_BEFORE, BLANK_LINES, ALL_SPACE = Trim(), Trim(left="\n"), Trim("\n", "\n"), Trim(None, None)
+
+
+class TrimmedText:
+    """A text that is trimmed while it grows.
+
+    Args:
+        suffix: a text that may be cut from the end with `cut_suffix`, as if it had never been added.
+        separator: what is between two parts that are not empty; see `begin_part`.
+        emit: is called with every part that nothing can change any more.
+    """
+
+    def __init__(self, trim: Trim, emit: Callable[[str], object], suffix: str = "", separator: str = "") -> None:
+        self._trim, self._emit, self._suffix, self._separator = trim, emit, suffix, separator
+        self._before_part = ""
+        self.parts: list[str] = []
+        self._held: list[str] = []  # of `_size` characters: what may still be removed, or is half a run of bad bytes
+        self._size = self._space = self._broken = 0
+        self._last = ""  # the last characters, as many as `suffix` has
+        self._prefix = "" if trim.prefix else None  # the beginning, as long as it may be that of the prefix
+
+    def add(self, text: str) -> None:
+        """Append a text; bytes that are not UTF-8 are lone surrogates in it."""
+        if self._prefix is not None:
+            text = self._without_prefix(text)
+        if not text:
+            return
+        if self._before_part:
+            text, self._before_part = self._before_part + text, ""
+        self._held.append(text)
+        self._size += len(text)
+        if self._suffix:
+            self._last = (self._last + text)[-len(self._suffix) :]
+        self._space = _run(self._space, text, self._trim.right)
+        self._broken = _run(self._broken, text, _SURROGATES)
+        self._release(max(self._space, self._broken, self._half_suffix()))
+
+    def begin_part(self) -> None:
+        """What is added from here on is another part; bytes on both sides do not become one character."""
+        if self.parts or self._size:
+            self._before_part = self._separator
+        if self._broken:
+            whole = replace_surrogates("".join(self._held))
+            self._held, self._size, self._broken = [whole], len(whole), 0
+
+    def _without_prefix(self, text: str) -> str:
+        """The text without the prefix; "" as long as it is not known whether it is there."""
+        prefix = self._trim.prefix
+        text = (self._prefix or "") + text
+        if len(text) < len(prefix) and prefix.startswith(text):
+            self._prefix = text
+            return ""
+        self._prefix = None
+        return text.removeprefix(prefix)
+
+    def _half_suffix(self) -> int:
+        """How many characters at the end may belong to the suffix."""
+        for size in range(len(self._suffix), 0, -1):
+            if self._last.endswith(self._suffix[:size]):
+                return size
+        return 0
+
+    def _release(self, keep: int) -> None:
+        """Emit all but the last characters, `keep` of them."""
+        if self._size <= keep:
+            return
+        text = "".join(self._held)
+        text, kept = text[: len(text) - keep], text[len(text) - keep :]
+        if not self.parts:
+            text = _lstrip(text, self._trim.left)
+        if text:
+            text = replace_surrogates(text)
+            self.parts.append(text)
+            self._emit(text)
+        self._held, self._size = [kept] if kept else [], len(kept)
+
+    def cut_suffix(self) -> None:
+        """Remove the suffix if the text ends with it; from here on it is not looked for."""
+        if self._suffix and self._last == self._suffix:
+            rest = "".join(self._held).removesuffix(self._suffix)
+            self._held, self._size = [rest] if rest else [], len(rest)
+            self._space = max(0, self._space - len(self._suffix))
+        self._suffix = ""
+
+    def end(self) -> None:
+        """No more text will come."""
+        if self._prefix:  # half of the prefix is text
+            held, self._prefix = self._prefix, None
+            self.add(held)
+        rest = "".join(self._held)
+        kept = _rstrip(rest, self._trim.right)
+        self._held, self._size = [kept], len(kept)
+        self._release(0)
+
+    def __str__(self) -> str:
+        return "".join(self.parts)
+
+
+def _ignore(text: str) -> None:
+    """For a text of which nobody asks."""
+
+
+def _lstrip(text: str, chars: str | None) -> str:
+    return text if chars == "" else text.lstrip(chars)
+
+
+def _rstrip(text: str, chars: str | None) -> str:
+    return text if chars == "" else text.rstrip(chars)
+
+
+def _run(before: int, text: str, chars: str | None) -> int:
+    """How many of these characters a text ends with that ended with `before` of them until this was appended."""
+    here = len(text) - len(_rstrip(text, chars))
+    return before + here if here == len(text) else here
+
+
+class CallInProgress:
+    """A call as far as it has been read.
+
+    Attributes:
+        index: which of the calls of the completion it is.
+        name: the function, `None` until it is known.
+        call: the complete call, `None` until it is closed.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name: str | None = None
+        self.call: ParsedToolCall | None = None
+        self._texts: dict[str | None, list[str]] = {}
+
+    def add(self, delta: ArgumentDelta) -> None:
+        """Take more of the arguments."""
+        self._texts.setdefault(delta.parameter, []).append(delta.text)
+
+    @property
+    def has_arguments(self) -> bool:
+        """Some of the arguments have been read."""
+        return bool(self._texts)
+
+    @property
+    def arguments_text(self) -> str:
+        """The arguments as the model writes them, in formats in which they are JSON; else ""."""
+        return "".join(self._texts.get(None, ()))
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """In formats with tags around each argument the text of each value so far, by name; else empty."""
+        return {name: "".join(parts) for name, parts in self._texts.items() if name is not None}
+
+    @property
+    def partial_arguments(self) -> Any:
+        """The arguments so far: those of `call` once it is there, before that what `partial_json` makes of their text.
+
+        Values between tags of their own are texts until the call is closed. `None` as long as nothing is known. The
+        work grows with the length of the text.
+        """
+        if self.call is not None:
+            return self.call.arguments
+        return partial_json(self.arguments_text) if None in self._texts else self.texts or None
+
+
+class ResponseBuilder:
+    """Collects what is read from one completion.
+
+    Args:
+        trim, reasoning_trim: what is removed around content and reasoning.
+        before_first_call: the text between a content and the first call.
+        separator: the text between several parts of the reasoning, and of the content.
+
+    Attributes:
+        completion: what is read.
+        is_observed: events are of interest, since the completion may still grow; else `result` alone.
+        events: those that have not been taken; see `take`.
+        calls: the calls so far.
+    """
+
+    def __init__(
+        self,
+        completion: Completion,
+        trim: Trim = NOTHING,
+        before_first_call: str = "",
+        *,
+        reasoning_trim: Trim = BLANK_LINES,
+        separator: str = "",
+    ) -> None:
+        self.completion = completion
+        self.is_observed = isinstance(completion, GrowingCompletion)
+        self.events: list[Event] = []
+        self.calls: list[CallInProgress] = []
+        self._reasoning = TrimmedText(
+            reasoning_trim, lambda text: self.events.append(ReasoningDelta(text)), separator=separator
+        )
+        self._content = TrimmedText(
+            trim, lambda text: self.events.append(ContentDelta(text)), before_first_call, separator
+        )
+        self._thought = self._taken = 0  # the characters up to which reasoning and content have been taken
+        self._behind_block, self._gap = False, list[str]()
+        self._argument, self._argued = TrimmedText(NOTHING, _ignore), 0
+        self._last_token = 0  # the first token that no call has
+
+    # ---- reasoning and content
+
+    def begin_reasoning(self, at: int) -> None:
+        """Reasoning begins at this character, or another part of it."""
+        self._thought = at
+        self._reasoning.begin_part()
+
+    def reasoning_to(self, stop: int) -> None:
+        """Everything up to this character is reasoning."""
+        if stop > self._thought:
+            self._reasoning.add(self.completion.text[self._thought : stop])
+            self._thought = stop
+
+    def begin_content(self, at: int) -> None:
+        """Reasoning has ended; content and calls begin at this character."""
+        self._reasoning.end()
+        self._taken = at
+
+    def content_to(self, stop: int) -> None:
+        """Everything up to this character is content, as far as it is in no block."""
+        if stop <= self._taken:
+            return
+        text, self._taken = self.completion.text[self._taken : stop], stop
+        if self._behind_block:
+            if not text.strip():  # white space between and after blocks belongs to the format
+                self._gap.append(text)
+                return
+            text = "".join([*self._gap, text])
+            self._behind_block, self._gap = False, []
+        self._content.add(text)
+
+    def skip_to(self, at: int) -> None:
+        """What is before this character and has not been taken is no content; another part of it begins here."""
+        self._taken, self._behind_block, self._gap = at, False, []
+        self._content.begin_part()
+
+    def begin_block(self, at: int) -> None:
+        """What begins at this character is no content: a call, or markup around calls."""
+        self.content_to(at)
+        self._content.cut_suffix()
+        self._gap = []
+
+    def end_block(self, at: int) -> None:
+        """The block that began last ends before this character."""
+        self._taken, self._behind_block = at, True
+        self._content.begin_part()
+
+    # ---- calls
+
+    def open_call(self, at: int) -> None:
+        """A call begins at this character."""
+        self.begin_block(at)
+        self.events.append(CallOpened(len(self.calls)))
+        self.calls.append(CallInProgress(len(self.calls)))
+
+    def name(self, name: str | None) -> None:
+        """The name of the open call, `None` for none."""
+        call = self.calls[-1]
+        if name and call.name is None:
+            call.name = name
+            self.events.append(CallName(call.index, name))
+
+    def begin_argument(self, at: int, parameter: str | None = None, trim: Trim = NOTHING) -> None:
+        """The arguments of the open call begin at this character, or the value of one of them; see `ArgumentDelta`."""
+        index = len(self.calls) - 1
+        self._argument = TrimmedText(trim, lambda text: self._tell(ArgumentDelta(index, text, parameter)))
+        self._argued = at
+        if parameter is not None:
+            self._tell(ArgumentDelta(index, "", parameter))
+
+    def argument_to(self, stop: int) -> None:
+        """Everything up to this character belongs to the argument that began last."""
+        if stop > self._argued:
+            self._argument.add(self.completion.text[self._argued : stop])
+            self._argued = stop
+
+    def end_argument(self, stop: int) -> None:
+        """The argument that began last ends before this character."""
+        self.argument_to(stop)
+        self._argument.end()
+
+    def _tell(self, delta: ArgumentDelta) -> None:
+        self.calls[-1].add(delta)
+        self.events.append(delta)
+
+    def close_call(self, call: ParsedToolCall, stop: int) -> None:
+        """The open call is this one, and ends before a character; what has not been said of it is said now.
+
+        A token that two calls share belongs to the first::
+
+            tokens  ... 9 `}` 10 `},{"` 11 `name` ...    spans  (3, 11) (10, 20)  ->  (3, 11) (11, 20)
+        """
+        open_call = self.calls[-1]
+        end = self._last_token
+        first, last = call.token_span or (end, end)
+        call = replace(call, token_span=(end, max(end, last))) if first < end else call
+        self._last_token = max(end, last)
+        self.name(call.name)
+        if call.arguments and not open_call.has_arguments:
+            text = call.arguments if isinstance(call.arguments, str) else to_json(call.arguments)
+            self._tell(ArgumentDelta(open_call.index, text))
+        open_call.call = call
+        self.events.append(CallClosed(open_call.index, call))
+        self.end_block(stop)
+
+    # ---- the result
+
+    def end(self) -> None:
+        """Everything has been read."""
+        self._reasoning.end()
+        self._content.end()
+
+    def take(self) -> list[Event]:
+        """The events since the last time."""
+        events, self.events = self.events, []
+        return events
+
+    def result(self) -> ParsedResponse:
+        """What was read, after `end`."""
+        calls = [each.call for each in self.calls if each.call is not None]
+        return ParsedResponse(str(self._content), str(self._reasoning) or None, calls)

@@ -1,0 +1,180 @@
+"""Reading a completion that may still grow: `Window`, a part of its text whose end is not known yet.
+
+Whatever reads completions (families, dialects of calls) is written once, as generators: where the next step depends on
+text that has not been sampled, they `yield`, and go on when there is more. Over a whole completion they never do. So
+`parse_response`, which reads everything at once, and `stream`, which gets one token at a time, run the same code.
+
+::
+
+    window = Window(completion, 0, ("<tool_call>",))        text so far     window.stop  window.closed
+    while not window.closed:                                hello <to       6            False
+        yield from window.grow()                            hello <tomato   14           False
+        out.content_to(window.stop)                         ...<tool_call>  ...          True
+
+A marker that is a token of its own counts by its id; its spelling in several tokens counts only if no such id follows
+in the whole completion (`Completion.find`). A window waits at such a spelling until that is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from niels_gpt.renderers.reading import Completion
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # yields wherever more of the completion is needed; `yield from` gives its result
+
+_SPACE = re.compile(r"\s*")
+
+
+class _Marker:
+    """Where a marker begins for the first time, as far as that is known."""
+
+    def __init__(self, completion: Completion, text: str, start: int, by_id: bool) -> None:
+        self.text, self._completion, self._start, self._searched = text, completion, start, start
+        self._is_added = by_id or completion.is_added(text)
+        self._is_control = by_id or completion.is_control(text)
+
+    def find(self) -> tuple[int, bool]:
+        """The character, -1 for none so far, and whether the answer is final if there is one."""
+        completion = self._completion
+        if self._is_added:
+            at = completion.find_id(self.text, self._start)
+            if at >= 0 or self._is_control:
+                return at, True
+        at = completion.text.find(self.text, self._searched)
+        end = len(completion.text)
+        self._searched = at if at >= 0 else max(self._start, end - len(self.text) + 1)
+        return at, not self._is_added or completion.ended
+
+    def half(self) -> int:
+        """The character from which on the text may turn out to be the marker; the end of the text if none."""
+        text, end = self._completion.text, len(self._completion.text)
+        if self._is_control:
+            return end
+        at = text.find(self.text[0], max(self._searched, end - len(self.text) + 1))
+        while at >= 0 and not self.text.startswith(text[at:]):
+            at = text.find(self.text[0], at + 1)
+        return at if at >= 0 else end
+
+
+class Window:
+    """The text from a character up to the first of some markers, or to the end of the completion.
+
+    Args:
+        markers: their texts; with none, the window is the rest of the completion.
+        by_id: the markers count only as tokens of their own, as control tokens do.
+
+    Attributes:
+        start: the first character.
+        stop: up to here the text is in the window for certain.
+        closed: the window ends at `stop`.
+        marker: the marker that it ends at; "" for the end of the completion.
+    """
+
+    def __init__(
+        self, completion: Completion, start: int, markers: tuple[str, ...] = (), *, by_id: bool = False
+    ) -> None:
+        self.completion, self.start, self.stop = completion, start, start
+        self.closed, self.marker = False, ""
+        self._markers = [_Marker(completion, text, start, by_id) for text in markers]
+        self._look()
+
+    def _look(self) -> None:
+        """Take note of what has been added to the completion."""
+        ended, end = self.completion.ended, len(self.completion.text)
+        first, marker, is_final, clear = end + 1, "", ended, end
+        for each in self._markers:
+            at, final = each.find()
+            if 0 <= at < first:
+                first, marker, is_final = at, each.text, final
+            elif at < 0 and not ended:
+                clear = min(clear, each.half())
+        if first <= clear:
+            self.stop, self.closed, self.marker = first, is_final, marker if is_final else ""
+        else:
+            self.stop, self.closed = max(self.start, clear), ended
+
+    def grow(self) -> Steps[None]:
+        """Wait until the window is longer, or closed."""
+        before = self.stop
+        while not self.closed:
+            self._look()
+            if self.stop > before or self.closed:
+                return
+            yield
+
+    def pass_on(self, take: Callable[[int], object]) -> Steps[None]:
+        """Wait until the window is closed; `take` is called with each `stop` on the way."""
+        while True:
+            take(self.stop)
+            if self.closed:
+                return
+            yield from self.grow()
+
+    # ---- what is at a place in the window
+
+    def has(self, at: int) -> Steps[bool]:
+        """There is a character at this place, within the window."""
+        while at >= self.stop and not self.closed:
+            yield from self.grow()
+        return at < self.stop
+
+    def find(self, text: str, start: int) -> Steps[int]:
+        """The first place at which a text begins, within the window; -1 if there is none. Ids do not matter."""
+        while True:
+            at = self.completion.text.find(text, start, self.stop)
+            if at >= 0 or self.closed:
+                return at
+            start = max(start, self.stop - len(text) + 1)
+            yield from self.grow()
+
+    def search(self, pattern: re.Pattern[str], start: int) -> Steps[int]:
+        """The first character, within the window, that a pattern for one character matches; -1 if there is none."""
+        while True:
+            found = pattern.search(self.completion.text, start, self.stop)
+            if found or self.closed:
+                return found.start() if found else -1
+            start = max(start, self.stop)
+            yield from self.grow()
+
+    def skip(self, pattern: re.Pattern[str], at: int) -> Steps[int]:
+        """The end of what a pattern for a run of characters matches at a place."""
+        while True:
+            match = pattern.match(self.completion.text, at, self.stop)
+            at = match.end() if match else at
+            if at < self.stop or self.closed:
+                return at
+            yield from self.grow()
+
+    def skip_space(self, at: int) -> Steps[int]:
+        """The first character from `at` on that is no white space; the end of the window if there is none."""
+        return self.skip(_SPACE, at)
+
+    def starts_with(self, text: str, at: int) -> Steps[bool]:
+        """A text begins at this place, within the window."""
+        while True:
+            held = self.completion.text[at : min(at + len(text), self.stop)]
+            if held == text or self.closed or not text.startswith(held):
+                return held == text
+            yield from self.grow()
+
+
+def hold(stop: int) -> None:
+    """Take nothing yet; for `Window.pass_on`."""
+
+
+def run(steps: Steps[T]) -> T:
+    """The result of reading a completion that has ended.
+
+    Raises:
+        AssertionError: it waits for more text, which cannot come.
+    """
+    try:
+        next(steps)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("a completion that has ended was read in part only")
