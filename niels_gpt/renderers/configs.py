@@ -12,7 +12,18 @@ from pydantic import BaseModel, Field
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.families.chatml import ChatMLRendererConfig
+from niels_gpt.renderers.families.deepseek_r1 import (
+    DeepSeekR1DistillRendererConfig,
+    DeepSeekR1RendererConfig,
+    DeepSeekR10528RendererConfig,
+)
 from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3RendererConfig
+from niels_gpt.renderers.families.deepseek_v4 import (
+    DeepSeekV4PreviewRendererConfig,
+    DeepSeekV4RendererConfig,
+    DeepSeekV41RendererConfig,
+)
+from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31RendererConfig
 from niels_gpt.renderers.families.gemma import GemmaRendererConfig
 from niels_gpt.renderers.families.glm5 import GLM5RendererConfig, GLM51RendererConfig
 from niels_gpt.renderers.families.glm45 import GLM45RendererConfig
@@ -49,7 +60,14 @@ __all__ = [
     "AutoRendererConfig",
     "BaseRendererConfig",
     "ChatMLRendererConfig",
+    "DeepSeekR1DistillRendererConfig",
+    "DeepSeekR1RendererConfig",
+    "DeepSeekR10528RendererConfig",
     "DeepSeekV3RendererConfig",
+    "DeepSeekV4PreviewRendererConfig",
+    "DeepSeekV4RendererConfig",
+    "DeepSeekV31RendererConfig",
+    "DeepSeekV41RendererConfig",
     "DefaultRendererConfig",
     "FamilyConfig",
     "GLM5RendererConfig",
@@ -102,6 +120,13 @@ RendererConfig = Annotated[
     | Qwen35RendererConfig
     | Qwen36RendererConfig
     | DeepSeekV3RendererConfig
+    | DeepSeekR1RendererConfig
+    | DeepSeekR10528RendererConfig
+    | DeepSeekR1DistillRendererConfig
+    | DeepSeekV31RendererConfig
+    | DeepSeekV4RendererConfig
+    | DeepSeekV4PreviewRendererConfig
+    | DeepSeekV41RendererConfig
     | GLM45RendererConfig
     | GLM5RendererConfig
     | GLM51RendererConfig

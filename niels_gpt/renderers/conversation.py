@@ -124,6 +124,10 @@ class ConversationView:
         """The number of calls in earlier messages."""
         return sum(len(message.get("tool_calls") or ()) for message in self.messages[:index])
 
+    def is_produced(self, index: int) -> bool:
+        """The message is the last one, and no generation prompt follows it: it is not history yet."""
+        return index == len(self.roles) - 1 and not self.has_generation_prompt
+
     def is_first_of_run(self, index: int) -> bool:
         """The message before this one has another role."""
         return index == 0 or self.roles[index - 1] != self.roles[index]

@@ -28,7 +28,18 @@ from niels_gpt.renderers.configs import (
 )
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.chatml import ChatMLRenderer
+from niels_gpt.renderers.families.deepseek_r1 import (
+    DeepSeekR1DistillRenderer,
+    DeepSeekR1Renderer,
+    DeepSeekR10528Renderer,
+)
 from niels_gpt.renderers.families.deepseek_v3 import DeepSeekV3Renderer
+from niels_gpt.renderers.families.deepseek_v4 import (
+    DeepSeekV4PreviewRenderer,
+    DeepSeekV4Renderer,
+    DeepSeekV41Renderer,
+)
+from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31Renderer
 from niels_gpt.renderers.families.gemma import GemmaRenderer
 from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.families.glm45 import GLM45Renderer
@@ -66,7 +77,14 @@ __all__ = [
     "MULTIMODAL_MODELS",
     "RENDERER_REGISTRY",
     "ChatMLRenderer",
+    "DeepSeekR1DistillRenderer",
+    "DeepSeekR1Renderer",
+    "DeepSeekR10528Renderer",
     "DeepSeekV3Renderer",
+    "DeepSeekV4PreviewRenderer",
+    "DeepSeekV4Renderer",
+    "DeepSeekV31Renderer",
+    "DeepSeekV41Renderer",
     "DefaultRenderer",
     "GLM5Renderer",
     "GLM45Renderer",
@@ -112,6 +130,13 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3.5": Qwen35Renderer,
     "qwen3.6": Qwen36Renderer,
     "deepseek-v3": DeepSeekV3Renderer,
+    "deepseek-r1": DeepSeekR1Renderer,
+    "deepseek-r1-0528": DeepSeekR10528Renderer,
+    "deepseek-r1-distill": DeepSeekR1DistillRenderer,
+    "deepseek-v3.1": DeepSeekV31Renderer,
+    "deepseek-v4": DeepSeekV4Renderer,
+    "deepseek-v4-preview": DeepSeekV4PreviewRenderer,
+    "deepseek-v4.1": DeepSeekV41Renderer,
     "glm-4.5": GLM45Renderer,
     "glm-5": GLM5Renderer,
     "glm-5.1": GLM51Renderer,
@@ -172,6 +197,21 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3.6-35B-A3B": "qwen3.6",
     "deepseek-ai/DeepSeek-V3": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3-Base": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1": "deepseek-r1",
+    "deepseek-ai/DeepSeek-R1-0528": "deepseek-r1-0528",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "deepseek-r1-distill",
+    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3.1",
+    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-preview",
+    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-preview",
+    "deepseek-ai/DeepSeek-V4-Flash-0731": "deepseek-v4",
+    "deepseek-ai/DeepSeek-V4-Pro-0813": "deepseek-v4",
+    "deepseek-ai/DeepSeek-V4.1-Flash": "deepseek-v4.1",
     "zai-org/GLM-4.5-Air": "glm-4.5",
     "THUDM/GLM-4.5-Air": "glm-4.5",
     "zai-org/GLM-5": "glm-5",
@@ -219,6 +259,13 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "qwen3.5": frozenset({"qwen3_5", "qwen3_5_moe"}),
     "qwen3.6": frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_6", "qwen3_6_moe"}),
     "deepseek-v3": frozenset({"deepseek_v3"}),
+    "deepseek-r1": frozenset({"deepseek_v3"}),
+    "deepseek-r1-0528": frozenset({"deepseek_v3"}),
+    "deepseek-r1-distill": frozenset({"qwen2", "llama"}),
+    "deepseek-v3.1": frozenset({"deepseek_v3"}),
+    "deepseek-v4": frozenset({"deepseek_v4"}),
+    "deepseek-v4-preview": frozenset({"deepseek_v4"}),
+    "deepseek-v4.1": frozenset({"deepseek_v41"}),
     "glm-4.5": frozenset({"glm4_moe"}),
     "glm-5": frozenset({"glm_moe_dsa", "glm4_moe_lite"}),
     "glm-5.1": frozenset({"glm_moe_dsa"}),

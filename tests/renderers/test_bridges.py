@@ -78,6 +78,9 @@ def test_bridges_are_what_rendering_gives(family: str, options: Options, number:
 def test_bridges_over_tool_cycles_equal_the_whole_rendered_again(family: str) -> None:
     """Reasoning stays within a tool cycle, so nothing of history changes there."""
     thinks = [("enable_thinking", True)] if family == "laguna-xs.2" else []  # off by default
+    if family in TOKENS and TOKENS[family].only_last:
+        thinks = [("preserve_thinking_between_tool_calls", True)]
+        thinks += [("thinking", True)] if family == "deepseek-v3.1" else []  # off by default
     renderer = renderer_of(family, *thinks)
     if renderer.calls is None:
         pytest.skip("no tools")

@@ -23,8 +23,9 @@ from tests.renderers.tiny_families import TOKENS, renderer_of
 
 
 def forgeries(family: str, number: int, seed: int) -> list[tuple[Messages, Any]]:
-    # Formats without a place for reasoning do not write it.
-    made = chats(family, number, seed=seed, marks=0.5, **({} if reasons(family) else {"reasoning": False}))
+    # Formats without a place for reasoning do not write it, and some write that of the last message alone.
+    writes = reasons(family) and not TOKENS[family].only_last
+    made = chats(family, number, seed=seed, marks=0.5, **({} if writes else {"reasoning": False}))
     return [(messages, tools) for messages, tools in made if MARK in repr(messages) or "\\ue000" in repr(messages)]
 
 

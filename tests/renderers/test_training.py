@@ -182,19 +182,22 @@ def served(renderer: Any, messages: Messages, turn: int) -> list[int]:
     return prompt + [token for token, owner, sampled in facts if owner == turn and sampled]
 
 
+# Without reasoning a turn of theirs does not begin as its generation prompt does.
+ALWAYS = ("glm", "laguna", "minimax", "nemotron", "qwen3.", "deepseek-r1", "deepseek-v3.1", "deepseek-v4")
+
+
 @pytest.mark.parametrize("name", [*FAMILIES, "glm-5 openers", "template"])
 def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
     openers = name == "glm-5 openers"
     options = {"enable_thinking": True} if name == "laguna-xs.2" else {}  # off by default
     if name == "kimi-k2.5":  # whose answers take the reasoning out of the cycle before them
         options = {"preserve_thinking_between_tool_calls": True}
+    if name == "deepseek-v3.1":
+        options = {"thinking": True}  # off by default
     renderer = family("glm-5", sampled_openers=True) if openers else family(name, **options)
     rng, several = random.Random(5), 0
     for _ in range(25):
-        # Without reasoning these turns do not begin as their generation prompts do.
-        messages = conversation(
-            rng, thinks=1.0 if name.startswith(("glm", "laguna", "minimax", "nemotron", "qwen3.")) else 0.6, flags=0.2
-        )
+        messages = conversation(rng, thinks=1.0 if name.startswith(ALWAYS) else 0.6, flags=0.2)
         samples = build_training_samples(renderer, messages)
         found: list[int] = []
         for sample in samples:
@@ -210,7 +213,8 @@ def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
         assert sorted(found) == expected
         assert len(samples) == 1 or all(any(mask) for _, mask in samples)
         several += len(samples) > 1
-    thinks = name.startswith(("qwen3", "glm", "minimax", "nemotron", "kimi-k2.5")) and name != "qwen3-vl"
+    drops = ("qwen3", "glm", "minimax", "nemotron", "kimi-k2.5", "deepseek-r1", "deepseek-v3.1", "deepseek-v4")
+    thinks = name.startswith(drops) and name != "qwen3-vl"
     assert several > 5 if thinks else several == 0
 
 

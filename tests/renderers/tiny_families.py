@@ -47,6 +47,7 @@ class Tokens:
         marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
+        only_last: reasoning is written in the last message alone, so a tool's result takes it out of what was served.
         thinks_aloud: a text beside a call stands where reasoning does.
         ends: what ends an answer in history, where that is no stop.
         day: the option that tells the day as 2026-01-01, for templates that always tell it.
@@ -65,6 +66,7 @@ class Tokens:
     system_in_turn: bool = False
     opens_block: bool = False
     forgets: bool = False
+    only_last: bool = False
     thinks_aloud: bool = False
     ends: str = ""
     day: str = ""
@@ -92,6 +94,34 @@ _KIMI = Tokens(
         *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
     ),
     call=("<|tool_call_begin|>", "<|tool_call_end|>"),
+)
+_DEEPSEEK = Tokens(
+    controls=("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<|EOT|>"),
+    added=(
+        *("<｜User｜>", "<｜Assistant｜>", "<｜fim▁hole｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+        *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"),
+    ),
+    call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+    late_system=False,
+    system_in_turn=True,
+)
+_R1 = replace(
+    _DEEPSEEK, added=(*_DEEPSEEK.added, "<think>", "</think>"), opens_block=True, forgets=True, only_last=True
+)
+_R1_TEXTS = replace(
+    _R1,
+    added=("<｜User｜>", "<｜Assistant｜>", "<|EOT|>", "<think>", "</think>"),
+    controls=("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>"),
+    holds={"tools": False},
+)
+_V4 = Tokens(
+    controls=("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"),
+    added=("<｜User｜>", "<｜Assistant｜>", "<｜System｜>", "<｜latest_reminder｜>", "<think>", "</think>", "｜DSML｜"),
+    call=('<｜DSML｜invoke name="', "</｜DSML｜invoke>"),
+    holds={"inline": False, "parts": False},  # think tags in a content stay there; parts are a blank line apart
+    late_system=False,
+    system_in_turn=True,
 )
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
 _LATE = {"late_system": True}
@@ -182,18 +212,14 @@ TOKENS: dict[str, Tokens] = {
     ),
     "qwen3.5": _QWEN35,
     "qwen3.6": _QWEN35,
-    "deepseek-v3": Tokens(
-        controls=("<｜end▁of▁sentence｜>", "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<|EOT|>"),
-        added=(
-            *("<｜User｜>", "<｜Assistant｜>", "<｜fim▁hole｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-            *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
-            *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"),
-        ),
-        call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
-        reasons=False,
-        late_system=False,
-        system_in_turn=True,
-    ),
+    "deepseek-v3": replace(_DEEPSEEK, reasons=False),
+    "deepseek-r1": _R1,
+    "deepseek-r1-0528": replace(_R1, opens_block=False),
+    "deepseek-r1-distill": _R1_TEXTS,
+    "deepseek-v3.1": replace(_R1, opens_block=False),
+    "deepseek-v4": _V4,
+    "deepseek-v4-preview": _V4,
+    "deepseek-v4.1": replace(_V4, call=('<｜DSML｜ invoke name="', "</｜DSML｜ invoke>"), late_system=True),
     "glm-4.5": _GLM,
     "glm-5": _GLM,
     "glm-5.1": _GLM,

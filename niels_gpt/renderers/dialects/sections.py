@@ -1,11 +1,11 @@
-"""Tool calls within one section per turn: DeepSeek's fenced JSON, Kimi's calls with ids, MiniMax's invocations."""
+"""Tool calls within one section per turn: DeepSeek's JSON, Kimi's calls with ids, MiniMax's invocations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block, write_arguments
@@ -30,12 +30,12 @@ class Section:
         Args:
             call_at: reads the call whose tag is at its first argument; a malformed one ends before its second.
         """
-        section = completion.find(self.opening, start)
+        section = self.find(completion, self.opening, start)
         while section >= 0:
             at = section + len(self.opening)
             yield Block(section, at)
             limit = self._section_end(completion, at)
-            while 0 <= (call := completion.find(self.call, at)) < limit:
+            while 0 <= (call := self.find(completion, self.call, at)) < limit:
                 block = call_at(call, limit)
                 yield block
                 at = block.stop
@@ -43,17 +43,22 @@ class Section:
                 limit = self._section_end(completion, at)
             if completion.text.startswith(self.closing, limit):
                 yield Block(limit, limit + len(self.closing))
-            section = completion.find(self.opening, limit)
+            section = self.find(completion, self.opening, limit)
+
+    def find(self, completion: Completion, tag: str, start: int, stop: int | None = None) -> int:
+        """The next character at which a tag begins, -1 if there is none."""
+        return completion.find(tag, start, stop)
 
     def _section_end(self, completion: Completion, at: int) -> int:
         """The end of the section that holds `at`: its closing tag, another opening one, or the end of the text."""
-        return _first_of(len(completion.text), completion.find(self.closing, at), completion.find(self.opening, at))
+        closing, opening = (self.find(completion, tag, at) for tag in (self.closing, self.opening))
+        return _first_of(len(completion.text), closing, opening)
 
     def malformed_end(self, completion: Completion, at: int, limit: int) -> tuple[int, int, bool]:
         """For a malformed call at `at`: the end of its inner text, the end of the call, whether it is unclosed."""
         inner = at + len(self.call)
-        close = completion.find(self.end_call, inner, limit)
-        following = _first_of(limit, completion.find(self.call, inner, limit))
+        close = self.find(completion, self.end_call, inner, limit)
+        following = _first_of(limit, self.find(completion, self.call, inner, limit))
         if 0 <= close < following:
             return close, close + len(self.end_call), False
         return following, following, True
@@ -67,23 +72,29 @@ def _first_of(default: int, *places: int) -> int:
 # ---- DeepSeek
 
 DEEPSEEK = Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
-_FENCED_KIND = "function<｜tool▁sep｜>"
-_FENCED_HEAD = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
-_FENCED_TAIL = re.compile(r"\s*```\s*(<｜tool▁call▁end｜>)")
 
 
 class FencedJSON:
-    """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n` and a JSON fence, a line each, all in one section."""
+    """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n` and a JSON fence, a line each, all in one section.
+
+    Class attributes:
+        markup: the text before the name, between the name and the arguments, after the arguments.
+        head, tail: what is read before the arguments, with the name as group 1, and after them.
+    """
 
     opening = DEEPSEEK.opening
+    markup: ClassVar[tuple[str, str, str]] = ("function<｜tool▁sep｜>", "\n```json\n", "\n```")
+    head: ClassVar[re.Pattern[str]] = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
+    tail: ClassVar[re.Pattern[str]] = re.compile(r"\s*```\s*(<｜tool▁call▁end｜>)")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
-        out.model_markup(DEEPSEEK.call + _FENCED_KIND, msg)
+        before, between, after = self.markup
+        out.model_markup(DEEPSEEK.call + before, msg)
         out.model_text(call.name, msg)
-        out.model_markup("\n```json\n", msg)
+        out.model_markup(between, msg)
         out.model_text(call.json, msg)
-        out.model_markup("\n```" + DEEPSEEK.end_call, msg)
+        out.model_markup(after + DEEPSEEK.end_call, msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallDialect`."""
@@ -91,9 +102,9 @@ class FencedJSON:
 
     def _read_call(self, completion: Completion, at: int, limit: int) -> Block:
         inner = at + len(DEEPSEEK.call)
-        head = _FENCED_HEAD.match(completion.text, inner, limit)
+        head = self.head.match(completion.text, inner, limit)
         name = completion.decoded(*head.span(1)).strip() or None if head else None
-        fence = self._read_fence(completion, head.end()) if head else None
+        fence = self._read_arguments(completion, head.end()) if head else None
         arguments: Arguments = None
         if fence is not None:
             value, inner_end, stop = fence
@@ -106,15 +117,22 @@ class FencedJSON:
             status = Status.UNCLOSED_BLOCK if unclosed else malformed
         return call_block(completion, (at, stop), (inner, inner_end), name, arguments, status)
 
-    @staticmethod
-    def _read_fence(completion: Completion, at: int) -> tuple[Any, int, int] | None:
+    def _read_arguments(self, completion: Completion, at: int) -> tuple[Any, int, int] | None:
         """The JSON value at `at`, the start of the call's closing tag, and its end; `None` if that is malformed."""
         try:
             value, end = json_value_at(completion, at)
         except ValueError:
             return None
-        tail = _FENCED_TAIL.match(completion.text, end)
+        tail = self.tail.match(completion.text, end)
         return None if tail is None else (value, tail.start(1), tail.end())
+
+
+class SeparatedJSON(FencedJSON):
+    """`<｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>`, without separators, all in one section."""
+
+    markup = ("", "<｜tool▁sep｜>", "")
+    head = re.compile(r"([^｜]*)<｜tool▁sep｜>\s*")
+    tail = re.compile(r"\s*(<｜tool▁call▁end｜>)")
 
 
 # ---- Kimi

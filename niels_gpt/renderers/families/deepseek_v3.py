@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.base import Dialect
 from niels_gpt.renderers.dialects.sections import DEEPSEEK, FencedJSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
@@ -18,13 +19,13 @@ class DeepSeekV3RendererConfig(FamilyConfig):
     name: Literal["deepseek-v3"] = "deepseek-v3"
 
 
-_START, _STOP = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
-_USER, _ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
-_OUTPUTS, _END_OUTPUTS = "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"
-_OUTPUT, _END_OUTPUT = "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"
+START, STOP = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
+OUTPUTS, END_OUTPUTS = "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"
+OUTPUT, END_OUTPUT = "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"
 _TOOL_TOKENS = (
     *(DEEPSEEK.opening, DEEPSEEK.closing, DEEPSEEK.call, DEEPSEEK.end_call, "<｜tool▁sep｜>"),
-    *(_OUTPUTS, _END_OUTPUTS, _OUTPUT, _END_OUTPUT),
+    *(OUTPUTS, END_OUTPUTS, OUTPUT, END_OUTPUT),
 )
 
 
@@ -38,19 +39,24 @@ class DeepSeekV3Renderer(Family):
     System text has no markup of its own. Tools and reasoning have no place in the format and are not written, as in its
     template. The template carries state from turn to turn in tool calls; docs/deviations.md lists what is written
     instead.
+
+    Class attributes:
+        between_calls, between_results: the text between two calls, or two results, of one section.
     """
 
     name = "deepseek-v3"
-    config_class = DeepSeekV3RendererConfig
-    stops = (_STOP,)
-    controls = (_START, _USER, _ASSISTANT, *_TOOL_TOKENS)
-    calls = FencedJSON()
+    config_class: ClassVar[type[FamilyConfig]] = DeepSeekV3RendererConfig
+    between_calls: ClassVar[str] = "\n"
+    between_results: ClassVar[str] = "\n"
+    stops = (STOP,)
+    controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
+    calls: ClassVar[Dialect | None] = FencedJSON()
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the leading system messages, joined by blank lines."""
         first = next((index for index, role in enumerate(view.roles) if role != "system"), len(view.roles))
-        out.scaffold(_START, 0 if first else -1)
+        out.scaffold(START, 0 if first else -1)
         for index in range(first):
             if index:  # the blank line ends the message before it
                 out.scaffold("\n\n", index - 1)
@@ -69,34 +75,45 @@ class DeepSeekV3Renderer(Family):
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a user message."""
-        out.scaffold(_USER, index)
+        out.scaffold(USER, index)
         out.content(view.text(index), index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write an assistant message; after tool results it has no header."""
+        self.header(view, index, out)
+        self.reply(view.text(index), view, index, out)
+
+    @staticmethod
+    def header(view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the assistant's header, if there is one."""
         # After results the model continues at once: `<｜tool▁outputs▁end｜>` takes the place of a header.
-        if index == 0 or view.roles[index - 1] != "tool":
-            out.scaffold(_ASSISTANT, index)
+        if index and view.roles[index - 1] == "tool":
+            out.prefill = ""  # the generation prompt is empty there
+        else:
+            out.scaffold(ASSISTANT, index)
+
+    def reply(self, content: str, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the content, the calls and the stop."""
         calls = view.calls(index)
-        if not calls:
-            out.model_reply(view.text(index), _STOP, "", index)
+        if not calls or self.calls is None:
+            out.model_reply(content, STOP, "", index)
             return
-        out.model_text(view.text(index), index)
+        out.model_text(content, index)
         out.model_markup(DEEPSEEK.opening, index)
         for number, call in enumerate(calls):
-            if number:  # calls are a line apart, but the section's tags touch the first and the last
-                out.model_markup("\n", index)
+            if number and self.between_calls:  # the section's tags touch the first and the last call
+                out.model_markup(self.between_calls, index)
             self.calls.write(call, out, index)
-        out.model_reply("", DEEPSEEK.closing + _STOP, "", index)
+        out.model_reply("", DEEPSEEK.closing + STOP, "", index)
 
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one section."""
-        out.scaffold(_OUTPUTS if view.is_first_of_run(index) else "\n", index)
-        out.turn(_OUTPUT, view.text(index), _END_OUTPUT, index)
+        out.scaffold(OUTPUTS if view.is_first_of_run(index) else self.between_results, index)
+        out.turn(OUTPUT, view.text(index), END_OUTPUT, index)
         if view.is_last_of_run(index):
-            out.scaffold(_END_OUTPUTS, index)
+            out.scaffold(END_OUTPUTS, index)
 
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header; after tool results there is none."""
         if view.roles[-1] != "tool":
-            out.scaffold(_ASSISTANT)
+            out.scaffold(ASSISTANT)

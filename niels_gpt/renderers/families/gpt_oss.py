@@ -109,7 +109,7 @@ class GptOssRenderer(Family):
         """
         # `analysis` and `preamble` are texts of the channels analysis and commentary.
         calls, analysis, preamble = view.calls(index), view.reasoning(index), ""
-        is_last = index == len(view.roles) - 1 and not view.has_generation_prompt
+        is_last = view.is_produced(index)
         out.scaffold(f"{START}assistant", index)
         if calls:
             refuse_many_calls(view, index, self.name)

@@ -13,9 +13,10 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.base import BlockRecorder, Dialect, read_calls, schemas_of
+from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
 from niels_gpt.renderers.dialects.hermes import HermesJSON
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
-from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection
+from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection, SeparatedJSON
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
 from niels_gpt.renderers.parsing import ParsedToolCall
 from niels_gpt.renderers.reading import Completion, strip_think_tags
@@ -96,6 +97,24 @@ class DeepSeekV3ToolParser(DialectParser):
     form = FencedJSON()
 
 
+class DeepSeekV31ToolParser(DialectParser):
+    """DeepSeek's section of names and JSON, since V3.1."""
+
+    form = SeparatedJSON()
+
+
+class DeepSeekV4ToolParser(DialectParser):
+    """DeepSeek V4's DSML."""
+
+    form = DSML()
+
+
+class DeepSeekV41ToolParser(DialectParser):
+    """DeepSeek V4.1's DSML."""
+
+    form = SpacedDSML()
+
+
 class Llama3ToolParser(DialectParser):
     """Llama's bare JSON."""
 
@@ -147,6 +166,9 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "kimi-k2": KimiK2ToolParser,
     "minimax-m2": MiniMaxToolParser,
     "deepseek-v3": DeepSeekV3ToolParser,
+    "deepseek-v3.1": DeepSeekV31ToolParser,
+    "deepseek-v4": DeepSeekV4ToolParser,
+    "deepseek-v4.1": DeepSeekV41ToolParser,
     "llama-3": Llama3ToolParser,
     "mistral": MistralToolParser,
     "mistral-v7": MistralToolParser,
@@ -156,30 +178,17 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
 
 
-def dialect_of(name: str) -> Dialect:
-    """The dialect that a tool parser reads.
-
-    Raises:
-        UsageError: no such parser.
-    """
-    return _tool_parser_class(name).form
-
-
 def get_tool_parser(name: str, tokenizer: Any) -> ToolParser:
     """A tool parser by name.
 
     Raises:
         UsageError: no such parser.
     """
-    return _tool_parser_class(name)(tokenizer)
-
-
-def _tool_parser_class(name: str) -> type[DialectParser]:
     if name not in TOOL_PARSERS:
         raise UsageError(
             f"no tool parser {name!r}; expected one of {', '.join(TOOL_PARSERS)}{did_you_mean(name, TOOL_PARSERS)}"
         )
-    return TOOL_PARSERS[name]
+    return TOOL_PARSERS[name](tokenizer)
 
 
 def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:

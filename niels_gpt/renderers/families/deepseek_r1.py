@@ -1,0 +1,108 @@
+"""DeepSeek R1, R1-0528 and the distilled models: DeepSeek V3's turns with reasoning in the turn that is produced."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.deepseek_v3 import ASSISTANT, START, USER, DeepSeekV3Renderer
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import split_thinking
+from niels_gpt.renderers.response import NEWLINES_BEFORE
+from niels_gpt.renderers.unsupported import refuse_calls, refuse_late_system, refuse_tools
+
+
+class DeepSeekR1RendererConfig(FamilyConfig):
+    """DeepSeek R1 has no options of its own."""
+
+    name: Literal["deepseek-r1"] = "deepseek-r1"
+
+
+class DeepSeekR10528RendererConfig(FamilyConfig):
+    """DeepSeek R1-0528 has no options of its own."""
+
+    name: Literal["deepseek-r1-0528"] = "deepseek-r1-0528"
+
+
+class DeepSeekR1DistillRendererConfig(FamilyConfig):
+    """The distilled models have no options of their own."""
+
+    name: Literal["deepseek-r1-distill"] = "deepseek-r1-distill"
+
+
+class DeepSeekR1Renderer(DeepSeekV3Renderer):
+    """DeepSeek R1.
+
+    ::
+
+        <｜begin▁of▁sentence｜>Be brief.<｜User｜>hello<｜Assistant｜><think>
+        I greet.
+        </think>
+
+        hi<｜end▁of▁sentence｜>
+
+    The generation prompt opens the think block, except after tool results. The template never writes reasoning, since
+    it only renders history; here the last message has it, as the model produces it.
+    """
+
+    name = "deepseek-r1"
+    config_class: ClassVar[type[FamilyConfig]] = DeepSeekR1RendererConfig
+    between_results = ""
+    has_reasoning = True
+    content_trim = NEWLINES_BEFORE
+    block_may_be_missing = True  # history writes no block
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the reasoning of the last message, the content, the calls."""
+        reasoning, content = view.reasoning(index), view.text(index)
+        if reasoning is None and "</think>" in content:
+            reasoning, content = split_thinking(content)[0], content.split("</think>")[-1]
+        self.header(view, index, out)
+        if reasoning and (view.is_produced(index) or self.preserves_thinking(view, index)):
+            out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n\n", index)
+            content = content.lstrip("\n")
+        self.reply(content, view, index, out)
+
+    def prefill(self) -> str:
+        """An opened think block."""
+        return "<think>\n"
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header; after tool results there is none."""
+        if view.roles[-1] != "tool":
+            out.scaffold(ASSISTANT + self.prefill())
+
+
+class DeepSeekR10528Renderer(DeepSeekR1Renderer):
+    """DeepSeek R1-0528: the model opens the think block itself, and results are a line apart."""
+
+    name = "deepseek-r1-0528"
+    config_class = DeepSeekR10528RendererConfig
+    between_results = "\n"
+
+    def prefill(self) -> str:
+        """Nothing."""
+        return ""
+
+
+class DeepSeekR1DistillRenderer(DeepSeekR1Renderer):
+    """The models distilled from R1, on Qwen's and Llama's vocabularies, which have no tokens for tools."""
+
+    name = "deepseek-r1-distill"
+    config_class = DeepSeekR1DistillRendererConfig
+    roles = ("system", "user", "assistant")
+    controls = (START, USER, ASSISTANT)
+    calls = None
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the system message; the template would drop all but the last of several."""
+        refuse_tools(view, self.name)
+        if view.roles[:2] == ["system", "system"]:
+            refuse_late_system(1, self.name)
+        return super().begin(view, out)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the reasoning of the last message and the content."""
+        refuse_calls(view, index, self.name)
+        super().assistant(view, index, out)

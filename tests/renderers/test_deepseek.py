@@ -1,0 +1,294 @@
+"""DeepSeek R1, V3.1, V4 and V4.1: what they write, by hand and beside DeepSeek's own library, `deepseek-recipe`."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.renderers.registry import create_renderer
+from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
+from tests.renderers.small import assistant, user
+from tests.renderers.tiny_families import folder_of, renderer_of
+
+CALL = {"id": "c0", "type": "function", "function": {"name": "f", "arguments": {"k": 1, "q": "ü"}}}
+BARE = {"id": "c1", "type": "function", "function": {"name": "g", "arguments": {}}}
+SYSTEM = {"role": "system", "content": "s"}
+USER, THOUGHT = user("a"), assistant("b", reasoning_content="r")
+ASKING = assistant("b", reasoning_content="r", tool_calls=[CALL, BARE])
+
+
+def answer(text: str, number: int) -> dict[str, Any]:
+    return {"role": "tool", "content": text, "tool_call_id": f"c{number}"}
+
+
+CYCLE = [SYSTEM, USER, ASKING, answer("x", 0), answer("y", 1), assistant("d", reasoning_content="t"), user("e")]
+SHORT = {
+    "<｜begin▁of▁sentence｜>": "<B>",
+    "<｜end▁of▁sentence｜>": "<E>",
+    "<｜User｜>": "<U>",
+    "<｜Assistant｜>": "<A>",
+    "<｜System｜>": "<S>",
+    "｜DSML｜": "%",
+    "<｜tool▁": "<",
+    "▁begin｜>": ">",
+    "▁end｜>": "/>",
+    "sep｜>": "sep>",
+}
+
+
+def told(name: str, messages: Messages, gen: bool = False, tools: Any = None, **options: Any) -> str:
+    """What a family writes, its tokens abbreviated."""
+    text = renderer_of(name, *options.items()).text(messages, tools=tools, add_generation_prompt=gen)
+    for long, short in SHORT.items():
+        text = text.replace(long, short)
+    return text
+
+
+# ---- R1 and V3.1, whose official templates write the same of what is history; by hand
+
+
+def fenced(name: str, arguments: str) -> str:
+    return f"<call>function<sep>{name}\n```json\n{arguments}\n```<call/>"
+
+
+CALLS = f"<calls>{fenced('f', json.dumps({'k': 1, 'q': 'ü'}, ensure_ascii=False))}\n{fenced('g', '{}')}<calls/>"
+
+
+@pytest.mark.parametrize(
+    ("name", "between", "prompt"), [("deepseek-r1", "", "<think>\n"), ("deepseek-r1-0528", "\n", "")]
+)
+def test_r1(name: str, between: str, prompt: str) -> None:
+    thinking, produced = f"<B>s<U>a<A>{prompt}", "<B>s<U>a<A><think>\nr\n</think>\n\nb"
+    results = f"<outputs><output>x<output/>{between}<output>y<output/><outputs/>"
+    assert told(name, CYCLE[:2], gen=True) == thinking
+    assert told(name, [*CYCLE[:2], THOUGHT]) == f"{produced}<E>"
+    assert told(name, [*CYCLE[:2], THOUGHT], gen=True) == f"<B>s<U>a<A>b<E><A>{prompt}"
+    assert told(name, CYCLE[:3]) == f"{produced}{CALLS}<E>"
+    assert told(name, CYCLE[:5], gen=True) == f"<B>s<U>a<A>b{CALLS}<E>{results}"
+    assert told(name, CYCLE[:6]) == f"<B>s<U>a<A>b{CALLS}<E>{results}<think>\nt\n</think>\n\nd<E>"
+    assert told(name, CYCLE, gen=True) == f"<B>s<U>a<A>b{CALLS}<E>{results}d<E><U>e<A>{prompt}"
+    kept = told(name, [*CYCLE[:2], THOUGHT, user("e")], preserve_all_thinking=True)
+    assert kept == f"{produced}<E><U>e"
+
+
+def test_reasoning_between_tags_in_a_content() -> None:
+    """It is reasoning, and what is written of history is what is behind its last tag, newlines included."""
+    said = assistant("<think>\nr\n</think>\n\nb")
+    assert told("deepseek-r1", [USER, said]) == "<B><U>a<A><think>\nr\n</think>\n\nb<E>"
+    assert told("deepseek-r1", [USER, said, USER]) == "<B><U>a<A>\n\nb<E><U>a"
+    assert told("deepseek-v3.1", [USER, assistant("<think>r</think>b")]) == "<B><U>a<A><think>r</think>b<E>"
+
+
+def test_a_distilled_model_takes_texts_alone() -> None:
+    renderer = renderer_of("deepseek-r1-distill")
+    assert told("deepseek-r1-distill", [SYSTEM, USER, THOUGHT]) == "<B>s<U>a<A><think>\nr\n</think>\n\nb<E>"
+    for messages, tools, reason in (
+        ([SYSTEM, SYSTEM, USER], None, "late_system"),
+        ([USER], TOOLS, "unsupported_field"),
+        ([USER, ASKING], None, "unsupported_field"),
+        (CYCLE, None, "unknown_role"),
+    ):
+        with pytest.raises(MessageError) as caught:
+            renderer.text(messages, tools=tools)
+        assert caught.value.reason == reason
+
+
+def test_v31() -> None:
+    calls = '<calls><call>f<sep>{"k": 1, "q": "ü"}<call/><call>g<sep>{}<call/><calls/>'
+    results = "<output>x<output/><output>y<output/>"
+    for thinking, prompt in ((False, "</think>"), (True, "<think>")):
+        given = {"thinking": thinking}
+        assert told("deepseek-v3.1", CYCLE[:2], gen=True, **given) == f"<B>s<U>a<A>{prompt}"
+        assert told("deepseek-v3.1", CYCLE[:3], **given) == f"<B>s<U>a<A><think>r</think>b{calls}<E>"
+        assert told("deepseek-v3.1", CYCLE[:5], gen=True, **given) == f"<B>s<U>a<A></think>b{calls}<E>{results}"
+        history = f"<B>s<U>a<A></think>b{calls}<E>{results}d<E><U>e<A>{prompt}"
+        assert told("deepseek-v3.1", CYCLE, gen=True, **given) == history
+    assert told("deepseek-v3.1", [USER, assistant("b"), assistant("c")], gen=True) == "<B><U>a<A></think>b<E>c<E>"
+
+
+def test_v31_declares_tools_as_its_model_card_does() -> None:
+    declared = (
+        "## Tools\nYou have access to the following tools:\n\n### f\nDescription: d\n\nParameters: {}\n\n"
+        "### g\nDescription: \n\nParameters: {}\n\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
+    )
+    tools = [{"name": "f", "description": "d", "parameters": {}}, {"name": "g"}]
+    for messages, before in (([SYSTEM, USER], "<B>s\n\n"), ([USER], "<B>")):
+        text = told("deepseek-v3.1", messages, tools=tools)
+        assert text.startswith(before + declared)
+        assert text.endswith("- For multiple tool calls, chain them directly without separators or spaces\n<U>a")
+
+
+# ---- V4
+
+
+def dsml(blank: str) -> str:
+    block = "calls" if blank else "tool_calls"
+    return (
+        f'\n\n<%{blank}{block}>\n<%{blank}invoke name="f">\n<%{blank}parameter name="k" string="false">1</%{blank}'
+        f'parameter>\n<%{blank}parameter name="q" string="true">ü</%{blank}parameter>\n</%{blank}invoke>\n'
+        f'<%{blank}invoke name="g">\n\n</%{blank}invoke>\n</%{blank}{block}>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "blank"),
+    [
+        ("deepseek-v4", "<B>", ""),
+        ("deepseek-v4-preview", "<B>", ""),
+        ("deepseek-v4.1", "<B><S>Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the "
+         "reasoning)\n\n", " "),
+    ],
+)  # fmt: skip
+def test_v4(name: str, start: str, blank: str) -> None:
+    calls, results = dsml(blank), "<U><tool_result>x</tool_result>\n\n<tool_result>y</tool_result>"
+    assert told(name, CYCLE[:3]) == f"{start}s<U>a<A><think>r</think>b{calls}<E>"
+    assert told(name, CYCLE[:5], gen=True) == f"{start}s<U>a<A></think>b{calls}<E>{results}<A><think>"
+    assert told(name, CYCLE[:6]) == f"{start}s<U>a<A></think>b{calls}<E>{results}<A><think>t</think>d<E>"
+    swapped = [*CYCLE[:3], CYCLE[4], CYCLE[3]]
+    assert told(name, [*swapped, user("e")]) == f"{start}s<U>a<A></think>b{calls}<E>{results}\n\ne"
+    silent = told(name, CYCLE, gen=True, thinking=False)
+    assert silent.endswith(f"s<U>a<A></think>b{calls}<E>{results}<A></think>d<E><U>e<A></think>")
+    with_tools = told(name, CYCLE, gen=True, tools=TOOLS[:1])
+    assert with_tools.startswith(f"{start}s\n\n## Tools\n\n")
+    assert with_tools.endswith(
+        f"to invoke tool calls.\n<U>a<A><think>r</think>b{calls}<E>{results}<A><think>t</think>d<E><U>e<A><think>"
+    )
+    parts = [{"type": "text", "text": text} for text in ("b", "", "c")]
+    assert told(name, [user(parts)], thinking=False) == "<B><U>b\n\nc"
+
+
+def test_results_without_ids_stay_in_their_order() -> None:
+    nobodys = {"role": "tool", "content": "y"}
+    text = told("deepseek-v4", [USER, ASKING, nobodys, answer("x", 0)])
+    assert text.endswith("<tool_result>y</tool_result>\n\n<tool_result>x</tool_result>")
+
+
+def test_system_messages() -> None:
+    assert told("deepseek-v4", [SYSTEM, {"role": "system", "content": "t"}, USER]) == "<B>st<U>a"
+    for late in ([SYSTEM, USER, SYSTEM], [USER, SYSTEM]):
+        with pytest.raises(MessageError, match="a system message after others"):
+            renderer_of("deepseek-v4").text(late)
+        assert told("deepseek-v4.1", late, thinking=False).endswith("<U>a<S>s")
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "begins"),
+    [
+        ("deepseek-v4", "low", "<B><U>"),
+        ("deepseek-v4", "high", "<B>Reasoning Effort: Absolute maximum with no"),
+        ("deepseek-v4", "max", "<B>Reasoning Effort: Beyond maximum"),
+        ("deepseek-v4-preview", "high", "<B><U>"),
+        ("deepseek-v4-preview", "max", "<B>Reasoning Effort: Absolute maximum with no"),
+        *(("deepseek-v4.1", name, f"<B><S>Reasoning Effort: {number} (range")
+          for name, number in (("low", 50), ("high", 75), ("max", 100), (1, 1), (100, 100))),
+    ],
+)  # fmt: skip
+def test_efforts(name: str, effort: Any, begins: str) -> None:
+    assert told(name, [USER], reasoning_effort=effort).startswith(begins)
+    assert told(name, [USER], reasoning_effort=effort, thinking=False) == "<B><U>a"
+
+
+@pytest.mark.parametrize(
+    ("name", "effort"),
+    [("deepseek-v4", "xhigh"), ("deepseek-v4-preview", "low"), ("deepseek-v4.1", 0), ("deepseek-v4.1", True)],
+)
+def test_efforts_that_there_are_not(name: str, effort: Any) -> None:
+    with pytest.raises(UsageError, match="reasoning_effort"):
+        create_renderer(folder_of(name), {"name": name, "reasoning_effort": effort})
+
+
+# ---- beside DeepSeek's own library
+
+
+def recipes_prompt(name: str, messages: Messages, tools: Any, thinking: bool, effort: Any) -> str:
+    """The prompt of deepseek-recipe. Reasoning that an assistant has not is empty, as its servers fill it in."""
+    recipe = pytest.importorskip("deepseek_recipe", reason="no deepseek-recipe")
+    made: list[Any] = []
+    for message in messages:
+        role, text = message["role"], message["content"] or ""
+        if role == "assistant":
+            calls = [
+                recipe.ToolCall(call.get("id", ""), call["function"]["name"], as_text(call["function"]["arguments"]))
+                for call in message.get("tool_calls") or []
+            ]
+            reasoning = message.get("reasoning_content") or ""
+            made.append(recipe.AssistantMessage(text, reasoning if thinking else None, calls or None))
+        elif role == "tool":
+            made.append(recipe.ToolMessage(text, message.get("tool_call_id")))
+        else:
+            made.append({"system": recipe.SystemMessage, "user": recipe.UserMessage}[role](text))
+    functions = [tool["function"] for tool in tools or []]
+    declared = [recipe.ToolDefinition(one["name"], one["description"], one["parameters"]) for one in functions]
+    given = recipe.Conversation(made, thinking_mode=thinking, tools=declared or None, reasoning_effort=effort)
+    encoding = recipe.DeepseekV41Encoding if name == "deepseek-v4.1" else recipe.DeepseekV4Encoding
+    prompt: str = encoding().render_conversation(given).prompt
+    return prompt
+
+
+def as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("number", [25, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("effort", ["low", "high", "max"])
+@pytest.mark.parametrize("name", ["deepseek-v4", "deepseek-v4.1"])
+def test_prompts_of_deepseeks_library(name: str, effort: str, number: int) -> None:
+    """Random conversations with users, systems, calls and results in any order; docs/deviations.md lists the rest."""
+    rng = random.Random(f"{name} {effort}")
+    held = Wanted(
+        parts=False,
+        nones=False,
+        inline=False,
+        late_system=name == "deepseek-v4.1",
+        call_id=lambda name, at: f"c{at:03}",
+    )
+    for at in range(number):
+        messages, tools = conversation(rng, held, ends_with="user")
+        messages = messages[: rng.choice(ends_of_prompts(messages))]
+        declared = tools if rng.random() < 0.7 else None
+        messages = as_both_write(messages, name)
+        thinking = at % 4 > 0
+        renderer = renderer_of(name, ("reasoning_effort", effort), ("thinking", thinking))
+        ours = renderer.text(shuffled(rng, messages), tools=declared, add_generation_prompt=True)
+        assert ours == recipes_prompt(name, messages, declared, thinking, effort)
+
+
+def ends_of_prompts(messages: Messages) -> list[int]:
+    """Behind which messages an assistant could speak: users, and the last of several results."""
+    roles = [message["role"] for message in messages]
+    return [at for at, role in enumerate(roles, 1) if role == "user" or (role == "tool" and roles[at] != "tool")]
+
+
+def as_both_write(messages: Messages, name: str) -> Messages:
+    """Numbers that Rust and Python spell alike; for V4 no empty users and calls, which the library shortens."""
+    for call in (call for message in messages for call in message.get("tool_calls") or []):
+        arguments = json.loads(as_text(call["function"]["arguments"]), parse_float=lambda _: 0.5)
+        call["function"]["arguments"] = small(arguments) or ({"k": None} if name == "deepseek-v4" else {})
+    empty = (message for message in messages if message["role"] == "user" and not message["content"])
+    for message in empty if name == "deepseek-v4" else ():
+        message["content"] = "x"
+    return messages
+
+
+def small(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: small(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [small(held) for held in value]
+    return 7 if type(value) is int and value > 10**18 else value
+
+
+def shuffled(rng: random.Random, messages: Messages) -> Messages:
+    """The results of each turn in another order."""
+    runs: list[Messages] = []
+    for message in messages:
+        if message["role"] == "tool" and runs and runs[-1][0]["role"] == "tool":
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    return [message for run in runs for message in rng.sample(run, len(run))]
