@@ -11,8 +11,8 @@ A conversation becomes ids in these steps, in this order::
         encode_strings       tokenizer/         joins the text, encodes it, proves which piece each token is from
 
 `render_many` takes the same steps: `render_conversations` (`encode.py`) calls `emit` for each conversation, and
-`encode` for each block of them. Completions are read by `Family.read_response`, at once (`parse_response`) or as they
-are sampled (`stream`), with the family's dialect of tool calls (`dialects/`); `bridge_to_next_turn` continues them.
+`encode` for each block of them. Completions are read by `ReadsCompletions` (`completions.py`), with the
+family's dialect of tool calls (`dialects/`); `bridge_to_next_turn` continues them.
 """
 
 from __future__ import annotations
@@ -25,35 +25,27 @@ from typing import Any, ClassVar
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
-from niels_gpt.renderers.conversation import ConversationView, tools_of
-from niels_gpt.renderers.dialects.base import Dialect, Schemas, read_calls, schemas_of
+from niels_gpt.renderers.completions import ReadsCompletions
+from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.options import FamilyConfig, with_options
-from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import (
-    Completion,
-    GrowingCompletion,
     append_rendering,
     has_nothing_to_bridge,
     reject_assistant_in_extension,
     should_preserve_past_thinking,
-    text_at_end,
     trim_to_turn_close,
 )
-from niels_gpt.renderers.response import NOTHING, ResponseBuilder, Trim
-from niels_gpt.renderers.stream import ResponseParser
-from niels_gpt.renderers.thinking import PromptEnd, ReasoningFormat, read_reasoning
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_control_tokens
-from niels_gpt.renderers.windows import Steps, Window, run
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 
-class Family(ShowsExample, ABC):
+class Family(ShowsExample, ReadsCompletions, ABC):
     """A renderer by grammar: the subclass writes the format, this class does everything else.
 
     Args:
@@ -61,22 +53,15 @@ class Family(ShowsExample, ABC):
         config: the family's options; default all defaults.
         options: single options that replace the config's: `Qwen3Renderer(tokenizer, enable_thinking=False)`.
 
-    Class attributes:
+    Class attributes, beside those of `ReadsCompletions`:
         name: the renderer's name, as in `MODEL_RENDERER_MAP`.
         roles: the roles that the format can express.
         controls: control tokens that a tokenizer of the family must have; optional_controls: those it may have.
         stops: the texts of the tokens that end an assistant's turn. The first is the one that the grammar writes.
         truncation_stop: the token that closes a truncated turn in a bridge; "": the first stop.
         after_stop: the text that the template writes after an assistant's stop.
-        calls: the dialect of tool calls; `None`: the format has none.
-        before_first_call: the text between a content and the first call.
-        content_trim: the white space around a content that the format adds; a completion's content is without it.
         has_end_of_turn: an assistant's turn ends in a stop of its own. Where it is false (GLM), the opener of the next
             turn is the stop.
-        has_reasoning: the format has a place for reasoning; where it does not, think tags in completions are text.
-        reasoning_tags: what reasoning is between.
-        block_may_be_missing: a finished completion without think tags has no reasoning, although the generation prompt
-            opens a think block.
         version: increases whenever a grammar's ids or facts change; part of the fingerprint of built datasets.
 
     Raises:
@@ -92,13 +77,7 @@ class Family(ShowsExample, ABC):
     controls: ClassVar[tuple[str, ...]] = ()
     optional_controls: ClassVar[tuple[str, ...]] = ()
     after_stop: ClassVar[str] = ""
-    calls: ClassVar[Dialect | None] = None
-    before_first_call: ClassVar[str] = ""
-    content_trim: Trim = NOTHING
     has_end_of_turn: ClassVar[bool] = True
-    has_reasoning: ClassVar[bool] = True
-    reasoning_tags: ClassVar[tuple[str, str]] = ("<think>", "</think>")
-    block_may_be_missing: ClassVar[bool] = False
     version: ClassVar[int] = 1
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
@@ -159,13 +138,6 @@ class Family(ShowsExample, ABC):
 
     def end(self, view: ConversationView, out: Emitter) -> None:  # most formats have nothing there
         """Write what comes after the last turn where no generation prompt follows."""
-
-    def prefill(self) -> str:
-        """The text that the generation prompt puts after the assistant's header: an opened think block, for example.
-
-        The model continues from there, so an assistant's turn that begins with this text has it as scaffold.
-        """
-        return ""
 
     # ---- rendering
 
@@ -248,11 +220,6 @@ class Family(ShowsExample, ABC):
         return f"<{type(self).__name__} for {self.encoder.name}{changed}, encoded by {self.encoder.engine}>"
 
     @property
-    def supports_tools(self) -> bool:
-        """The format has tool calls, and completions are searched for them."""
-        return self.calls is not None
-
-    @property
     def vocab_size(self) -> int:
         """The size of the vocabulary; all ids are below it."""
         return self.encoder.vocab_size
@@ -274,81 +241,6 @@ class Family(ShowsExample, ABC):
             preserve_all_thinking=self.config.preserve_all_thinking,
             preserve_thinking_between_tool_calls=self.config.preserve_thinking_between_tool_calls,
         )
-
-    # ---- reading completions
-
-    def get_stop_token_ids(self) -> list[int]:
-        """The ids at which sampling stops."""
-        return list(self._stop_ids)
-
-    def parse_response(
-        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
-    ) -> ParsedResponse:
-        """A completion as content, reasoning and tool calls; see `Renderer`.
-
-        Args:
-            prompt_ids: the prompt; its end tells whether the completion begins within a think block. By default the
-                family's own generation prompt tells, and a closing tag ends reasoning even where it opens no block.
-        """
-        completion = Completion(self.encoder, token_ids, self._stop_ids)
-        out = self.new_builder(completion)
-        run(self.read_response(completion, out, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids)))
-        return out.result()
-
-    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
-        """A parser for a completion that is being sampled; its result is that of `parse_response`.
-
-        Args:
-            prompt_ids: as in `parse_response`. With them, text is held back less often (`docs/renderers.md`).
-        """
-        completion = GrowingCompletion(self.encoder, self._stop_ids)
-        out = self.new_builder(completion)
-        steps = self.read_response(completion, out, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids))
-        return ResponseParser(completion, out, steps)
-
-    def new_builder(self, completion: Completion) -> ResponseBuilder:
-        """The builder that `read_response` reports to."""
-        return ResponseBuilder(completion, self.content_trim, self.before_first_call)
-
-    def read_response(
-        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
-    ) -> Steps[None]:
-        """Read a completion, whole or growing, and report it to `out`; see `windows.py`."""
-        start = 0
-        if self.has_reasoning:
-            form = ReasoningFormat(*self.reasoning_tags, self.calls.opening if self.calls is not None else "")
-            start = yield from read_reasoning(completion, out, form, prompt, self._end_of_unclosed_reasoning)
-        out.begin_content(start)
-        if self.calls is None:
-            yield from Window(completion, start).pass_on(out.content_to)
-        else:
-            yield from read_calls(self.calls, completion, start, schemas, out)
-        out.end()
-
-    def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:
-        opening = self.reasoning_tags[0]
-        if prompt_ids is not None:
-            is_open = text_at_end(self.encoder, prompt_ids).rstrip().endswith(opening)
-            return PromptEnd.OPEN if is_open else PromptEnd.CLOSED
-        if not self.prefill().rstrip().endswith(opening):
-            return PromptEnd.UNKNOWN
-        return PromptEnd.LIKELY_OPEN if self.block_may_be_missing else PromptEnd.OPEN
-
-    def _end_of_unclosed_reasoning(self, completion: Completion) -> int:
-        """The end of reasoning without a closing tag: the beginning of the calls, else the end of the completion.
-
-        Models call tools without closing the block first. A call's opening tag that is one token, or holds a control
-        token, ends the reasoning, as inference servers read it. One that is spelled in several tokens may be a draft
-        within the reasoning, so it counts only where the turn is complete.
-        """
-        opening = self.calls.opening if self.calls is not None else ""
-        decisive = {self.encoder.added_ids.get(opening)}
-        decisive |= {token for text, token in self.encoder.control_ids.items() if text in opening}
-        if opening and (completion.stopped or not decisive.isdisjoint(completion.ids)):
-            at = completion.find(opening)
-            if at >= 0:
-                return at
-        return len(completion.text)
 
     # ---- the next turn
 

@@ -24,9 +24,11 @@ from niels_gpt.renderers.events import (
 )
 from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import Ids, damaged, stock_of
 from tests.renderers.sweeps import families
+from tests.renderers.test_parsers import PARSER_OF, by_template
 from tests.renderers.tiny_families import renderer_of
 
 IN_ALL = 4000  # damaged completions, over all families together
@@ -107,8 +109,8 @@ def arguments_told(deltas: list[ArgumentDelta], expected: Any) -> Any:
     }
 
 
-def check_streams(renderer: Family, number: int, seed: int) -> None:
-    rng, stock = random.Random(f"{renderer.name} {seed}"), stock_of(renderer.name)
+def check_streams(renderer: Family | TemplateRenderer, name: str, number: int, seed: int) -> None:
+    rng, stock = random.Random(f"{name} {seed}"), stock_of(name)
     prompts = [None, *(renderer.encoder.encode_pieces([end], [True])[0].tolist() for end in ("a", "<think>\n"))]
     for _ in range(number):
         ids = damaged(rng, stock) if rng.random() < 0.9 else rng.choice(stock.completions)
@@ -122,10 +124,15 @@ def check_streams(renderer: Family, number: int, seed: int) -> None:
 
 @families
 def test_streams_of_damaged_completions(family: str) -> None:
-    check_streams(renderer_of(family), -(-IN_ALL // len(FAMILIES)), seed=5)
+    check_streams(renderer_of(family), family, -(-IN_ALL // len(FAMILIES)), seed=5)
+
+
+@pytest.mark.parametrize("name", PARSER_OF)
+def test_streams_read_by_parsers_of_templates(name: str) -> None:
+    check_streams(by_template(name), name, 40, seed=7)
 
 
 @pytest.mark.slow
 @families
 def test_many_more_streams(family: str) -> None:
-    check_streams(renderer_of(family), 3000, seed=6)
+    check_streams(renderer_of(family), family, 3000, seed=6)

@@ -34,6 +34,7 @@ class Judged:
         kind: the class of tml-renderers; arguments: those of its constructor.
         tools: it can declare tools.
         thinks: it has a place for reasoning.
+        ignored: markup of theirs that stands for another model's format and is left out of the comparison.
     """
 
     family: str
@@ -42,6 +43,7 @@ class Judged:
     options: Mapping[str, Any] = field(default_factory=dict)
     tools: bool = True
     thinks: bool = True
+    ignored: tuple[str, ...] = ()
 
 
 _KEPT = {"strip_thinking_from_history": False}
@@ -55,7 +57,8 @@ JUDGED: dict[str, Judged] = {
     "qwen3.5 without thinking": Judged("qwen3.5", "Qwen35", {"enable_thinking": False}, {"enable_thinking": False}),
     "qwen3.5 that keeps reasoning": Judged("qwen3.5", "Qwen35", _KEPT, {"enable_thinking": True, **_KEEPS}),
     "deepseek-v3": Judged("deepseek-v3", "DeepSeekV3", tools=False, thinks=False),
-    "kimi-k2": Judged("kimi-k2", "KimiK2", thinks=False),
+    # theirs is K2 Thinking, ours K2 Instruct, which has no think blocks
+    "kimi-k2": Judged("kimi-k2", "KimiK2", thinks=False, ignored=("<think>", "</think>")),
     "kimi-k2.5": Judged("kimi-k2.5", "KimiK25"),
     "kimi-k2.5 without thinking": Judged("kimi-k2.5", "KimiK25", {"support_thinking": False}, {"thinking": False}),
     "kimi-k2.5 that keeps reasoning": Judged("kimi-k2.5", "KimiK25", _KEPT, _KEEPS),
@@ -64,7 +67,7 @@ JUDGED: dict[str, Judged] = {
             "gpt-oss",
             "GptOss",
             {"reasoning_effort": effort, "current_date": DAY},
-            {"reasoning_effort": effort, "conversation_start_date": DAY},
+            {"reasoning_effort": effort, "conversation_start_date": DAY, "text_before_calls": "commentary"},
         )
         for effort in ("low", "medium", "high")
     },
@@ -186,10 +189,20 @@ def ids_of(spans: Sequence[Any]) -> list[int]:
 def their_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
     """Their training examples, the weights as a mask."""
     examples = theirs(name).render_for_sft(as_tml(messages, tools))
-    return [
+    samples = [
         Sample(ids_of(example.input_token_spans), [weight > 0 for weight in example.per_token_loss_weight_unshifted])
         for example in examples
     ]
+    return [_kept(name, sample) for sample in samples]
+
+
+def _kept(name: str, sample: Sample) -> Sample:
+    """A sample without what is ignored."""
+    if not JUDGED[name].ignored:
+        return sample
+    ignored = {encoder_of(JUDGED[name].kind).control_ids[text] for text in JUDGED[name].ignored}
+    kept = [(token, trained) for token, trained in zip(*sample, strict=True) if token not in ignored]
+    return Sample([token for token, _ in kept], [trained for _, trained in kept])
 
 
 def our_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
@@ -216,7 +229,8 @@ def turns_of(samples: Sequence[Sample]) -> list[Turn]:
 def their_prompt(name: str, messages: Messages, tools: Any = None) -> list[int]:
     """The ids of the generation prompt."""
     spans, _ = theirs(name).render_for_completion(as_tml(messages, tools))
-    return ids_of(spans)
+    ids = ids_of(spans)
+    return _kept(name, Sample(ids, [False] * len(ids))).ids
 
 
 def our_prompt(name: str, messages: Messages, tools: Any = None) -> list[int]:

@@ -73,7 +73,7 @@ class Llama3Renderer(Family):
     content_trim = ALL_SPACE
     stops = (_END, "<|eom_id|>", "<|end_of_text|>")
     controls = (_BEGIN, "<|start_header_id|>", "<|end_header_id|>")
-    calls: ClassVar[Dialect | None] = _DIALECT
+    calls: Dialect | None = _DIALECT
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

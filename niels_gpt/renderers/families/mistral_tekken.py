@@ -54,13 +54,13 @@ class MistralV7Renderer(Family):
 
     name = "mistral-v7"
     config_class: ClassVar[type[FamilyConfig]] = MistralV7RendererConfig
-    has_reasoning: ClassVar[bool] = False
+    has_reasoning = False
     stops = ("</s>",)
     controls: ClassVar[tuple[str, ...]] = (
         *("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
         *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CONTENT]"),
     )
-    calls: ClassVar[Dialect | None] = MistralList()
+    calls: Dialect | None = MistralList()
     tools_at_first: ClassVar[bool] = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

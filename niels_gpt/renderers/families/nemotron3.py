@@ -83,7 +83,7 @@ class Nemotron3Renderer(ChatMLTurns):
     content_trim = ALL_SPACE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "</s>")
-    calls: ClassVar[Dialect] = FunctionTags(python=True)
+    calls: Dialect = FunctionTags(python=True)
     before_first_call = "\n"
 
     def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:

@@ -63,7 +63,7 @@ class Qwen3Renderer(ChatMLTurns):
     content_trim = NEWLINES_BEFORE
     roles = ("system", "user", "assistant", "tool")
     stops = ("<|im_end|>", "<|endoftext|>")
-    calls: ClassVar[Dialect] = HermesJSON()
+    calls: Dialect = HermesJSON()
     before_first_call = "\n"
     default_system: ClassVar[str] = ""
 

@@ -65,7 +65,7 @@ class Qwen35Renderer(QwenImages):
     name = "qwen3.5"
     config_class: ClassVar[type[FamilyConfig]] = Qwen35RendererConfig
     content_trim = ALL_SPACE
-    calls: ClassVar[Dialect] = FunctionTags(python=True)
+    calls: Dialect = FunctionTags(python=True)
     before_first_call = "\n\n"
 
     def __init__(

@@ -25,7 +25,7 @@ class Qwen36Renderer(Qwen35Renderer):
 
     name = "qwen3.6"
     config_class: ClassVar[type[FamilyConfig]] = Qwen36RendererConfig
-    calls: ClassVar[Dialect] = FunctionTags()
+    calls: Dialect = FunctionTags()
 
     def preserves_thinking(self, view: ConversationView, index: int) -> bool:
         """See `Family`; `preserve_thinking` keeps all reasoning."""

@@ -178,17 +178,30 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
 
 
+def dialect_of(name: str) -> Dialect:
+    """The dialect that a tool parser reads.
+
+    Raises:
+        UsageError: no such parser.
+    """
+    return _tool_parser_class(name).form
+
+
 def get_tool_parser(name: str, tokenizer: Any) -> ToolParser:
     """A tool parser by name.
 
     Raises:
         UsageError: no such parser.
     """
+    return _tool_parser_class(name)(tokenizer)
+
+
+def _tool_parser_class(name: str) -> type[DialectParser]:
     if name not in TOOL_PARSERS:
         raise UsageError(
             f"no tool parser {name!r}; expected one of {', '.join(TOOL_PARSERS)}{did_you_mean(name, TOOL_PARSERS)}"
         )
-    return TOOL_PARSERS[name](tokenizer)
+    return TOOL_PARSERS[name]
 
 
 def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:

@@ -13,19 +13,18 @@ import jinja2
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
+from niels_gpt.renderers.completions import ReadsCompletions
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.parsing import ParsedResponse
-from niels_gpt.renderers.reading import Completion, replace_surrogates
 from niels_gpt.renderers.template.attribution import KNOWN_ROLES, UNKNOWN_ROLE, attribute_spans, check_controls
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
 from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.oracle import Oracle
-from niels_gpt.renderers.template.parsers import get_reasoning_parser, get_tool_parser
+from niels_gpt.renderers.template.parsers import dialect_of, get_reasoning_parser
 from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.proven import compared_tokens, emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
@@ -61,7 +60,7 @@ def no_clock(form: str) -> str:
     )
 
 
-class TemplateRenderer(ShowsExample):
+class TemplateRenderer(ShowsExample, ReadsCompletions):
     """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
 
     The package's docstring (`renderers/template/__init__.py`) describes how. Instances pickle and are thread-safe.
@@ -116,18 +115,14 @@ class TemplateRenderer(ShowsExample):
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
         self._retained, self._certificate = strings.retained, Certificate(strings.searched)
         own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
+        # Completions end at the argument `stops`, at eos, and at the stops of the generation config.
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
         eos = [text for text, token in self.encoder.control_ids.items() if token in self.encoder.stop_ids]
         self._controls = ControlTokens([*self.encoder.control_ids, *stops], [*eos, *stops])
-        self._tool_parser = None if tool_parser is None else get_tool_parser(tool_parser, self.encoder)
-        self._reasoning_parser = (
-            None if reasoning_parser is None else get_reasoning_parser(reasoning_parser, self.encoder)
-        )
-
-    @property
-    def supports_tools(self) -> bool:
-        """Whether tool calls are parsed from completions: there is a tool parser."""
-        return self._tool_parser is not None
+        self.calls = None if tool_parser is None else dialect_of(tool_parser)
+        self.has_reasoning = reasoning_parser is not None
+        if reasoning_parser is not None:
+            get_reasoning_parser(reasoning_parser, self.encoder)  # refuses a name that there is not
 
     @property
     def vocab_size(self) -> int:
@@ -147,10 +142,6 @@ class TemplateRenderer(ShowsExample):
     def __repr__(self) -> str:
         """The tokenizer whose template it is, and what encodes."""
         return f"<{type(self).__name__} for {self.encoder.name}, encoded by {self.encoder.engine}>"
-
-    def get_stop_token_ids(self) -> list[int]:
-        """The ids at which serving stops: the argument `stops`, eos, and those of the generation config."""
-        return list(self._stop_ids)
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
@@ -199,23 +190,6 @@ class TemplateRenderer(ShowsExample):
     ) -> list[Piece]:
         """The rendering as pieces, before it is encoded."""
         return self.emit(messages, tools=tools, add_generation_prompt=add_generation_prompt).pieces()
-
-    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
-        """Content, reasoning and tool calls of a completion, as far as there are parsers for them; see `Renderer`."""
-        completion = Completion(self.encoder, token_ids, self._stop_ids)
-        thought, rest = None, completion.text
-        if self._reasoning_parser is not None:
-            thought, rest = self._reasoning_parser.extract(rest)
-        reasoning, content = None if thought is None else replace_surrogates(thought), replace_surrogates(rest)
-        if self._tool_parser is None:
-            return ParsedResponse(content, reasoning)
-        # Calls are parsed from the tokens after the reasoning. A text of 9 characters in 5 tokens, of which the last 4
-        # characters are content that begins in token 3: the parser gets tokens 3 and 4.
-        start = len(completion.text) - len(rest)
-        first = completion.span(start, len(completion.text))[0] if rest else len(completion.ids)
-        content_ids, calls = self._tool_parser.extract(completion.ids[first:], tools=tools)
-        text = Completion(self.encoder, content_ids, ()).decoded()
-        return ParsedResponse(text if calls else content, reasoning, [call.shifted(first) for call in calls])
 
     def bridge_to_next_turn(
         self,
