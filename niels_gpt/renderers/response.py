@@ -179,6 +179,8 @@ class CallInProgress:
 
     def add(self, delta: ArgumentDelta) -> None:
         """Take more of the arguments."""
+        if delta.parameter is not None and not delta.text:  # its value begins, maybe for the second time
+            self._texts[delta.parameter] = []
         self._texts.setdefault(delta.parameter, []).append(delta.text)
 
     @property
@@ -309,10 +311,14 @@ class ResponseBuilder:
             call.name = name
             self.events.append(CallName(call.index, name))
 
-    def begin_argument(self, at: int, parameter: str | None = None, trim: Trim = NOTHING) -> None:
-        """The arguments of the open call begin at this character, or the value of one of them; see `ArgumentDelta`."""
+    def begin_argument(self, at: int, parameter: str | None = None, *, trim: Trim = NOTHING, suffix: str = "") -> None:
+        """The arguments of the open call begin at this character, or the value of one of them; see `ArgumentDelta`.
+
+        Args:
+            trim, suffix: what is removed around it.
+        """
         index = len(self.calls) - 1
-        self._argument = TrimmedText(trim, lambda text: self._tell(ArgumentDelta(index, text, parameter)))
+        self._argument = TrimmedText(trim, lambda text: self._tell(ArgumentDelta(index, text, parameter)), suffix)
         self._argued = at
         if parameter is not None:
             self._tell(ArgumentDelta(index, "", parameter))
@@ -326,11 +332,13 @@ class ResponseBuilder:
     def end_argument(self, stop: int) -> None:
         """The argument that began last ends before this character."""
         self.argument_to(stop)
+        self._argument.cut_suffix()
         self._argument.end()
 
     def _tell(self, delta: ArgumentDelta) -> None:
-        self.calls[-1].add(delta)
-        self.events.append(delta)
+        if self.is_observed:
+            self.calls[-1].add(delta)
+            self.events.append(delta)
 
     def close_call(self, call: ParsedToolCall, stop: int) -> None:
         """The open call is this one, and ends before a character; what has not been said of it is said now.

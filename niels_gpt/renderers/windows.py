@@ -29,35 +29,46 @@ Steps = Generator[None, None, T]  # yields wherever more of the completion is ne
 _SPACE = re.compile(r"\s*")
 
 
+def hold(stop: int) -> None:
+    """Take nothing yet; for `Window.pass_on`."""
+
+
 class _Marker:
-    """Where a marker begins for the first time, as far as that is known."""
+    """Where a marker begins for the first time from a character on, as far as that is known."""
 
     def __init__(self, completion: Completion, text: str, start: int, by_id: bool) -> None:
         self.text, self._completion, self._start, self._searched = text, completion, start, start
         self._is_added = by_id or completion.is_added(text)
         self._is_control = by_id or completion.is_control(text)
 
-    def find(self) -> tuple[int, bool]:
-        """The character, -1 for none so far, and whether the answer is final if there is one."""
+    def find(self, end: int, ended: bool) -> tuple[int, bool]:
+        """The character, -1 for none before `end`, and whether the answer is final if there is one.
+
+        Args:
+            ended: nothing comes behind `end`.
+        """
         completion = self._completion
         if self._is_added:
             at = completion.find_id(self.text, self._start)
-            if at >= 0 or self._is_control:
+            if at >= 0 and at + len(self.text) <= end:
                 return at, True
-        at = completion.text.find(self.text, self._searched)
-        end = len(completion.text)
+            if self._is_control:
+                return -1, True
+        at = completion.text.find(self.text, self._searched, end)
         self._searched = at if at >= 0 else max(self._start, end - len(self.text) + 1)
-        return at, not self._is_added or completion.ended
+        return at, not self._is_added or ended
 
-    def half(self) -> int:
-        """The character from which on the text may turn out to be the marker; the end of the text if none."""
-        text, end = self._completion.text, len(self._completion.text)
-        if self._is_control:
-            return end
-        at = text.find(self.text[0], max(self._searched, end - len(self.text) + 1))
-        while at >= 0 and not self.text.startswith(text[at:]):
-            at = text.find(self.text[0], at + 1)
-        return at if at >= 0 else end
+    def half(self, end: int) -> int:
+        """The character from which on the text before `end` may turn out to be the marker; `end` if there is none."""
+        return end if self._is_control else _half(self._completion.text, self.text, self._searched, end)
+
+
+def _half(text: str, wanted: str, start: int, end: int) -> int:
+    """The character from which on a text that ends at `end` may go on as the wanted one; `end` if there is none."""
+    at = text.find(wanted[0], max(start, end - len(wanted) + 1), end)
+    while at >= 0 and not wanted.startswith(text[at:end]):
+        at = text.find(wanted[0], at + 1, end)
+    return at if at >= 0 else end
 
 
 class Window:
@@ -65,33 +76,46 @@ class Window:
 
     Args:
         markers: their texts; with none, the window is the rest of the completion.
+        within: the window in which this one lies; markers behind its end do not count.
         by_id: the markers count only as tokens of their own, as control tokens do.
 
     Attributes:
         start: the first character.
         stop: up to here the text is in the window for certain.
         closed: the window ends at `stop`.
-        marker: the marker that it ends at; "" for the end of the completion.
+        marker: the marker that it ends at; "" for the end of the completion, or of the window around it.
     """
 
     def __init__(
-        self, completion: Completion, start: int, markers: tuple[str, ...] = (), *, by_id: bool = False
+        self,
+        completion: Completion,
+        start: int,
+        markers: tuple[str, ...] = (),
+        *,
+        within: Window | None = None,
+        by_id: bool = False,
     ) -> None:
-        self.completion, self.start, self.stop = completion, start, start
+        self.completion, self.start, self.stop, self._within = completion, start, start, within
         self.closed, self.marker = False, ""
         self._markers = [_Marker(completion, text, start, by_id) for text in markers]
         self._look()
 
     def _look(self) -> None:
         """Take note of what has been added to the completion."""
-        ended, end = self.completion.ended, len(self.completion.text)
+        if self.closed:
+            return
+        if self._within is None:
+            end, ended = len(self.completion.text), self.completion.ended
+        else:
+            self._within._look()
+            end, ended = self._within.stop, self._within.closed
         first, marker, is_final, clear = end + 1, "", ended, end
         for each in self._markers:
-            at, final = each.find()
+            at, final = each.find(end, ended)
             if 0 <= at < first:
                 first, marker, is_final = at, each.text, final
             elif at < 0 and not ended:
-                clear = min(clear, each.half())
+                clear = min(clear, each.half(end))
         if first <= clear:
             self.stop, self.closed, self.marker = first, is_final, marker if is_final else ""
         else:
@@ -122,10 +146,15 @@ class Window:
             yield from self.grow()
         return at < self.stop
 
-    def find(self, text: str, start: int) -> Steps[int]:
-        """The first place at which a text begins, within the window; -1 if there is none. Ids do not matter."""
+    def find(self, text: str, start: int, take: Callable[[int], object] = hold) -> Steps[int]:
+        """The first place at which a text begins, within the window; -1 if there is none. Ids do not matter.
+
+        Args:
+            take: is called with characters up to which there is nothing of the text.
+        """
         while True:
             at = self.completion.text.find(text, start, self.stop)
+            take(at if at >= 0 else self.stop if self.closed else _half(self.completion.text, text, start, self.stop))
             if at >= 0 or self.closed:
                 return at
             start = max(start, self.stop - len(text) + 1)
@@ -160,10 +189,6 @@ class Window:
             if held == text or self.closed or not text.startswith(held):
                 return held == text
             yield from self.grow()
-
-
-def hold(stop: int) -> None:
-    """Take nothing yet; for `Window.pass_on`."""
 
 
 def run(steps: Steps[T]) -> T:

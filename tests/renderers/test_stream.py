@@ -93,20 +93,22 @@ def check_calls(events: list[Event], result: ParsedResponse) -> None:
 
 
 def arguments_told(deltas: list[ArgumentDelta], expected: Any) -> Any:
-    """The arguments that deltas tell; values without quotes are texts, so those that are no texts are read as JSON."""
+    """The arguments that deltas tell; of a value without quotes a schema may say whether it is a text or JSON."""
     if not deltas:
         return {}
-    texts: dict[str | None, str] = defaultdict(str)
+    texts: dict[str | None, str] = {}
     for delta in deltas:
-        texts[delta.parameter] += delta.text
+        is_new = delta.parameter is not None and not delta.text  # a parameter may come twice
+        texts[delta.parameter] = "" if is_new else texts.get(delta.parameter, "") + delta.text
     if None in texts:
         assert len(texts) == 1
         return json.loads(texts[None])
+    return {name: value_told(text, expected[name]) for name, text in texts.items()}
+
+
+def value_told(text: str, expected: Any) -> Any:
     python = {"True": True, "False": False, "None": None}
-    return {
-        name: text if isinstance(expected[name], str) else python[text] if text in python else json.loads(text)
-        for name, text in texts.items()
-    }
+    return text if text == expected else python[text] if text in python else json.loads(text)
 
 
 def check_streams(renderer: Family | TemplateRenderer, name: str, number: int, seed: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block, close
-from niels_gpt.renderers.dialects.json_values import parse_call_object, scan_call_object, strict_json
+from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.partial_json import JSONReader
@@ -79,7 +79,7 @@ class LlamaJSON:
         inner = _skip_separators(text, first + len(self.opening)) if has_tag else first
         end = _json_end(text, inner) if text.startswith("{", inner) else -1
         stop = len(text) if end < 0 else end
-        value = _json_object(completion.decoded(inner, stop)) if end >= 0 else None
+        value = _json_object(completion, inner, stop) if end >= 0 else None
         has_both_keys = value is not None and {"name", "parameters"} <= value.keys()
         if not has_tag and not (has_both_keys or (value is None and _LLAMA_CALL.match(text, inner))):
             return None
@@ -141,7 +141,7 @@ class MistralList:
 def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool) -> Block:
     """The call of one object in a list."""
     span = start, stop
-    value = _json_object(completion.decoded(*span)) if is_closed else None
+    value = _json_object(completion, *span) if is_closed else None
     if value is None:
         status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
         return call_block(completion, span, span, None, None, status)
@@ -215,13 +215,13 @@ def _json_end(text: str, start: int) -> int:
     return -1
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
-    """A text as a JSON object, `None` if it is none."""
+def _json_object(completion: Completion, start: int, stop: int) -> dict[str, Any] | None:
+    """The characters as a JSON object, `None` if they are none."""
     try:
-        value = strict_json(text)
+        value, end = call_value_at(completion, start)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and end == stop else None
 
 
 def _skip_separators(text: str, at: int) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import Block, Schemas, call_block, close, next_block
-from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object, scan_call_object
+from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
@@ -45,7 +45,7 @@ class HermesJSON:
         value_at = yield from rest.skip_space(inner)
         yield from scan_call_object(rest, value_at, "arguments", out)
         try:
-            value, end = json_value_at(completion, value_at)
+            value, end = call_value_at(completion, value_at)
         except ValueError:
             return None
         closing = yield from rest.skip_space(end)

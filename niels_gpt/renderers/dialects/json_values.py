@@ -59,11 +59,35 @@ def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
     return (value if text.isascii() and "\\u" not in text else strict_json(text)), end
 
 
+def call_value_at(completion: Completion, start: int) -> tuple[Any, int]:
+    """As `json_value_at`, but `None` in place of an object that has a key twice: which of the two is meant?
+
+    Raises:
+        ValueError: see `strict_json`.
+    """
+    value, end = json_value_at(completion, start)
+    return (None if isinstance(value, dict) and _repeats_key(completion.decoded(start, end)) else value), end
+
+
+def _repeats_key(text: str) -> bool:
+    """An object, as JSON text, has a key twice. Objects in it do not matter."""
+    repeated = False
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeated  # of the object that is complete last, which is the outermost
+        found = dict(pairs)
+        repeated = len(found) < len(pairs)
+        return found
+
+    json.loads(text, object_pairs_hook=made)
+    return repeated
+
+
 def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> Steps[None]:
     """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
 
-    Only where somebody listens; the caller reads the whole object afterwards. Of members that are repeated the first
-    counts here, and arguments before the name are reported behind it.
+    Only where somebody listens; the caller reads the whole object afterwards. Arguments before the name are reported
+    behind it.
     """
     if not out.is_observed:
         return

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Block, Schemas, call_block, text_or_json, write_arguments
+from niels_gpt.renderers.dialects.base import Schemas, call_block, close, next_block, text_or_json, write_arguments
 from niels_gpt.renderers.dialects.json_values import typed_value
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
@@ -41,50 +43,56 @@ class Pairs:
         markup = (after_name, self.key[0], between, self.value[1] + after_value)
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
             inner = at + len(self.opening)
-            close = completion.find(self.closing, inner)
-            following = completion.find(self.opening, inner)
-            unclosed = close < 0 or 0 <= following < close
-            end = (following if following >= 0 else len(completion.text)) if unclosed else close
-            stop = end if unclosed else end + len(self.closing)
-            name, arguments, status = self._read_inner(completion, inner, end, schemas)
-            status = Status.UNCLOSED_BLOCK if unclosed else status
-            yield call_block(completion, (at, stop), (inner, end), name, arguments, status)
-            at = completion.find(self.opening, stop)
+            block = Window(completion, inner, (self.closing, self.opening))
+            name, arguments, status = yield from self._scan_pairs(block, schemas, out)
+            yield from block.pass_on(hold)
+            end = block.stop
+            if block.marker != self.closing:
+                start = close(
+                    call_block(completion, (at, end), (inner, end), name, arguments, Status.UNCLOSED_BLOCK), out
+                )
+                continue
+            span = at, end + len(self.closing)
+            start = close(call_block(completion, span, (inner, end), name, arguments, status), out)
 
-    def _read_inner(
-        self, completion: Completion, start: int, stop: int, schemas: Schemas
-    ) -> tuple[str | None, dict[str, Any], Status]:
+    def _scan_pairs(
+        self, block: Window, schemas: Schemas, out: ResponseBuilder
+    ) -> Steps[tuple[str | None, dict[str, Any], Status]]:
         """Name, arguments and status of the text between the tags of a call."""
-        first = completion.find(self.key[0], start, stop)
-        name = completion.decoded(start, stop if first < 0 else first).strip() or None
+        completion = block.completion
+        before = yield from self._part(block, block.start, self.key[0])
+        name = completion.decoded(block.start, before.stop).strip() or None
+        out.name(name)
         schema = schemas.get(name or "", {})
         arguments: dict[str, Any] = {}
-        status, at = Status.OK if name else Status.MISSING_NAME, first
-        while at >= 0:
-            edges = self._pair_edges(completion, at, stop)
-            if edges is None:
+        status = Status.OK if name else Status.MISSING_NAME
+        while before.marker:
+            key = yield from self._part(block, before.stop + len(self.key[0]), self.key[1])
+            opened = (yield from self._part(block, key.stop + len(self.key[1]), self.value[0])) if key.marker else key
+            if not opened.marker:
                 return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
-            key = completion.decoded(*edges[:2]).strip()
-            arguments[key], fits = typed_value(completion.decoded(*edges[2:4]), schema.get(key))
+            key_text, value_at = completion.decoded(key.start, key.stop).strip(), opened.stop + len(self.value[0])
+            out.begin_argument(value_at, key_text)
+            value = yield from self._part(block, value_at, self.value[1], out.argument_to)
+            if not value.marker:
+                return name, arguments, Status.MALFORMED_STRUCTURE if name else Status.MISSING_NAME
+            out.end_argument(value.stop)
+            arguments[key_text], fits = typed_value(completion.decoded(value_at, value.stop), schema.get(key_text))
             status = status if fits else Status.INVALID_JSON
-            at = completion.find(self.key[0], edges[4], stop)
+            before = yield from self._part(block, value.stop + len(self.value[1]), self.key[0])
         return name, arguments, status
 
-    def _pair_edges(self, completion: Completion, at: int, stop: int) -> tuple[int, int, int, int, int] | None:
-        """For the pair at `at`: start and end of its key, start and end of its value, and the end of the pair."""
-        key = at + len(self.key[0])
-        key_end = completion.find(self.key[1], key, stop)
-        opened = completion.find(self.value[0], key_end, stop) if key_end >= 0 else -1
-        value = opened + len(self.value[0])
-        value_end = completion.find(self.value[1], value, stop) if opened >= 0 else -1
-        if value_end < 0:
-            return None
-        return key, key_end, value, value_end, value_end + len(self.value[1])
+    @staticmethod
+    def _part(block: Window, start: int, tag: str, take: Callable[[int], object] = hold) -> Steps[Window]:
+        """The text of a block from a character up to a tag; its `marker` is "" where the block ends before."""
+        part = Window(block.completion, start, (tag,), within=block)
+        yield from part.pass_on(take)
+        return part
 
 
 # The text around the tools' declarations in the system block of formats with function tags.
@@ -101,10 +109,7 @@ TAGS_EXPLAINED = (
     "do not tell the user about function calls\n</IMPORTANT>"
 )
 
-_FUNCTION = re.compile(r"\s*<function=([^<>]*)>\s*")
-# A value ends at the closing tag that another parameter or the function's end follows, so it may hold such tags itself.
-_PARAMETER = re.compile(r"<parameter=([^>]*)>\n?(.*?)\n?</parameter>\s*(?=<parameter=|</function>)", re.DOTALL)
-_END_FUNCTION = re.compile(r"\s*</function>")
+_ANGLE = re.compile("[<>]")
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
@@ -133,43 +138,71 @@ class FunctionTags:
     def _spell(self, value: Any, where: str) -> str:
         return str(value) if self.python and isinstance(value, int | float | None) else text_or_json(value, where)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
-            following = completion.find(self.opening, at + len(self.opening))
-            block = self._read_block(completion, at, following if following >= 0 else len(completion.text), schemas)
-            yield block
-            at = completion.find(self.opening, block.stop)
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`. A call ends at its closing tag, else at the next call or with the completion."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
+            inner = at + len(self.opening)
+            block = Window(completion, inner, (self.opening,))
+            name, arguments, status, end = yield from self._scan_function(block, schemas, out)
+            rest = Window(completion, end, (self.closing,), within=block)
+            yield from rest.pass_on(hold)
+            if not rest.marker:
+                span, status = (at, rest.stop), Status.UNCLOSED_BLOCK
+            else:
+                span = at, rest.stop + len(self.closing)
+                if name and completion.text[end : rest.stop].strip():  # more text after the function's end
+                    status = Status.MALFORMED_STRUCTURE
+            start = close(call_block(completion, span, (inner, rest.stop), name, arguments, status), out)
 
-    def _read_block(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        """The call that opens at `at`: up to its closing tag, else up to the limit."""
-        inner = at + len(self.opening)
-        name, arguments, status, end = self._read_function(completion, inner, limit, schemas)
-        close = completion.find(self.closing, max(inner, end), limit)
-        if close < 0:
-            return call_block(completion, (at, limit), (inner, limit), name, arguments, Status.UNCLOSED_BLOCK)
-        if name and completion.text[end:close].strip():  # more text after the function's end
-            status = Status.MALFORMED_STRUCTURE
-        return call_block(completion, (at, close + len(self.closing)), (inner, close), name, arguments, status)
-
-    def _read_function(
-        self, completion: Completion, start: int, limit: int, schemas: Schemas
-    ) -> tuple[str | None, dict[str, Any], Status, int]:
+    def _scan_function(
+        self, block: Window, schemas: Schemas, out: ResponseBuilder
+    ) -> Steps[tuple[str | None, dict[str, Any], Status, int]]:
         """Name, arguments, status, and their end: after `</function>`, or as far as they could be read."""
-        opened = _FUNCTION.match(completion.text, start, limit)
-        if opened is None:
-            return None, {}, Status.MALFORMED_STRUCTURE, start
-        name, at, status = completion.decoded(*opened.span(1)).strip() or None, opened.end(), Status.OK
+        completion, opened = block.completion, (yield from block.skip_space(block.start))
+        is_function = yield from block.starts_with("<function=", opened)
+        named = opened + len("<function=")
+        angle = (yield from block.search(_ANGLE, named)) if is_function else -1
+        if angle < 0 or completion.text[angle] != ">":
+            return None, {}, Status.MALFORMED_STRUCTURE, block.start
+        name, status = completion.decoded(named, angle).strip() or None, Status.OK
+        out.name(name)
         schema, arguments = schemas.get(name or "", {}), dict[str, Any]()
-        while (pair := _PARAMETER.match(completion.text, at, limit)) is not None:
-            key, at = completion.decoded(*pair.span(1)), pair.end()
-            arguments[key], fits = self._typed(completion.decoded(*pair.span(2)), schema.get(key))
+        at = yield from block.skip_space(angle + 1)
+        while (pair := (yield from self._scan_parameter(block, at, out))) is not None:
+            key, text, at = pair
+            arguments[key], fits = self._typed(text, schema.get(key))
             status = status if fits else Status.INVALID_JSON
-        closed = _END_FUNCTION.match(completion.text, at, limit)
-        if closed is None:
+        end = yield from block.skip_space(at)
+        if not (yield from block.starts_with("</function>", end)):
             return name, arguments, Status.MALFORMED_STRUCTURE, at
-        return name, arguments, status if name else Status.MISSING_NAME, closed.end()
+        return name, arguments, status if name else Status.MISSING_NAME, end + len("</function>")
+
+    @staticmethod
+    def _scan_parameter(block: Window, at: int, out: ResponseBuilder) -> Steps[tuple[str, str, int] | None]:
+        """Key and text of the parameter at `at`, and the end of the white space behind it; `None` if there is none.
+
+        A value ends at the closing tag that another parameter or the function's end follows, so it may hold such tags
+        itself.
+        """
+        completion = block.completion
+        if not (yield from block.starts_with("<parameter=", at)):
+            return None
+        angle = yield from block.find(">", at + len("<parameter="))
+        if angle < 0:
+            return None
+        start = angle + 1 + (yield from block.starts_with("\n", angle + 1))
+        key = completion.decoded(at + len("<parameter="), angle)
+        out.begin_argument(start, key, suffix="\n")
+        stop = yield from block.find("</parameter>", start, out.argument_to)
+        while stop >= 0:
+            end = yield from block.skip_space(stop + len("</parameter>"))
+            followed = yield from block.starts_with("<parameter=", end)
+            if followed or (yield from block.starts_with("</function>", end)):
+                out.end_argument(stop)
+                return key, completion.decoded(start, stop).removesuffix("\n"), end
+            stop = yield from block.find("</parameter>", stop + 1, out.argument_to)
+        return None
 
     def _typed(self, text: str, schema: Any) -> tuple[Any, bool]:
         if self.python and text in _PYTHON:
