@@ -50,7 +50,7 @@ class DeepSeekV3Renderer(Family):
     between_results: ClassVar[str] = "\n"
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, *_TOOL_TOKENS)
-    calls: ClassVar[Dialect | None] = FencedJSON()
+    calls: Dialect | None = FencedJSON()
     has_reasoning = False
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -115,7 +115,7 @@ class DeepSeekV4Renderer(Family):
     config_class: ClassVar[type[FamilyConfig]] = DeepSeekV4RendererConfig
     stops = (STOP,)
     controls: ClassVar[tuple[str, ...]] = (START, USER, ASSISTANT, TOKEN)
-    calls: ClassVar[DSML] = DSML()
+    calls: DSML = DSML()
     before_first_call = "\n\n"
     efforts: ClassVar[Mapping[str, str]] = MappingProxyType({"low": "", "high": _ABSOLUTE, "max": _BEYOND})
     tools_text: ClassVar[str] = _tools_text(DSML())
