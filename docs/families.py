@@ -40,6 +40,7 @@ TOOL = {
 CALL_IDS = {
     **dict.fromkeys(("mistral", "mistral-v7", "mistral-v11", "mistral-v13"), "weather01"),
     "kimi-k2": "functions.get_weather:0",
+    "kimi-k2-thinking": "functions.get_weather:0",
     "kimi-k2.5": "functions.get_weather:0",
 }
 ASKS = {

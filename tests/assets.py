@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from functools import partial
+import tempfile
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,32 @@ DISTINCT = sorted(
 )
 TEMPLATES = sorted((ASSETS / "templates").glob("*.jinja"))
 needs_assets = pytest.mark.skipif(not FOLDERS, reason=f"no tokenizers in {ASSETS} (set NGPT_ASSETS)")
+
+# Official templates without a tokenizer of their own: name -> template, the folder of a tokenizer with the same tokens,
+# the model on the hub.
+LONE_TEMPLATES = {
+    "glm-5.2": ("ik--GLM-5.2.jinja", "glm-5.1", "zai-org/GLM-5.2"),
+}
+
+
+@cache
+def with_lone_template(name: str) -> Path | None:
+    """A folder that holds a template of `LONE_TEMPLATES` and its tokenizer; `None` where either is absent."""
+    template, tokenizer, model = LONE_TEMPLATES[name]
+    source, file = ASSETS / tokenizer, ASSETS / "templates_wild" / template
+    if not (source / "tokenizer.json").is_file() or not file.is_file():
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="lone-")) / name
+    folder.mkdir()
+    for path in source.iterdir():
+        if path.name not in ("tokenizer_config.json", "family.json", "chat_template.jinja"):
+            (folder / path.name).symlink_to(path.resolve())
+    config = json.loads((source / "tokenizer_config.json").read_bytes())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "chat_template.jinja").write_bytes(file.read_bytes())
+    (folder / "family.json").write_text(json.dumps({"hub_names": [model]}), encoding="utf-8")
+    return folder
 
 
 @partial(shared, most=2)

@@ -27,8 +27,9 @@ from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31RendererConfig
 from niels_gpt.renderers.families.gemma import GemmaRendererConfig
 from niels_gpt.renderers.families.glm5 import GLM5RendererConfig, GLM51RendererConfig
 from niels_gpt.renderers.families.glm45 import GLM45RendererConfig
+from niels_gpt.renderers.families.glm52 import GLM52RendererConfig, GLM53RendererConfig
 from niels_gpt.renderers.families.gpt_oss import GptOssRendererConfig
-from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig
+from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig, KimiK2ThinkingRendererConfig
 from niels_gpt.renderers.families.kimi_k25 import KimiK25RendererConfig
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig
 from niels_gpt.renderers.families.llama3 import Llama3RendererConfig, Llama30RendererConfig
@@ -52,6 +53,7 @@ from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRendererConfig
 from niels_gpt.renderers.families.qwen25 import Qwen25RendererConfig
 from niels_gpt.renderers.families.qwen35 import Qwen35RendererConfig
 from niels_gpt.renderers.families.qwen36 import Qwen36RendererConfig
+from niels_gpt.renderers.families.qwen38 import Qwen38RendererConfig
 from niels_gpt.renderers.families.raw import RawRendererConfig
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.template.default import DefaultRendererConfig
@@ -73,9 +75,12 @@ __all__ = [
     "GLM5RendererConfig",
     "GLM45RendererConfig",
     "GLM51RendererConfig",
+    "GLM52RendererConfig",
+    "GLM53RendererConfig",
     "GemmaRendererConfig",
     "GptOssRendererConfig",
     "KimiK2RendererConfig",
+    "KimiK2ThinkingRendererConfig",
     "KimiK25RendererConfig",
     "LagunaXS2RendererConfig",
     "Llama3RendererConfig",
@@ -97,6 +102,7 @@ __all__ = [
     "Qwen25RendererConfig",
     "Qwen35RendererConfig",
     "Qwen36RendererConfig",
+    "Qwen38RendererConfig",
     "RawRendererConfig",
     "RendererConfig",
     "config_from_name",
@@ -119,6 +125,7 @@ RendererConfig = Annotated[
     | Qwen3VLRendererConfig
     | Qwen35RendererConfig
     | Qwen36RendererConfig
+    | Qwen38RendererConfig
     | DeepSeekV3RendererConfig
     | DeepSeekR1RendererConfig
     | DeepSeekR10528RendererConfig
@@ -130,7 +137,10 @@ RendererConfig = Annotated[
     | GLM45RendererConfig
     | GLM5RendererConfig
     | GLM51RendererConfig
+    | GLM52RendererConfig
+    | GLM53RendererConfig
     | KimiK2RendererConfig
+    | KimiK2ThinkingRendererConfig
     | KimiK25RendererConfig
     | Llama3RendererConfig
     | Llama30RendererConfig

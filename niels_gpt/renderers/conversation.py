@@ -395,6 +395,11 @@ def to_json(value: Any, where: str = "a tool") -> str:
     return text
 
 
+def sorted_json(value: Any) -> str:
+    """JSON without blanks, its keys sorted at every level; `value` is one that `to_json` takes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
 def _json_encoder() -> Callable[[Any], str]:
     """`JSONEncoder.encode` with its C encoder made once; `encode` makes one per value, most of its time here."""
     encoder = json.JSONEncoder(ensure_ascii=False)

@@ -43,8 +43,9 @@ from niels_gpt.renderers.families.deepseek_v31 import DeepSeekV31Renderer
 from niels_gpt.renderers.families.gemma import GemmaRenderer
 from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.families.glm45 import GLM45Renderer
+from niels_gpt.renderers.families.glm52 import GLM52Renderer, GLM53Renderer
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
-from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer
+from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, KimiK2ThinkingRenderer
 from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
 from niels_gpt.renderers.families.llama3 import Llama3Renderer, Llama30Renderer
@@ -59,6 +60,7 @@ from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer
 from niels_gpt.renderers.families.qwen25 import Qwen25Renderer
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.families.qwen36 import Qwen36Renderer
+from niels_gpt.renderers.families.qwen38 import Qwen38Renderer
 from niels_gpt.renderers.families.raw import RawRenderer
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
@@ -89,9 +91,12 @@ __all__ = [
     "GLM5Renderer",
     "GLM45Renderer",
     "GLM51Renderer",
+    "GLM52Renderer",
+    "GLM53Renderer",
     "GemmaRenderer",
     "GptOssRenderer",
     "KimiK2Renderer",
+    "KimiK2ThinkingRenderer",
     "KimiK25Renderer",
     "LagunaXS2Renderer",
     "Llama3Renderer",
@@ -113,6 +118,7 @@ __all__ = [
     "Qwen25Renderer",
     "Qwen35Renderer",
     "Qwen36Renderer",
+    "Qwen38Renderer",
     "RawRenderer",
     "RendererChoice",
     "automatic_renderer",
@@ -129,6 +135,7 @@ FAMILIES: dict[str, type[Family]] = {
     "qwen3-vl": Qwen3VLRenderer,
     "qwen3.5": Qwen35Renderer,
     "qwen3.6": Qwen36Renderer,
+    "qwen3.8": Qwen38Renderer,
     "deepseek-v3": DeepSeekV3Renderer,
     "deepseek-r1": DeepSeekR1Renderer,
     "deepseek-r1-0528": DeepSeekR10528Renderer,
@@ -140,7 +147,10 @@ FAMILIES: dict[str, type[Family]] = {
     "glm-4.5": GLM45Renderer,
     "glm-5": GLM5Renderer,
     "glm-5.1": GLM51Renderer,
+    "glm-5.2": GLM52Renderer,
+    "glm-5.3": GLM53Renderer,
     "kimi-k2": KimiK2Renderer,
+    "kimi-k2-thinking": KimiK2ThinkingRenderer,
     "kimi-k2.5": KimiK25Renderer,
     "llama-3": Llama3Renderer,
     "llama-3.0": Llama30Renderer,
@@ -195,6 +205,10 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "Qwen/Qwen3.5-122B-A10B": "qwen3.5",
     "Qwen/Qwen3.5-397B-A17B": "qwen3.5",
     "Qwen/Qwen3.6-35B-A3B": "qwen3.6",
+    "Qwen/Qwen3.8-27B": "qwen3.8",
+    "Qwen/Qwen3.8-27B-FP8": "qwen3.8",
+    "Qwen/Qwen3.8-Flash-Next": "qwen3.8",
+    "Qwen/Qwen3.8-Flash-Next-FP8": "qwen3.8",
     "deepseek-ai/DeepSeek-V3": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3-Base": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",
@@ -218,7 +232,14 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "zai-org/GLM-5-FP8": "glm-5",
     "zai-org/GLM-4.7-Flash": "glm-5",
     "zai-org/GLM-5.1": "glm-5.1",
+    "zai-org/GLM-5.2": "glm-5.2",
+    "zai-org/GLM-5.2-FP8": "glm-5.2",
+    "zai-org/GLM-5.3": "glm-5.3",
+    "zai-org/GLM-5.3-BF16": "glm-5.3",
+    "zai-org/GLM-5.3-Flash": "glm-5.3",
+    "zai-org/GLM-5.3-Flash-BF16": "glm-5.3",
     "moonshotai/Kimi-K2-Instruct": "kimi-k2",
+    "moonshotai/Kimi-K2-Thinking": "kimi-k2-thinking",
     "moonshotai/Kimi-K2.5": "kimi-k2.5",
     "moonshotai/Kimi-K2.6": "kimi-k2.5",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
@@ -243,7 +264,10 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "poolside/Laguna-XS.2": "laguna-xs.2",
     "openai/gpt-oss-20b": "gpt-oss",
     "openai/gpt-oss-120b": "gpt-oss",
+    "MiniMaxAI/MiniMax-M2": "minimax-m2",
+    "MiniMaxAI/MiniMax-M2.1": "minimax-m2",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "MiniMaxAI/MiniMax-M2.7": "minimax-m2",
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3",
     "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3",
     "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "nemotron-3-ultra",
@@ -258,6 +282,7 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "qwen3-vl": frozenset({"qwen3_vl", "qwen3_vl_moe"}),
     "qwen3.5": frozenset({"qwen3_5", "qwen3_5_moe"}),
     "qwen3.6": frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_6", "qwen3_6_moe"}),
+    "qwen3.8": frozenset({"qwen3_5", "qwen3_5_moe", "qwen4_exp"}),
     "deepseek-v3": frozenset({"deepseek_v3"}),
     "deepseek-r1": frozenset({"deepseek_v3"}),
     "deepseek-r1-0528": frozenset({"deepseek_v3"}),
@@ -269,7 +294,10 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "glm-4.5": frozenset({"glm4_moe"}),
     "glm-5": frozenset({"glm_moe_dsa", "glm4_moe_lite"}),
     "glm-5.1": frozenset({"glm_moe_dsa"}),
+    "glm-5.2": frozenset({"glm_moe_dsa"}),
+    "glm-5.3": frozenset({"glm_moe_dsa", "glm5_next"}),
     "kimi-k2": frozenset({"kimi_k2", "deepseek_v3"}),
+    "kimi-k2-thinking": frozenset({"kimi_k2", "deepseek_v3"}),
     "kimi-k2.5": frozenset({"kimi_k25"}),
     "llama-3": frozenset({"llama"}),
     "gemma": frozenset({"gemma2", "gemma3", "gemma3_text"}),

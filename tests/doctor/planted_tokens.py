@@ -422,7 +422,10 @@ def cases() -> list[Case]:
 def _special(planted: bool) -> list[Case]:
     """Bugs that need conversations of their own."""
     return [
-        *(Case("open-turns", f, partial(_open, f, planted), planted) for f in ("glm-4.5", "glm-5", "glm-5.1")),
+        *(
+            Case("open-turns", f, partial(_open, f, planted), planted)
+            for f in ("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3")
+        ),
         *(Case("tool-results-trained", f, partial(_tools, f, planted), planted) for f in WITH_TOOLS),
         *(
             Case("supplied-trained", f, partial(_supplied, f, planted), planted)

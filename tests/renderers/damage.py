@@ -164,7 +164,7 @@ def check_raw(renderer: Family, call: ParsedToolCall, held: str) -> None:
     if TOKENS[renderer.name].headed:
         assert opening.strip() + call.raw in held
     elif not opening:
-        assert held.strip(BETWEEN) == call.raw.strip(BETWEEN)
+        assert held.strip(BETWEEN).removesuffix(closing).strip(BETWEEN) == call.raw.strip(BETWEEN)
     else:
         assert held in (opening + call.raw + closing, opening + call.raw)
 

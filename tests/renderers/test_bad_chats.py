@@ -22,8 +22,8 @@ ID = "123456789"  # of nine letters or digits, as Mistral wants them
 RESULT = {"role": "tool", "content": "r", "tool_call_id": ID}
 WITH_TOOLS = [name for name in TOKENS if TOKENS[name].holds.get("tools", True)]
 BARE = (  # families that write arguments one by one
-    *("glm-4.5", "glm-5", "glm-5.1", "laguna-xs.2", "minimax-m2", "qwen3.5", "qwen3.6", "nemotron-3"),
-    "nemotron-3-ultra",
+    *("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3", "laguna-xs.2", "minimax-m2", "qwen3.5"),
+    *("qwen3.6", "qwen3.8", "nemotron-3", "nemotron-3-ultra"),
 )
 CHATMLS = ("qwen", "nemotron", "chatml")  # by what their names begin with
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -93,16 +93,25 @@ def test_configs_in_a_users_settings(name: str) -> None:
             Job.model_validate({"renderer": {"name": name, "unknown": 1}})
 
 
+def another(config: Any, name: str) -> Any:
+    """A value of an option that is not the one it has: one of those it names, a number or a text."""
+    held = get_args(type(config).model_fields[name].annotation)
+    choices = [choice for each in held for choice in (each, *get_args(each)) if isinstance(choice, str)]
+    value = getattr(config, name)
+    return next((choice for choice in choices if choice != value), 0.5 if isinstance(value, float) else "think")
+
+
 def turned(config: Any) -> Any:
     """The config with every switch turned and every text changed."""
     texts = {
         "special_tokens_in_content": "error",
-        "reasoning_effort": "high",
         "text_before_calls": "commentary",
         "ultra": False,
     }
     held = {
-        name: not value if isinstance(value, bool) or name == "enable_thinking" else texts.get(name, "think")
+        name: not value
+        if isinstance(value, bool) or name == "enable_thinking"
+        else texts.get(name, another(config, name))
         for name, value in config
         if name != "name"
     }

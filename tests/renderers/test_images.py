@@ -297,7 +297,7 @@ def test_which_renderers_take_images(family: str) -> None:
 
 
 def test_which_models_take_images() -> None:
-    assert WITH_IMAGES == ["qwen3-vl", "qwen3.5", "qwen3.6", "kimi-k2.5"]
+    assert WITH_IMAGES == ["qwen3-vl", "qwen3.5", "qwen3.6", "qwen3.8", "kimi-k2.5"]
     assert not is_multimodal(TemplateRenderer(folder_of("qwen3-vl"), template=CHATML))
     assert {MODEL_RENDERER_MAP[name] for name in MULTIMODAL_MODELS} == set(WITH_IMAGES)
     assert set(MULTIMODAL_MODELS.values()) == {frozenset({"image"})}

@@ -78,7 +78,8 @@ def test_kimi_writes_no_reasoning_of_an_answer_without_a_tool() -> None:
 # ---- completions that do not close their reasoning
 
 PREFILLED = (
-    *("qwen3.5", "qwen3.6", "glm-5", "glm-5.1", "kimi-k2.5", "minimax-m2", "nemotron-3", "nemotron-3-ultra"),
+    *("qwen3.5", "qwen3.6", "qwen3.8", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3", "kimi-k2.5", "minimax-m2"),
+    *("nemotron-3", "nemotron-3-ultra"),
     *("deepseek-r1", "deepseek-v4", "deepseek-v4-preview", "deepseek-v4.1"),
 )
 

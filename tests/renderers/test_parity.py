@@ -20,7 +20,7 @@ from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, config_of
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
-from tests.assets import FOLDERS, encoder_at, family_encoder, needs_assets
+from tests.assets import FOLDERS, LONE_TEMPLATES, encoder_at, family_encoder, needs_assets, with_lone_template
 from tests.memory import shared
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation, plain_text
 from tests.renderers.one_path import by_general_path, same, writable
@@ -70,7 +70,7 @@ def calling(arguments: Any, **more: Any) -> dict[str, Any]:
 ASKED, PARTS, GLM = (
     said("user", "a"),
     [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}],
-    ("glm-4.5", "glm-5", "glm-5.1"),
+    ("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"),
 )
 QWEN35, NEMOTRON = ("qwen3.5", "qwen3.6"), ("nemotron-3", "nemotron-3-ultra")
 OPTIONS = (  # what templates know
@@ -359,7 +359,8 @@ def facts(rendered: RenderedTokens) -> tuple[list[int], list[int], list[bool], l
     return rendered.token_ids, rendered.message_indices, rendered.sampled_mask, rendered.is_content
 
 
-PAIRS = [(folder, name) for folder in FOLDERS if (name := family_of(folder)) is not None]
+JUDGES = [*FOLDERS, *(folder for name in LONE_TEMPLATES if (folder := with_lone_template(name)) is not None)]
+PAIRS = [(folder, name) for folder in JUDGES if (name := family_of(folder)) is not None]
 pairs = pytest.mark.parametrize(("folder", "family"), PAIRS, ids=[f"{folder.name}" for folder, _ in PAIRS])
 
 
@@ -393,7 +394,7 @@ def flags_of(folder: Path, family: str) -> list[Flags]:
     fields, known = FAMILIES[family].config_class.model_fields, encoder_of(folder).template or ""
     own = {name: not fields[name].default for name in OPTIONS if name in fields and name in known}
     own |= {name: text for name, text in TEXTS.items() if name in fields and name in known}
-    still = [{name: False} for name in own if fields[name].default is None]
+    still = [{name: False} for name in own if name in OPTIONS and fields[name].default is None]
     return [{}, *({name: value} for name, value in own.items()), *still, *([own] if len(own) > 1 else [])]
 
 

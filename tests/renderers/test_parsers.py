@@ -36,7 +36,10 @@ PARSER_OF = {
     "glm-4.5": "glm",
     "glm-5": "glm",
     "glm-5.1": "glm",
+    "glm-5.2": "glm",
+    "glm-5.3": "glm",
     "kimi-k2": "kimi-k2",
+    "kimi-k2-thinking": "kimi-k2",
     "kimi-k2.5": "kimi-k2",
     "laguna-xs.2": "laguna-xs.2",
     "minimax-m2": "minimax-m2",
@@ -53,6 +56,7 @@ PARSER_OF = {
     "mistral-v11": "mistral-v11",
     "mistral-v13": "mistral-v13",
     "qwen3.6": "qwen3-coder",
+    "qwen3.8": "qwen3-coder",
     "nemotron-3-ultra": "nemotron-3",
 }
 

@@ -132,7 +132,7 @@ def test_assistants_end_in_a_sampled_stop(family: str, options: Options) -> None
                 assert following[0][1] == (messages[index + 1]["role"] in ("user", "tool"))
 
 
-@pytest.mark.parametrize("family", ["glm-4.5", "glm-5", "glm-5.1"])
+@pytest.mark.parametrize("family", ["glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"])
 @pytest.mark.parametrize(("role", "ends"), [("user", True), ("tool", True), ("system", False), ("assistant", False)])
 def test_openers_that_end_a_turn(family: str, role: str, ends: bool) -> None:
     """The model stops at a user's and at a tool's opener; it never writes a system's."""
@@ -186,7 +186,7 @@ def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Opt
         pieces = renderer.emit(messages).pieces()
         for index in range(1, len(messages), 2):
             said = "".join(piece.text for piece in pieces if piece.msg == index and piece.sampled)
-            for end in (stop, TOKENS[family].ends if family in TOKENS else ""):
+            for end in (stop, *((TOKENS[family].ends, TOKENS[family].closes) if family in TOKENS else ())):
                 said = said.removesuffix(end)
             assert said.rstrip("\n").endswith(content.strip())
 
@@ -268,6 +268,6 @@ def test_reasoning_is_kept_on_request(family: str) -> None:
     first = {"role": "assistant", "content": "b", "reasoning_content": "because"}
     chat = [{"role": "user", "content": "a"}, first, {"role": "user", "content": "c"}, first | {"content": "d"}]
     kept = renderer_of(family, ("preserve_all_thinking", True)).text(chat).count("because")
-    usual = 0 if family == "kimi-k2.5" else 1  # an answer is history at once
+    usual = 0 if TOKENS[family].empties else 1  # an answer is history at once
     expected = (2 if TOKENS[family].keeps else usual, 2) if TOKENS[family].reasons else (0, 0)
     assert (renderer_of(family).text(chat).count("because"), kept) == expected

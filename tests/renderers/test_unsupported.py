@@ -26,8 +26,8 @@ def test_reasoning_is_found_where_the_text_of_the_rendering_has_none(name: str) 
     renderer = renderer_of(name)
     written = "the lazy dog" in renderer.text(THOUGHT)
 
-    # Kimi K2.5's template keeps the reasoning of calls, and empties the block of an answer, also of the last one.
-    assert written == (TOKENS[name].reasons and name != "kimi-k2.5")
+    # Kimi's templates keep the reasoning of calls, and empty the block of an answer, also of the last one.
+    assert written == (TOKENS[name].reasons and not TOKENS[name].empties)
     assert UnsupportedFields(renderer).writes_reasoning == written
     assert found(renderer, THOUGHT) == ([] if written else ["message 1: reasoning_content"])
 

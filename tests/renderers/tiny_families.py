@@ -48,8 +48,10 @@ class Tokens:
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
         only_last: reasoning is written in the last message alone, so a tool's result takes it out of what was served.
+        empties: the think block of an answer is empty as soon as it is written: only calls keep their reasoning.
         thinks_aloud: a text beside a call stands where reasoning does.
         ends: what ends an answer in history, where that is no stop.
+        closes: what ends a text before the stop.
         day: the option that tells the day as 2026-01-01, for templates that always tell it.
     """
 
@@ -67,8 +69,10 @@ class Tokens:
     opens_block: bool = False
     forgets: bool = False
     only_last: bool = False
+    empties: bool = False
     thinks_aloud: bool = False
     ends: str = ""
+    closes: str = ""
     day: str = ""
     moves: bool = False
     marked: bool = True
@@ -123,6 +127,7 @@ _V4 = Tokens(
     late_system=False,
     system_in_turn=True,
 )
+_KIMI_THINKING = replace(_KIMI, holds={"inline": False}, forgets=True, empties=True)  # think tags in contents stay
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
 _LATE = {"late_system": True}
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
@@ -212,6 +217,7 @@ TOKENS: dict[str, Tokens] = {
     ),
     "qwen3.5": _QWEN35,
     "qwen3.6": _QWEN35,
+    "qwen3.8": replace(_QWEN35, keeps=True, holds={"inline": False}, system_in_turn=True),
     "deepseek-v3": replace(_DEEPSEEK, reasons=False),
     "deepseek-r1": _R1,
     "deepseek-r1-0528": replace(_R1, opens_block=False),
@@ -223,8 +229,11 @@ TOKENS: dict[str, Tokens] = {
     "glm-4.5": _GLM,
     "glm-5": _GLM,
     "glm-5.1": _GLM,
+    "glm-5.2": _GLM,
+    "glm-5.3": replace(_GLM, keeps=True),
     "kimi-k2": replace(_KIMI, reasons=False),
-    "kimi-k2.5": replace(_KIMI, holds={"inline": False}, forgets=True),  # think tags in a content stay there
+    "kimi-k2-thinking": _KIMI_THINKING,
+    "kimi-k2.5": _KIMI_THINKING,
     "llama-3": _LLAMA,
     "llama-3.0": replace(_LLAMA, holds=_TEXTS),
     "gemma": Tokens(

@@ -13,7 +13,7 @@ from niels_gpt.renderers.reading import split_thinking
 from niels_gpt.renderers.response import ALL_SPACE
 
 
-class _GLMConfig(FamilyConfig):
+class GLMConfig(FamilyConfig):
     """GLM's options since GLM-5.
 
     Attributes:
@@ -28,13 +28,13 @@ class _GLMConfig(FamilyConfig):
     sampled_openers: bool = False
 
 
-class GLM5RendererConfig(_GLMConfig):
+class GLM5RendererConfig(GLMConfig):
     """GLM-5 and GLM-4.7-Flash."""
 
     name: Literal["glm-5"] = "glm-5"
 
 
-class GLM51RendererConfig(_GLMConfig):
+class GLM51RendererConfig(GLMConfig):
     """GLM-5.1."""
 
     name: Literal["glm-5.1"] = "glm-5.1"
@@ -78,12 +78,16 @@ class GLM5Renderer(Family):
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the prefix, then the tools in a system turn that belongs to no message."""
-        out.scaffold("[gMASK]<sop>")
+        out.scaffold("[gMASK]<sop>" + self.effort())
         if view.tools:  # a turn before the caller's own system message, so it belongs to no message
             out.scaffold(_TOOLS)
             out.untrusted_label(view.tools.declaration(self.declare), -1)
             out.scaffold(self.call_instructions)
         return 0
+
+    def effort(self) -> str:
+        """What stands before the tools and tells how much to think; nothing before GLM-5.2."""
+        return ""
 
     @staticmethod
     def declare(tools: Tools) -> str:
@@ -99,12 +103,12 @@ class GLM5Renderer(Family):
         self._message("<|user|>", view, index, out)
 
     def _message(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
-        self._open(opener, view, index, out)
+        self.open_turn(opener, view, index, out)
         if self.separator:  # GLM-4.5 has a newline here, GLM-5 nothing
             out.scaffold(self.separator, index)
         out.content(view.text(index), index)
 
-    def _open(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
+    def open_turn(self, opener: str, view: ConversationView, index: int, out: Emitter) -> None:
         """Write the opener of a turn. After an assistant's turn it is the token at which the model stops."""
         out.scaffold(opener, index)
         is_stop = opener in self.stops and index > 0 and view.roles[index - 1] == "assistant"
@@ -141,7 +145,11 @@ class GLM5Renderer(Family):
     def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a tool result; adjacent results share one turn."""
         if view.is_first_of_run(index):
-            self._open("<|observation|>", view, index, out)
+            self.open_turn("<|observation|>", view, index, out)
+        self.result(view, index, out)
+
+    def result(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result within its turn."""
         separator = self.separator
         header, footer = f"{separator}<tool_response>{separator}", f"{separator}</tool_response>"
         out.turn(header, view.text(index), footer, index)
@@ -159,7 +167,7 @@ class GLM51Renderer(GLM5Renderer):
     """GLM-5.1: reasoning is not stripped, some turns without reasoning get an empty block, tools are bare functions."""
 
     name = "glm-5.1"
-    config_class = GLM51RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = GLM51RendererConfig
 
     @staticmethod
     def declare(tools: Tools) -> str:

@@ -1,12 +1,10 @@
-"""Kimi K2: names in headers, calls with ids in a section."""
+"""Kimi K2 and Kimi K2 Thinking: names in headers, calls with ids in a section."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.sections import KIMI_CLOSING, KIMI_OPENING, KimiSection
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
@@ -19,12 +17,13 @@ class KimiK2RendererConfig(FamilyConfig):
     name: Literal["kimi-k2"] = "kimi-k2"
 
 
-_DEFAULT_SYSTEM = "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>\n"
+class KimiK2ThinkingRendererConfig(FamilyConfig):
+    """Kimi K2 Thinking has no options of its own."""
+
+    name: Literal["kimi-k2-thinking"] = "kimi-k2-thinking"
 
 
-def sorted_json(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Tools as JSON. The official tokenizer sorts their keys, at every level, before its template sees them."""
-    return json.dumps(tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+_DEFAULT_SYSTEM = "<|im_system|>system<|im_middle|>You are Kimi, an AI assistant created by Moonshot AI.<|im_end|>"
 
 
 class KimiK2Renderer(Family):
@@ -36,6 +35,9 @@ class KimiK2Renderer(Family):
 
     A header holds the message's `name`, else its role. Reasoning has no place in the format and is not written, as in
     its template.
+
+    Class attributes:
+        default_system: the system turn where the caller gives none; "": no turn.
     """
 
     name = "kimi-k2"
@@ -44,16 +46,22 @@ class KimiK2Renderer(Family):
     stops = ("<|im_end|>",)
     controls = ("<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>")
     calls = KimiSection()
+    default_system: ClassVar[str] = _DEFAULT_SYSTEM + "\n"
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the tools, then a default system message where there is none."""
         if view.tools:
             out.scaffold("<|im_system|>tool_declare<|im_middle|>")
-            out.untrusted_label(view.tools.declaration(sorted_json), -1)
+            out.untrusted_label(view.tools.declaration(self.declare), -1)
             out.scaffold("<|im_end|>")
-        if view.roles[0] != "system":
-            out.scaffold(_DEFAULT_SYSTEM)
+        if self.default_system and view.roles[0] != "system":
+            out.scaffold(self.default_system)
         return 0
+
+    @staticmethod
+    def declare(tools: Tools) -> str:
+        """The tools as JSON. The official tokenizer sorts their keys before its template sees them."""
+        return sorted_json(tools)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a system message, or a tool declaration that the caller wrote (role `tool_declare`)."""
@@ -109,3 +117,29 @@ class KimiK2Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold("<|im_assistant|>assistant<|im_middle|>")
+
+
+class KimiK2ThinkingRenderer(KimiK2Renderer):
+    """Kimi K2 Thinking. Every turn has a think block.
+
+    ::
+
+        <|im_user|>user<|im_middle|>hello<|im_end|><|im_assistant|>assistant<|im_middle|><think></think>hi<|im_end|>
+
+    Reasoning is written for turns after the last answer that calls no tool; all other blocks are empty.
+    """
+
+    name = "kimi-k2-thinking"
+    config_class: ClassVar[type[FamilyConfig]] = KimiK2ThinkingRendererConfig
+    default_system = _DEFAULT_SYSTEM
+
+    def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the block, empty in history."""
+        has_text = self.writes_reasoning(view, index) or self.preserves_thinking(view, index)
+        out.model_markup("<think>", index)
+        out.model_text((view.reasoning(index) or "") if has_text else "", index)
+        out.model_markup("</think>", index)
+
+    def writes_reasoning(self, view: ConversationView, index: int) -> bool:
+        """No answer that calls nothing follows. The template empties an answer's block as soon as it is written."""
+        return index > view.last_answer

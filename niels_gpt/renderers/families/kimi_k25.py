@@ -1,13 +1,13 @@
-"""Kimi K2.5 and K2.6: Kimi K2 with think blocks, images, and tools declared in TypeScript."""
+"""Kimi K2.5 and K2.6: Kimi K2 Thinking with an opened block in the prompt, images, and tools declared in TypeScript."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from niels_gpt.renderers.conversation import ConversationView, Tools
+from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.typescript import declare_tools
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, sorted_json
+from niels_gpt.renderers.families.kimi_k2 import KimiK2ThinkingRenderer
 from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.options import FamilyConfig
 
@@ -23,7 +23,7 @@ class KimiK25RendererConfig(FamilyConfig):
     thinking: bool = True
 
 
-class KimiK25Renderer(TakesImages, KimiK2Renderer):
+class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
     """Kimi K2.5 and K2.6. Every turn has a think block.
 
     ::
@@ -39,26 +39,20 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
     optional_controls = ("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>")
+    default_system = ""
 
-    def begin(self, view: ConversationView, out: Emitter) -> int:
-        """Write the tools, in TypeScript where their schemas can be declared so; there is no default system message."""
-        if view.tools:
-            out.scaffold("<|im_system|>tool_declare<|im_middle|>")
-            out.untrusted_label(view.tools.declaration(_declare), -1)
-            out.scaffold("<|im_end|>")
-        return 0
+    @staticmethod
+    def declare(tools: Tools) -> str:
+        """The tools in TypeScript where their schemas can be declared so, else as JSON."""
+        return declare_tools(tools) or sorted_json(tools)
 
     def write_content(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write texts, and images between their tags."""
         self.write_parts(self.content_parts(view, index), index, out)
 
-    def think_block(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write the block, empty in history and where thinking is off."""
-        # K2.5 empties the block of an answer as soon as it is written: only calls keep their reasoning.
-        has_text = (self.config.thinking and index > view.last_answer) or self.preserves_thinking(view, index)
-        out.model_markup("<think>", index)
-        out.model_text((view.reasoning(index) or "") if has_text else "", index)
-        out.model_markup("</think>", index)
+    def writes_reasoning(self, view: ConversationView, index: int) -> bool:
+        """See `KimiK2ThinkingRenderer`; where thinking is off all blocks are empty."""
+        return bool(self.config.thinking) and super().writes_reasoning(view, index)
 
     def prefill(self) -> str:
         """An opened block, or an empty one."""
@@ -67,7 +61,3 @@ class KimiK25Renderer(TakesImages, KimiK2Renderer):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold("<|im_assistant|>assistant<|im_middle|>" + self.prefill())
-
-
-def _declare(tools: Tools) -> str:
-    return declare_tools(tools) or sorted_json(tools)

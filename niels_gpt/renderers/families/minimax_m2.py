@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
@@ -14,10 +15,22 @@ from niels_gpt.renderers.response import NEWLINES_BEFORE
 
 
 class MiniMaxM2RendererConfig(FamilyConfig):
-    """MiniMax M2.5; `model_identity` is written where there is no system message, or an empty one."""
+    """MiniMax M2, M2.1, M2.5 and M2.7.
+
+    Attributes:
+        model_identity: written where there is no system message, or an empty one. `None` is that of the version that
+            the tokenizer's name tells, else of M2.5: nothing else differs between the versions.
+    """
 
     name: Literal["minimax-m2"] = "minimax-m2"
-    model_identity: str = "You are a helpful assistant. Your name is MiniMax-M2.5 and is built by MiniMax."
+    model_identity: str | None = None
+
+
+_VERSION = re.compile(r"(.*/)?MiniMax-(M2(\.[157])?)(-.*)?", re.DOTALL)
+_IDENTITIES = {
+    version: f"You are a helpful assistant. Your name is MiniMax-{version} and is built by MiniMax."
+    for version in ("M2.1", "M2.5", "M2.7")
+} | {"M2": "You are MiniMax-M2, a helpful AI assistant built by MiniMax. Knowledge cutoff: 2025-06."}
 
 
 _BEGIN, _TURN, _END = "]~!b[", "]~b]", "[e~["
@@ -33,7 +46,7 @@ _CALL_INSTRUCTIONS = (
 
 
 class MiniMaxM2Renderer(Family):
-    """MiniMax M2.5.
+    """MiniMax M2, M2.1, M2.5 and M2.7.
 
     ::
 
@@ -54,6 +67,13 @@ class MiniMaxM2Renderer(Family):
     after_stop = "\n"
     calls = MiniMaxSection()
     before_first_call = "\n"
+
+    def __init__(self, tokenizer: Any, config: FamilyConfig | None = None, **options: Any) -> None:
+        super().__init__(tokenizer, config, **options)
+        if self.config.model_identity is None:  # resolved here, so that the fingerprint holds what is rendered
+            named = _VERSION.fullmatch(self.encoder.name)
+            identity = _IDENTITIES[named[2] if named else "M2.5"]
+            self.config = self.config.model_copy(update={"model_identity": identity})
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the caller's message or the model's identity, then the tools."""

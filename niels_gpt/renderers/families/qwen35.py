@@ -97,15 +97,19 @@ class Qwen35Renderer(QwenImages):
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write one system block: the tools, then the caller's message."""
         has_system = view.roles[0] == "system"
-        text = self.content(view, 0) if has_system else ""
         if view.tools:
-            owner = 0 if has_system else -1
-            out.scaffold("<|im_start|>system\n" + TAGS_DECLARED, owner)
-            out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
-            out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
+            self.tools_block("", view, out)
         elif has_system:
             super().system(view, 0, out)
         return int(has_system)
+
+    def tools_block(self, first: str, view: ConversationView, out: Emitter) -> None:
+        """Write a system block: the text `first`, the tools, then the caller's message if there is one."""
+        owner = 0 if view.roles[0] == "system" else -1
+        text = self.content(view, 0) if owner == 0 else ""
+        out.scaffold(f"<|im_start|>system\n{first}{TAGS_DECLARED}", owner)
+        out.untrusted_label("".join("\n" + text for text in view.tools.json_texts) if view.tools else "", owner)
+        out.turn(TAGS_EXPLAINED + ("\n\n" if text else ""), text, "<|im_end|>\n", owner)
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Refuse a system message that is not the first message; `begin` writes that one."""
@@ -113,13 +117,17 @@ class Qwen35Renderer(QwenImages):
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
         """Write a think block after the last query, the content, the calls."""
-        content, reasoning = self.content(view, index), view.reasoning(index)
-        if reasoning is None:  # think tags in the content count where there is no field for reasoning
-            reasoning, content = split_thinking(content)
+        reasoning, content = self.reasoning_and_content(view, index)
         out.scaffold("<|im_start|>assistant\n", index)
         if self._is_current(view, index) or self.preserves_thinking(view, index):
             content = self.think_block(reasoning.strip(), content, out, index)
         self.finish_turn(content, view.calls(index), bool(content), out, index)
+
+    def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str, str]:
+        """The reasoning of an assistant message, "" for none, and its content."""
+        content, reasoning = self.content(view, index), view.reasoning(index)
+        # Think tags in the content count where there is no field for reasoning.
+        return split_thinking(content) if reasoning is None else (reasoning, content)
 
     def _is_current(self, view: ConversationView, index: int) -> bool:
         """No query follows this message. A user message that is a tool result between tags is not a query."""

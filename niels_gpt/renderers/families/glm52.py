@@ -1,0 +1,99 @@
+"""GLM-5.2 and GLM-5.3: GLM-5.1 with a reasoning effort, and with a think block in every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.glm5 import GLM51Renderer, GLMConfig
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class GLM52RendererConfig(GLMConfig):
+    """GLM-5.2.
+
+    Attributes:
+        reasoning_effort: how much the model thinks. Where thinking is off, no effort is written.
+    """
+
+    name: Literal["glm-5.2"] = "glm-5.2"
+    reasoning_effort: Literal["high", "max"] = "max"
+
+
+class GLM53RendererConfig(FamilyConfig):
+    """GLM-5.3 and GLM-5.3-Flash. Thinking cannot be turned off.
+
+    Attributes:
+        reasoning_effort: how much the model thinks.
+        clear_thinking: `True` drops reasoning from history once a user has spoken again.
+        sampled_openers: see `GLM5RendererConfig`.
+    """
+
+    name: Literal["glm-5.3"] = "glm-5.3"
+    reasoning_effort: Literal["low", "high", "max"] = "max"
+    clear_thinking: bool = False
+    sampled_openers: bool = False
+
+
+class GLM52Renderer(GLM51Renderer):
+    """GLM-5.2. A turn without reasoning has an empty block.
+
+    ::
+
+        [gMASK]<sop><|system|>Reasoning Effort: Max<|user|>hello<|assistant|><think></think>hi<|user|>more
+    """
+
+    name = "glm-5.2"
+    config_class: ClassVar[type[FamilyConfig]] = GLM52RendererConfig
+
+    def thinks(self) -> bool:
+        """Thinking is on."""
+        return bool(self.config.enable_thinking)
+
+    def effort(self) -> str:
+        """A system turn that belongs to no message."""
+        return f"<|system|>Reasoning Effort: {self.config.reasoning_effort.capitalize()}" if self.thinks() else ""
+
+    def reasoning_and_content(self, view: ConversationView, index: int) -> tuple[str | None, str]:
+        """See `GLM5Renderer`; there is always a block."""
+        reasoning, content = view.reasoning(index), view.text(index)
+        if reasoning is None and "</think>" in content:
+            reasoning = content.split("</think>")[0].split("<think>")[-1]
+            content = content.split("</think>")[-1]
+        return (reasoning if reasoning and self.writes_reasoning(view, index) else ""), content
+
+    def prefill(self) -> str:
+        """An opened think block, or an empty one."""
+        return "<think>" if self.thinks() else "<think></think>"
+
+
+class GLM53Renderer(GLM52Renderer):
+    """GLM-5.3 and GLM-5.3-Flash, text only. Reasoning stays in history, results come in the order of their calls."""
+
+    name = "glm-5.3"
+    config_class = GLM53RendererConfig
+
+    def thinks(self) -> bool:
+        """Always."""
+        return True
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write all results of a run at its first one."""
+        if view.is_first_of_run(index):
+            self.open_turn("<|observation|>", view, index, out)
+            for each in _in_order_of_calls(view, index):
+                self.result(view, each, out)
+
+
+def _in_order_of_calls(view: ConversationView, first: int) -> Sequence[int]:
+    """The results of the run that begins at `first`: in the order of their calls, if ids tell it without a doubt."""
+    end = next((i for i in range(first, len(view.roles)) if view.roles[i] != "tool"), len(view.roles))
+    run = range(first, end)
+    called = [call.id for call in view.calls(first - 1)] if first else []
+    answered = [view.messages[i].get("tool_call_id") or "" for i in run]
+    clear = len({*called}) == len(called) and len({*answered}) == len(answered) and "" not in called
+    if not clear or not {*answered} <= {*called}:
+        return run
+    return sorted(run, key=lambda i: called.index(answered[i - first]))
