@@ -96,9 +96,11 @@ class Completion:
             tokens  "a" b"\\xc3" b"\\xa9b"     bytes before  0 1 2 4     characters "aéb" start at bytes  0 1 3 4
             starts  0 1 1 3                  (the last character that starts at or before each byte)
         """
+        before = np.concatenate(([0], np.cumsum([len(part) for part in self._bytes], dtype=np.int64)))
+        if self.text.isascii():
+            return before
         sizes = [len(char.encode("utf-8", "surrogateescape")) for char in self.text]
         edges = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
-        before = np.concatenate(([0], np.cumsum([len(part) for part in self._bytes], dtype=np.int64)))
         return edges.searchsorted(before, side="right") - 1
 
     @cached_property

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block, close
+from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, StreamedDialect, call_block, close
 from niels_gpt.renderers.dialects.json_values import call_value_at, parse_call_object, scan_call_object
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -22,7 +22,7 @@ _QUOTE_OR_ESCAPE = re.compile(r'["\\]')
 _LLAMA_CALL = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"parameters"\s*:')
 
 
-class LlamaJSON:
+class LlamaJSON(StreamedDialect):
     """`{"name": ..., "parameters": {...}}`: a turn that is a JSON object is a call.
 
     Two things are read as calls: objects at a turn's beginning that have both keys, and whatever follows
@@ -94,7 +94,7 @@ class LlamaJSON:
         return call_block(completion, (first, stop), (first, stop), name, arguments, status)
 
 
-class MistralList:
+class MistralList(StreamedDialect):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": "..."}, ...]`: one list a turn, ids of nine characters."""
 
     opening = "[TOOL_CALLS]"

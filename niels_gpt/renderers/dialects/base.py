@@ -10,9 +10,10 @@ both.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.emitter import Emitter
@@ -54,16 +55,16 @@ class CallDialect(Protocol):
         """The blocks from the character `start` on, in order. No block begins before the first `opening`."""
 
 
-@runtime_checkable
-class StreamedDialect(Protocol):
+class StreamedDialect(ABC):
     """A dialect that reads completions which still grow (`windows.py`)."""
 
-    @property
-    def opening(self) -> str: ...
+    opening: str
 
+    @abstractmethod
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
 
+    @abstractmethod
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """Report content and calls from the character `start` on, up to the end of the completion.
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Schemas
+from niels_gpt.renderers.dialects.base import Schemas, StreamedDialect
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ParsedToolCall
@@ -91,7 +91,7 @@ def _match_end(pattern: re.Pattern[str], text: str, start: int, stop: int) -> in
 
 
 @dataclass(frozen=True)
-class HarmonyCalls:
+class HarmonyCalls(StreamedDialect):
     """` to=functions.f<|channel|>commentary json<|message|>{...}<|call|>`: a message to a function."""
 
     opening: str = " to="

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Schemas, call_block, close, next_block, text_or_json, write_arguments
+from niels_gpt.renderers.dialects.base import (
+    Schemas,
+    StreamedDialect,
+    call_block,
+    close,
+    next_block,
+    text_or_json,
+    write_arguments,
+)
 from niels_gpt.renderers.dialects.json_values import typed_value
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
@@ -18,7 +26,7 @@ from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(StreamedDialect):
     """`<tool_call>name<arg_key>k</arg_key><arg_value>v</arg_value>...</tool_call>`: arguments as pairs of tags.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -114,7 +122,7 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 @dataclass(frozen=True)
-class FunctionTags:
+class FunctionTags(StreamedDialect):
     """`<tool_call>\\n<function=f>\\n<parameter=k>\\nv\\n</parameter>\\n...</function>\\n</tool_call>`.
 
     A string is written without quotes, objects and lists as JSON. Reading takes a value's type from the tool's schema
