@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.base import Dialect, Schemas, read_calls, schemas_of
+from niels_gpt.renderers.dialects.base import Reader, Schemas, read_calls, schemas_of
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import Completion, GrowingCompletion, text_at_end
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder, Trim
@@ -35,7 +35,7 @@ class ReadsCompletions:
 
     encoder: PieceEncoder
     _stop_ids: list[int]
-    calls: Dialect | None = None
+    calls: Reader | None = None
     before_first_call: str = ""
     content_trim: Trim = NOTHING
     has_reasoning: bool = True

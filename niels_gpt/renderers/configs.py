@@ -29,6 +29,7 @@ from niels_gpt.renderers.families.glm5 import GLM5RendererConfig, GLM51RendererC
 from niels_gpt.renderers.families.glm45 import GLM45RendererConfig
 from niels_gpt.renderers.families.glm52 import GLM52RendererConfig, GLM53RendererConfig
 from niels_gpt.renderers.families.gpt_oss import GptOssRendererConfig
+from niels_gpt.renderers.families.granite4 import Granite4RendererConfig
 from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig, KimiK2ThinkingRendererConfig
 from niels_gpt.renderers.families.kimi_k25 import KimiK25RendererConfig
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig
@@ -42,9 +43,11 @@ from niels_gpt.renderers.families.mistral_tekken import (
 )
 from niels_gpt.renderers.families.nemotron3 import Nemotron3RendererConfig, Nemotron3UltraRendererConfig
 from niels_gpt.renderers.families.ngpt import NgptRendererConfig
+from niels_gpt.renderers.families.olmo3 import Olmo3RendererConfig, Olmo31RendererConfig
 from niels_gpt.renderers.families.phi import (
     Phi3RendererConfig,
     Phi4MiniRendererConfig,
+    Phi4ReasoningRendererConfig,
     Phi4RendererConfig,
     Phi35RendererConfig,
 )
@@ -55,6 +58,7 @@ from niels_gpt.renderers.families.qwen35 import Qwen35RendererConfig
 from niels_gpt.renderers.families.qwen36 import Qwen36RendererConfig
 from niels_gpt.renderers.families.qwen38 import Qwen38RendererConfig
 from niels_gpt.renderers.families.raw import RawRendererConfig
+from niels_gpt.renderers.families.smollm3 import SmolLM3RendererConfig
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.template.default import DefaultRendererConfig
 
@@ -79,6 +83,7 @@ __all__ = [
     "GLM53RendererConfig",
     "GemmaRendererConfig",
     "GptOssRendererConfig",
+    "Granite4RendererConfig",
     "KimiK2RendererConfig",
     "KimiK2ThinkingRendererConfig",
     "KimiK25RendererConfig",
@@ -93,8 +98,11 @@ __all__ = [
     "Nemotron3RendererConfig",
     "Nemotron3UltraRendererConfig",
     "NgptRendererConfig",
+    "Olmo3RendererConfig",
+    "Olmo31RendererConfig",
     "Phi3RendererConfig",
     "Phi4MiniRendererConfig",
+    "Phi4ReasoningRendererConfig",
     "Phi4RendererConfig",
     "Phi35RendererConfig",
     "Qwen3RendererConfig",
@@ -105,6 +113,7 @@ __all__ = [
     "Qwen38RendererConfig",
     "RawRendererConfig",
     "RendererConfig",
+    "SmolLM3RendererConfig",
     "config_from_name",
     "config_of",
     "with_options",
@@ -160,6 +169,11 @@ RendererConfig = Annotated[
     | MistralV7RendererConfig
     | MistralV11RendererConfig
     | MistralV13RendererConfig
+    | Granite4RendererConfig
+    | Olmo3RendererConfig
+    | Olmo31RendererConfig
+    | SmolLM3RendererConfig
+    | Phi4ReasoningRendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

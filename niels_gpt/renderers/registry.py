@@ -45,6 +45,7 @@ from niels_gpt.renderers.families.glm5 import GLM5Renderer, GLM51Renderer
 from niels_gpt.renderers.families.glm45 import GLM45Renderer
 from niels_gpt.renderers.families.glm52 import GLM52Renderer, GLM53Renderer
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
+from niels_gpt.renderers.families.granite4 import Granite4Renderer
 from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, KimiK2ThinkingRenderer
 from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
@@ -54,7 +55,14 @@ from niels_gpt.renderers.families.mistral import MistralRenderer
 from niels_gpt.renderers.families.mistral_tekken import MistralV7Renderer, MistralV11Renderer, MistralV13Renderer
 from niels_gpt.renderers.families.nemotron3 import Nemotron3Renderer, Nemotron3UltraRenderer
 from niels_gpt.renderers.families.ngpt import NgptRenderer
-from niels_gpt.renderers.families.phi import Phi3Renderer, Phi4MiniRenderer, Phi4Renderer, Phi35Renderer
+from niels_gpt.renderers.families.olmo3 import Olmo3Renderer, Olmo31Renderer
+from niels_gpt.renderers.families.phi import (
+    Phi3Renderer,
+    Phi4MiniRenderer,
+    Phi4ReasoningRenderer,
+    Phi4Renderer,
+    Phi35Renderer,
+)
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.families.qwen3_vl import Qwen3VLRenderer
 from niels_gpt.renderers.families.qwen25 import Qwen25Renderer
@@ -62,6 +70,7 @@ from niels_gpt.renderers.families.qwen35 import Qwen35Renderer
 from niels_gpt.renderers.families.qwen36 import Qwen36Renderer
 from niels_gpt.renderers.families.qwen38 import Qwen38Renderer
 from niels_gpt.renderers.families.raw import RawRenderer
+from niels_gpt.renderers.families.smollm3 import SmolLM3Renderer
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.pool import RendererPool
@@ -95,6 +104,7 @@ __all__ = [
     "GLM53Renderer",
     "GemmaRenderer",
     "GptOssRenderer",
+    "Granite4Renderer",
     "KimiK2Renderer",
     "KimiK2ThinkingRenderer",
     "KimiK25Renderer",
@@ -109,8 +119,11 @@ __all__ = [
     "Nemotron3Renderer",
     "Nemotron3UltraRenderer",
     "NgptRenderer",
+    "Olmo3Renderer",
+    "Olmo31Renderer",
     "Phi3Renderer",
     "Phi4MiniRenderer",
+    "Phi4ReasoningRenderer",
     "Phi4Renderer",
     "Phi35Renderer",
     "Qwen3Renderer",
@@ -121,6 +134,7 @@ __all__ = [
     "Qwen38Renderer",
     "RawRenderer",
     "RendererChoice",
+    "SmolLM3Renderer",
     "automatic_renderer",
     "config_from_name",
     "config_of",
@@ -168,6 +182,11 @@ FAMILIES: dict[str, type[Family]] = {
     "mistral-v7": MistralV7Renderer,
     "mistral-v11": MistralV11Renderer,
     "mistral-v13": MistralV13Renderer,
+    "granite-4": Granite4Renderer,
+    "olmo-3": Olmo3Renderer,
+    "olmo-3.1": Olmo31Renderer,
+    "smollm3": SmolLM3Renderer,
+    "phi-4-reasoning": Phi4ReasoningRenderer,
     "chatml": ChatMLRenderer,
     "raw": RawRenderer,
     "ngpt": NgptRenderer,
@@ -245,6 +264,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
     "google/gemma-3-1b-it": "gemma",
+    "google/gemma-3n-E2B-it": "gemma",
+    "google/gemma-3n-E4B-it": "gemma",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
     "mistralai/Mistral-Small-24B-Instruct-2501": "mistral-v7",
     "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-v7",
@@ -261,6 +282,17 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "mistralai/Mistral-Large-3-675B-Instruct-2512": "mistral-v13",
     "microsoft/phi-4": "phi-4",
     "microsoft/Phi-4-mini-instruct": "phi-4-mini",
+    "microsoft/Phi-4-reasoning": "phi-4-reasoning",
+    "microsoft/Phi-4-reasoning-plus": "phi-4-reasoning",
+    "HuggingFaceTB/SmolLM3-3B": "smollm3",
+    "allenai/Olmo-3-7B-Instruct-SFT": "olmo-3",
+    "allenai/Olmo-3-7B-Instruct-DPO": "olmo-3",
+    "allenai/Olmo-3-7B-Instruct": "olmo-3",
+    "allenai/Olmo-3.1-32B-Instruct": "olmo-3.1",
+    "ibm-granite/granite-4.0-micro": "granite-4",
+    "ibm-granite/granite-4.0-h-micro": "granite-4",
+    "ibm-granite/granite-4.0-h-tiny": "granite-4",
+    "ibm-granite/granite-4.0-h-small": "granite-4",
     "poolside/Laguna-XS.2": "laguna-xs.2",
     "openai/gpt-oss-20b": "gpt-oss",
     "openai/gpt-oss-120b": "gpt-oss",
@@ -300,13 +332,18 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "kimi-k2-thinking": frozenset({"kimi_k2", "deepseek_v3"}),
     "kimi-k2.5": frozenset({"kimi_k25"}),
     "llama-3": frozenset({"llama"}),
-    "gemma": frozenset({"gemma2", "gemma3", "gemma3_text"}),
+    "gemma": frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
     "mistral": frozenset({"mistral"}),
     "mistral-v7": frozenset({"mistral", "mistral3"}),
     "mistral-v11": frozenset({"mistral3"}),
     "mistral-v13": frozenset({"mistral", "mistral3", "ministral3"}),
     "phi-4": frozenset({"phi3"}),
     "phi-4-mini": frozenset({"phi3"}),
+    "phi-4-reasoning": frozenset({"phi3"}),
+    "smollm3": frozenset({"smollm3"}),
+    "olmo-3": frozenset({"olmo3"}),
+    "olmo-3.1": frozenset({"olmo3"}),
+    "granite-4": frozenset({"granite", "granitemoehybrid"}),
     "laguna-xs.2": frozenset({"laguna"}),
     "gpt-oss": frozenset({"gpt_oss"}),
     "minimax-m2": frozenset({"minimax_m2", "minimax"}),

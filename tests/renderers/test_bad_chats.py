@@ -25,7 +25,7 @@ BARE = (  # families that write arguments one by one
     *("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3", "laguna-xs.2", "minimax-m2", "qwen3.5"),
     *("qwen3.6", "qwen3.8", "nemotron-3", "nemotron-3-ultra"),
 )
-CHATMLS = ("qwen", "nemotron", "chatml")  # by what their names begin with
+CHATMLS = ("qwen", "nemotron", "chatml", "olmo", "smollm")  # by what their names begin with
 
 
 def calling(**function: Any) -> dict[str, Any]:

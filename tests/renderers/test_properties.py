@@ -180,13 +180,13 @@ def test_what_the_generation_prompt_supplies_is_not_sampled(family: str, options
 def test_a_turn_that_begins_like_the_prompt_is_sampled(family: str, options: Options, content: str) -> None:
     """Half a tag of what serving supplies is the model's own, in history and in the last turn."""
     renderer = renderer_of(family, *options)
-    stop = text_of(renderer, renderer.get_stop_token_ids()[:1])
+    stops = [text_of(renderer, [stop]) for stop in renderer.get_stop_token_ids()]
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     for messages in (chat, [*chat, *chat]):
         pieces = renderer.emit(messages).pieces()
         for index in range(1, len(messages), 2):
             said = "".join(piece.text for piece in pieces if piece.msg == index and piece.sampled)
-            for end in (stop, *((TOKENS[family].ends, TOKENS[family].closes) if family in TOKENS else ())):
+            for end in (*stops, *((TOKENS[family].ends, TOKENS[family].closes) if family in TOKENS else ())):
                 said = said.removesuffix(end)
             assert said.rstrip("\n").endswith(content.strip())
 

@@ -44,6 +44,7 @@ class Tokens:
         shown: how a tool result's text stands in its tokens.
         system_in_turn: the first system message has no turn of its own, or none if it is empty.
         moves: what stands before a user's turn moves on to each new last user.
+        last: the last answer ends otherwise than one in history.
         marked: turns have tokens of their own; without, an empty one may have none.
         opens_block: the generation prompt opens a think block that a turn without reasoning has not.
         forgets: an answer takes the reasoning out of the tool cycle before it, and so out of what was served.
@@ -75,6 +76,7 @@ class Tokens:
     closes: str = ""
     day: str = ""
     moves: bool = False
+    last: bool = False
     marked: bool = True
 
 
@@ -181,6 +183,13 @@ _QWEN35 = Tokens(
     late_system=False,
     shown=str.strip,
 )
+_OLMO = Tokens(
+    controls=("<|endoftext|>", "<|im_end|>", "<|im_start|>", "<|pad|>"),
+    added=("<functions>", "</functions>", "<function_calls>", "</function_calls>"),
+    call=("", ""),
+    reasons=False,
+    last=True,
+)
 _NEMOTRON = Tokens(
     controls=("<|im_end|>", "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "<|im_start|>"),
     added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
@@ -272,6 +281,24 @@ TOKENS: dict[str, Tokens] = {
         holds=_TEXTS,
     ),
     "phi-4-mini": _PHI,
+    "phi-4-reasoning": Tokens(
+        controls=("<|im_end|>", "<|endoftext|>", "<|im_start|>", "<|im_sep|>", "<|fim_prefix|>"),
+        keeps=True,
+        holds={"tools": False},
+    ),
+    "granite-4": Tokens(
+        controls=("<|end_of_text|>", "<|pad|>", "<|start_of_role|>", "<|end_of_role|>", "<|fim_prefix|>"),
+        added=("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+        reasons=False,
+    ),
+    "olmo-3": _OLMO,
+    "olmo-3.1": _OLMO,
+    "smollm3": Tokens(
+        controls=("<|im_end|>", "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>"),
+        added=("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"),
+        keeps=True,
+        late_system=False,
+    ),
     "raw": Tokens(controls=("<|endoftext|>",), reasons=False, holds=_TEXTS | {"spaces": False}, marked=False),
     "laguna-xs.2": Tokens(
         controls=("〈|EOS|〉", "〈|UNK|〉", "〈|PAD|〉", "〈|CODE_START|〉"),

@@ -38,11 +38,18 @@ class Block:
     call: ParsedToolCall | None = None
 
 
-class CallDialect(Protocol):
-    """How a format writes its tool calls; `opening` is the markup that the first call begins with."""
+class CallReader(Protocol):
+    """How the tool calls of a format are read; `opening` is the markup that the first call begins with."""
 
     @property
     def opening(self) -> str: ...
+
+    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
+        """The blocks from the character `start` on, in order. No block begins before the first `opening`."""
+
+
+class CallDialect(CallReader, Protocol):
+    """How a format reads its tool calls and writes them."""
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """Write one call.
@@ -50,9 +57,6 @@ class CallDialect(Protocol):
         Raises:
             MessageError: its arguments cannot be written.
         """
-
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """The blocks from the character `start` on, in order. No block begins before the first `opening`."""
 
 
 class StreamedDialect(ABC):
@@ -73,6 +77,7 @@ class StreamedDialect(ABC):
 
 
 Dialect = CallDialect | StreamedDialect
+Reader = CallReader | StreamedDialect  # what parsers by name need
 
 
 # ---- writing
@@ -138,7 +143,7 @@ def call_block(
 
 
 def read_calls(
-    dialect: Dialect, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder
+    dialect: Reader, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder
 ) -> Steps[None]:
     """Report content and calls from the character `start` on, for any dialect."""
     if isinstance(dialect, StreamedDialect):

@@ -31,7 +31,7 @@ class ChatMLTurns(Family):
     """
 
     stops: ClassVar[tuple[str, ...]] = ("<|im_end|>",)
-    controls = ("<|im_start|>",)
+    controls: ClassVar[tuple[str, ...]] = ("<|im_start|>",)
     after_stop = "\n"
 
     def content(self, view: ConversationView, index: int) -> str:

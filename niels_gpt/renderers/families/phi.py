@@ -1,4 +1,4 @@
-"""Phi: Phi-3, Phi-3.5 and Phi-4-mini have one token per role; Phi-4 is ChatML with a separator token."""
+"""Phi: Phi-3, Phi-3.5 and Phi-4-mini have one token per role; Phi-4 is ChatML with a separator, and may reason."""
 
 from __future__ import annotations
 
@@ -33,6 +33,12 @@ class Phi4MiniRendererConfig(FamilyConfig):
     """Phi-4-mini has no options of its own."""
 
     name: Literal["phi-4-mini"] = "phi-4-mini"
+
+
+class Phi4ReasoningRendererConfig(FamilyConfig):
+    """Phi-4-reasoning has no options of its own."""
+
+    name: Literal["phi-4-reasoning"] = "phi-4-reasoning"
 
 
 class Phi3Renderer(Family):
@@ -123,7 +129,7 @@ class Phi4Renderer(Family):
     """
 
     name = "phi-4"
-    config_class = Phi4RendererConfig
+    config_class: ClassVar[type[FamilyConfig]] = Phi4RendererConfig
     roles = ("system", "user", "assistant")
     stops = ("<|im_end|>", "<|endoftext|>")
     controls = ("<|im_start|>", "<|im_sep|>")
@@ -151,3 +157,59 @@ class Phi4Renderer(Family):
     def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
         """Write the assistant's header."""
         out.scaffold("<|im_start|>assistant<|im_sep|>")
+
+
+def thought_and_solution(backtracking: str, thought: str, solution: str) -> str:
+    """The request for think tags that Phi-4-reasoning and SmolLM3 share, but for these words."""
+    return (
+        "Your role as an assistant involves thoroughly exploring questions through a systematic thinking "
+        "process before providing the final precise and accurate solutions. This requires engaging in a "
+        f"comprehensive cycle of analysis, summarizing, exploration, reassessment, reflection, {backtracking}, "
+        "and iteration to develop well-considered thinking process. Please structure your response into two "
+        f"main sections: Thought and Solution using the specified format: <think> {thought} </think> "
+        f"{solution}. In the Thought section, detail your reasoning process in steps. Each step should include "
+        "detailed considerations such as analysing questions, summarizing relevant findings, brainstorming "
+        "new ideas, verifying the accuracy of the current steps, refining any errors, and revisiting previous "
+        "steps. In the Solution section, based on various attempts, explorations, and reflections from the "
+        "Thought section, systematically present the final solution that you deem correct. The Solution "
+        "section should be logical, accurate, and concise and detail necessary steps needed to reach the "
+        "conclusion."
+    )
+
+
+_REASONING_SYSTEM = (
+    "You are Phi, a language model trained by Microsoft to help users. "
+    + thought_and_solution("backtracing", "{Thought section}", "{Solution section}")
+    + " Now, try to solve the following question through the above guidelines:"
+)
+
+
+class Phi4ReasoningRenderer(Phi4Renderer):
+    """Phi-4-reasoning and Phi-4-reasoning-plus.
+
+    ::
+
+        <|im_start|>assistant<|im_sep|><think>A greeting.</think>hi<|im_end|>
+
+    The default system message asks for think tags. The template puts it in the place of a caller's, which is written
+    here. Reasoning stays in history. The format is written as its model card describes it; see Phi-4.
+    """
+
+    name = "phi-4-reasoning"
+    config_class = Phi4ReasoningRendererConfig
+    has_reasoning = True
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the default system message where the first message is none."""
+        super().begin(view, out)
+        if view.roles[0] != "system":
+            out.scaffold(f"<|im_start|>system<|im_sep|>{_REASONING_SYSTEM}<|im_end|>")
+        return 0
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write reasoning and a text."""
+        refuse_calls(view, index, self.name)
+        out.scaffold("<|im_start|>assistant<|im_sep|>", index)
+        if reasoning := view.reasoning(index):
+            out.model_block("<think>", reasoning, "</think>", index)
+        out.model_reply(view.text(index), "<|im_end|>", "", index)

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Protocol
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
-from niels_gpt.renderers.dialects.base import BlockRecorder, Dialect, read_calls, schemas_of
+from niels_gpt.renderers.dialects.base import BlockRecorder, Reader, read_calls, schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
 from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.dialects.lists import JSONCalls, PythonCalls
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
 from niels_gpt.renderers.dialects.sections import FencedJSON, KimiSection, MiniMaxSection, SeparatedJSON
 from niels_gpt.renderers.dialects.xml_tags import FunctionTags, Pairs
@@ -41,7 +42,7 @@ class ReasoningParser(Protocol):
 class DialectParser:
     """A tool parser for one dialect; subclasses set `form`."""
 
-    form: ClassVar[Dialect]
+    form: ClassVar[Reader]
 
     def __init__(self, tokenizer: Any) -> None:
         self._encoder = open_encoder(tokenizer)
@@ -133,24 +134,87 @@ class MistralNamedToolParser(DialectParser):
     form = NamedCalls()
 
 
+class SeedToolParser(DialectParser):
+    """Function tags between Seed-OSS's own tags."""
+
+    form = FunctionTags("<seed:tool_call>", "</seed:tool_call>")
+
+
+class HunyuanToolParser(DialectParser):
+    """A JSON list between `<tool_calls>` tags."""
+
+    form = JSONCalls("<tool_calls>", "</tool_calls>")
+
+
+class CommandAToolParser(DialectParser):
+    """A JSON list of actions, as Cohere's Command A and R7B write them."""
+
+    form = JSONCalls("<|START_ACTION|>", "<|END_ACTION|>", "tool_name", "parameters", "tool_call_id")
+
+
+class ApertusToolParser(DialectParser):
+    """A JSON list of objects with one key, the function's name."""
+
+    form = JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name="")
+
+
+class LFM2ToolParser(DialectParser):
+    """A list of Python calls."""
+
+    form = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
+
+
+class OLMo3ToolParser(DialectParser):
+    """Python calls, one a line."""
+
+    form = PythonCalls("<function_calls>", "</function_calls>")
+
+
 class ThinkTextReasoningParser:
-    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it.
+    """`<think>...</think>`; the opening tag may be missing, since prompts often supply it. Subclasses have other tags.
 
     The text after the closing tag is returned unchanged, newlines included: how many of them the template writes
     there is not known here.
     """
+
+    tags: ClassVar[tuple[str, str]] = ("<think>", "</think>")
 
     def __init__(self, tokenizer: Any = None) -> None:
         """The tokenizer is not used; it is accepted so that all parsers are constructed alike."""
 
     def extract(self, text: str) -> tuple[str | None, str]:
         """See `ReasoningParser`."""
-        before, closed, after = text.partition("</think>")
+        opening, closing = self.tags
+        before, closed, after = text.partition(closing)
         if closed:
-            return strip_think_tags(before) or None, after
-        if text.lstrip().startswith("<think>"):  # truncated before the closing tag: all of it is reasoning
-            return strip_think_tags(text) or None, ""
+            return strip_think_tags(before, opening) or None, after
+        if text.lstrip().startswith(opening):  # truncated before the closing tag: all of it is reasoning
+            return strip_think_tags(text, opening) or None, ""
         return None, text
+
+
+class MistralReasoningParser(ThinkTextReasoningParser):
+    """`[THINK]...[/THINK]`."""
+
+    tags = ("[THINK]", "[/THINK]")
+
+
+class SeedReasoningParser(ThinkTextReasoningParser):
+    """Seed-OSS's tags."""
+
+    tags = ("<seed:think>", "</seed:think>")
+
+
+class CommandAReasoningParser(ThinkTextReasoningParser):
+    """Command A's tags."""
+
+    tags = ("<|START_THINKING|>", "<|END_THINKING|>")
+
+
+class ApertusReasoningParser(ThinkTextReasoningParser):
+    """Apertus' tags."""
+
+    tags = ("<|inner_prefix|>", "<|inner_suffix|>")
 
 
 # Several model families share a dialect, so one parser has several names.
@@ -174,11 +238,23 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "mistral-v7": MistralToolParser,
     "mistral-v11": MistralNamedToolParser,
     "mistral-v13": MistralNamedToolParser,
+    "seed-oss": SeedToolParser,
+    "hunyuan": HunyuanToolParser,
+    "command-a": CommandAToolParser,
+    "apertus": ApertusToolParser,
+    "lfm2": LFM2ToolParser,
+    "olmo-3": OLMo3ToolParser,
 }
-REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {"think": ThinkTextReasoningParser}
+REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
+    "think": ThinkTextReasoningParser,
+    "mistral-v13": MistralReasoningParser,
+    "seed-oss": SeedReasoningParser,
+    "command-a": CommandAReasoningParser,
+    "apertus": ApertusReasoningParser,
+}
 
 
-def dialect_of(name: str) -> Dialect:
+def dialect_of(name: str) -> Reader:
     """The dialect that a tool parser reads.
 
     Raises:
@@ -210,9 +286,22 @@ def get_reasoning_parser(name: str, tokenizer: Any) -> ReasoningParser:
     Raises:
         UsageError: no such parser.
     """
+    return _reasoning_parser_class(name)(tokenizer)
+
+
+def reasoning_tags_of(name: str) -> tuple[str, str]:
+    """The tags that a reasoning parser looks for.
+
+    Raises:
+        UsageError: no such parser.
+    """
+    return _reasoning_parser_class(name).tags
+
+
+def _reasoning_parser_class(name: str) -> type[ThinkTextReasoningParser]:
     if name not in REASONING_PARSERS:
         names = ", ".join(REASONING_PARSERS)
         raise UsageError(
             f"no reasoning parser {name!r}; expected one of {names}{did_you_mean(name, REASONING_PARSERS)}"
         )
-    return REASONING_PARSERS[name](tokenizer)
+    return REASONING_PARSERS[name]

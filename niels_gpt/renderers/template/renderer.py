@@ -24,7 +24,7 @@ from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.oracle import Oracle
-from niels_gpt.renderers.template.parsers import dialect_of, get_reasoning_parser
+from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.proven import compared_tokens, emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
@@ -122,7 +122,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         self.calls = None if tool_parser is None else dialect_of(tool_parser)
         self.has_reasoning = reasoning_parser is not None
         if reasoning_parser is not None:
-            get_reasoning_parser(reasoning_parser, self.encoder)  # refuses a name that there is not
+            self.reasoning_tags = reasoning_tags_of(reasoning_parser)
 
     @property
     def vocab_size(self) -> int:

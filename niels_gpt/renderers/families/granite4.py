@@ -1,0 +1,104 @@
+"""Granite 4: roles in brackets of their own, a default system message, Hermes JSON calls."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from niels_gpt.renderers.conversation import ConversationView
+from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class Granite4RendererConfig(FamilyConfig):
+    """Granite 4 has no options of its own."""
+
+    name: Literal["granite-4"] = "granite-4"
+
+
+_END = "<|end_of_text|>"
+_DEFAULT_SYSTEM = "You are a helpful assistant. Please ensure responses are professional, accurate, and safe."
+_TOOLS = (
+    "You are a helpful assistant with access to the following tools. You may call one or more tools to assist with the "
+    "user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+)
+_CALL_INSTRUCTIONS = (
+    "\n</tools>\n\nFor each tool call, return a json object with function name and arguments within "
+    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+    "</tool_call>. If a tool does not exist in the provided list of tools, notify the user that you do not have the "
+    "ability to fulfill the request."
+)
+
+
+def _header(role: str) -> str:
+    return f"<|start_of_role|>{role}<|end_of_role|>"
+
+
+class Granite4Renderer(Family):
+    """Granite 4.0.
+
+    ::
+
+        <|start_of_role|>user<|end_of_role|>hello<|end_of_text|>
+        <|start_of_role|>assistant<|end_of_role|>hi<|end_of_text|>
+
+    There is always a system turn; without a text it holds the tools, else a default. Documents are not supported.
+    """
+
+    name = "granite-4"
+    config_class = Granite4RendererConfig
+    has_reasoning = False
+    stops = (_END,)
+    controls = ("<|start_of_role|>", "<|end_of_role|>")
+    after_stop = "\n"
+    calls = _DIALECT = HermesJSON()
+    before_first_call = "\n"
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the system turn: the caller's text, the tools, or the default."""
+        has_system = view.roles[0] == "system"
+        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        out.scaffold(_header("system"), owner)
+        if has_system:
+            out.content(text, 0)
+        if view.tools:
+            out.scaffold(("\n\n" if has_system else "") + _TOOLS, owner)
+            out.untrusted_label("".join("\n" + text for text in view.tools.json_texts), owner)
+            out.scaffold(_CALL_INSTRUCTIONS, owner)
+        elif not text:
+            out.scaffold(_DEFAULT_SYSTEM, owner)
+        out.scaffold(_END + "\n", owner)
+        return int(has_system)
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a later system message."""
+        out.turn(_header("system"), view.text(index), _END + "\n", index)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        out.turn(_header("user"), view.text(index), _END + "\n", index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a text, then the calls, each on a line of its own."""
+        text, calls = view.text(index), view.calls(index)
+        if not calls:
+            out.assistant_turn(_header("assistant"), text, _END, "\n", index)
+            return
+        out.scaffold(_header("assistant"), index)
+        out.model_text(text, index)
+        for number, call in enumerate(calls):
+            if number or text:
+                out.model_markup("\n", index)
+            self._DIALECT.write(call, out, index)
+        out.model_reply("", _END, "\n", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result; adjacent results share one user turn."""
+        header = _header("user") if view.is_first_of_run(index) else ""
+        footer = _END + "\n" if view.is_last_of_run(index) else ""
+        out.turn(header + "\n<tool_response>\n", view.text(index), "\n</tool_response>" + footer, index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header."""
+        out.scaffold(_header("assistant"))

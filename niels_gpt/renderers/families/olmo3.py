@@ -1,0 +1,111 @@
+"""OLMo 3 Instruct: ChatML with functions in the system turn and Python calls."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
+from niels_gpt.renderers.dialects.lists import PythonCalls
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.chatml import ChatMLTurns
+from niels_gpt.renderers.options import FamilyConfig
+
+
+class Olmo3RendererConfig(FamilyConfig):
+    """OLMo 3 Instruct has no options of its own."""
+
+    name: Literal["olmo-3"] = "olmo-3"
+
+
+class Olmo31RendererConfig(FamilyConfig):
+    """OLMo 3.1 Instruct has no options of its own."""
+
+    name: Literal["olmo-3.1"] = "olmo-3.1"
+
+
+_NO_TOOLS = "You do not currently have access to any functions. <functions></functions>"
+_TOOLS = (
+    "You are provided with function signatures within <functions></functions> XML tags. You may call one or more "
+    "functions to assist with the user query. Output any function calls within <function_calls></function_calls> XML "
+    "tags. Do not make assumptions about what values to plug into functions."
+)
+
+
+class Olmo3Renderer(ChatMLTurns):
+    """OLMo 3 Instruct, 7B.
+
+    ::
+
+        <|im_start|>assistant
+        <function_calls>get_weather(city="Oslo", days=1)</function_calls><|im_end|>
+        <|im_start|>environment
+        4 degrees, rain<|im_end|>
+        <|im_start|>assistant
+        It rains.<|endoftext|>
+
+    The last answer ends in `<|endoftext|>`, those before it in `<|im_end|>`. Tools follow each system message, or stand
+    in a default one.
+
+    Class attributes:
+        identity: the beginning of the default system message.
+    """
+
+    name = "olmo-3"
+    config_class: ClassVar[type[FamilyConfig]] = Olmo3RendererConfig
+    has_reasoning = False
+    stops = ("<|im_end|>", "<|endoftext|>")
+    controls = ("<|im_start|>", "<|endoftext|>")
+    calls = _DIALECT = PythonCalls("<function_calls>", "</function_calls>")
+    identity: ClassVar[str] = "You are a helpful function-calling AI assistant. "
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the default system message where there is no system message anywhere."""
+        if "system" not in view.roles:
+            out.scaffold("<|im_start|>system\n" + self.identity + (_TOOLS if view.tools else _NO_TOOLS))
+            self._write_tools(view, -1, out)
+            out.scaffold("<|im_end|>\n")
+        return 0
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message, with the tools behind it."""
+        out.turn("<|im_start|>system\n", view.text(index), "", index)
+        self._write_tools(view, index, out)
+        out.scaffold("<|im_end|>\n", index)
+
+    def _write_tools(self, view: ConversationView, owner: int, out: Emitter) -> None:
+        if view.tools:
+            out.scaffold("<functions>", owner)
+            out.untrusted_label(view.tools.declaration(_declare), owner)
+            out.scaffold("</functions>", owner)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a text, then the calls, a line each."""
+        out.scaffold("<|im_start|>assistant\n", index)
+        out.model_text(view.text(index), index)
+        calls = view.calls(index)
+        for number, call in enumerate(calls):
+            out.model_markup("\n" if number else "<function_calls>", index)
+            self._DIALECT.write(call, out, index)
+        if calls:
+            out.model_markup("</function_calls>", index)
+        is_last = index == len(view.roles) - 1
+        out.model_reply("", *(("<|endoftext|>", "") if is_last else ("<|im_end|>", "\n")), index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result."""
+        out.turn("<|im_start|>environment\n", view.text(index), "<|im_end|>\n", index)
+
+
+class Olmo31Renderer(Olmo3Renderer):
+    """OLMo 3.1 Instruct, 32B: another default system message."""
+
+    name = "olmo-3.1"
+    config_class = Olmo31RendererConfig
+    identity = (
+        "You are Olmo, a helpful AI assistant built by Ai2. Your date cutoff is December 2024, and your model weights "
+        "are available at https://huggingface.co/allenai. "
+    )
+
+
+def _declare(tools: Tools) -> str:
+    return to_json([*tools])

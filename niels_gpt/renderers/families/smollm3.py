@@ -1,0 +1,151 @@
+"""SmolLM3: ChatML with a system block of its own, which switches reasoning on and off."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from niels_gpt.renderers.conversation import ConversationView, Tools
+from niels_gpt.renderers.dialects.hermes import HermesJSON
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.families.chatml import ChatMLTurns
+from niels_gpt.renderers.families.phi import thought_and_solution
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.response import NEWLINES_BEFORE
+from niels_gpt.renderers.unsupported import refuse_late_system
+
+
+class SmolLM3RendererConfig(FamilyConfig):
+    """Options of SmolLM3.
+
+    Attributes:
+        enable_thinking: False: the system block says so, and prompts supply an empty think block. `/think` and
+            `/no_think` in a system message go first.
+        date_string: the date in the system block, as 08 July 2025; "": no such line.
+    """
+
+    day = ("date_string", "%d %B %Y")
+
+    name: Literal["smollm3"] = "smollm3"
+    enable_thinking: bool = True
+    date_string: str = ""
+
+
+_EMPTY_BLOCK = "<think>\n\n</think>\n"
+_IDENTITY = "You are a helpful AI assistant named SmolLM, trained by Hugging Face."
+_THINKING = " " + thought_and_solution("backtracking", "Thought section", "Solution section")
+_TOOLS = (
+    "### Tools\n\nYou may call one or more functions to assist with the user query.\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n\n<tools>\n"
+)
+_CALL_INSTRUCTIONS = (
+    "</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+    "</tool_call>\n\n<|im_end|>\n"
+)
+
+
+class SmolLM3Renderer(ChatMLTurns):
+    """SmolLM3.
+
+    ::
+
+        <|im_start|>system
+        ## Metadata
+
+        Knowledge Cutoff Date: June 2025
+        Reasoning Mode: /think
+
+        ## Custom Instructions
+
+        Be brief.
+
+        <|im_start|>user
+        hello<|im_end|>
+        <|im_start|>assistant
+        <think>
+        A greeting.
+        </think>
+        hi<|im_end|>
+
+    Without tools nothing ends the system block, as the template has it. Tools are what it calls `xml_tools`. It drops
+    calls and reasoning fields; here they are written as its system block asks for them.
+    """
+
+    name = "smollm3"
+    config_class = SmolLM3RendererConfig
+    calls = _DIALECT = HermesJSON()
+    before_first_call = "\n"
+    content_trim = NEWLINES_BEFORE
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the system block: metadata, the caller's instructions or the default ones, the tools."""
+        has_system = view.roles[0] == "system"
+        owner, text = (0, view.text(0)) if has_system else (-1, "")
+        instructions = text.replace("/no_think", "").replace("/think", "").rstrip()
+        out.scaffold("<|im_start|>system\n", owner)
+        if "/system_override" in text:  # the caller's text is the whole block
+            out.content(instructions.replace("/system_override", "").rstrip(), 0)
+            out.scaffold("<|im_end|>\n", 0)
+            return 1
+        out.scaffold("## Metadata\n\nKnowledge Cutoff Date: June 2025\n", owner)
+        if self.config.date_string:
+            out.scaffold("Today Date: ", owner)
+            out.untrusted_label(self.config.date_string, owner)
+            out.scaffold("\n", owner)
+        thinks = self._thinks(view)
+        mode = "/think" if thinks else "/no_think"
+        out.scaffold(f"Reasoning Mode: {mode}\n\n## Custom Instructions\n\n", owner)
+        if instructions:
+            out.content(instructions, 0)
+        else:
+            out.scaffold(_IDENTITY + (_THINKING if thinks else ""), owner)
+        out.scaffold("\n\n", owner)
+        if view.tools:
+            out.scaffold(_TOOLS, owner)
+            out.untrusted_label(view.tools.declaration(_declare), owner)
+            out.scaffold(_CALL_INSTRUCTIONS, owner)
+        return int(has_system)
+
+    def _thinks(self, view: ConversationView) -> bool:
+        """The mode of a conversation: a flag in its system message, else the option."""
+        text = view.text(0) if view.roles[0] == "system" else ""
+        return "/no_think" not in text and ("/think" in text or bool(self.config.enable_thinking))
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Refuse a system message that is not the first message."""
+        refuse_late_system(index, self.name)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write reasoning, or an empty block where it is off; the content; the calls."""
+        content, calls, reasoning = view.text(index).lstrip("\n"), view.calls(index), view.reasoning(index)
+        thinks = self._thinks(view)
+        out.prefill = "" if thinks else _EMPTY_BLOCK  # the engine sets that of the option
+        out.scaffold("<|im_start|>assistant\n", index)
+        if reasoning:
+            out.model_block("<think>\n", reasoning.strip("\n"), "\n</think>\n", index)
+        elif not thinks:
+            out.model_markup(_EMPTY_BLOCK, index)
+        out.model_text(content, index)
+        for number, call in enumerate(calls):
+            if number or content:
+                out.model_markup("\n", index)
+            self._DIALECT.write(call, out, index)
+        out.model_reply("", "<|im_end|>", "\n", index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result: a user's turn."""
+        out.turn("<|im_start|>user\n", view.text(index), "<|im_end|>\n", index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the assistant's header, and an empty block where reasoning is off."""
+        out.scaffold("<|im_start|>assistant\n" + ("" if self._thinks(view) else _EMPTY_BLOCK))
+
+    def prefill(self) -> str:
+        """An empty block where reasoning is off by the option."""
+        return "" if self.config.enable_thinking else _EMPTY_BLOCK
+
+
+def _declare(tools: Tools) -> str:
+    """The tools as Python prints them, as the template does."""
+    return "".join(f"{json.loads(text)}\n" for text in tools.json_texts)
