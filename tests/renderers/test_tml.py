@@ -86,6 +86,21 @@ def without_blank_system(messages: Messages) -> Messages:
     return messages[messages[0]["role"] == "system" and not messages[0]["content"].strip() :]
 
 
+def named_results(messages: Messages) -> Messages:
+    """Every call has an id, and every result names its call."""
+    made: Messages = []
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            message = message | {"tool_call_id": waiting.pop(0)}
+        elif message.get("tool_calls"):
+            waiting = [f"c{len(made)}.{at}" for at in range(len(message["tool_calls"]))]
+            calls = [one | {"id": known} for one, known in zip(message["tool_calls"], waiting, strict=True)]
+            message = message | {"tool_calls": calls}
+        made.append(message)
+    return made
+
+
 def with_system(messages: Messages) -> Messages:
     return messages if messages[0]["role"] == "system" else [SYSTEM, *messages]
 
@@ -139,6 +154,8 @@ NEMOTRON = (*NANO, *ULTRA)
 GPT_OSS = of("gpt-oss")
 SILENT = with_words("without thinking")
 THOUGHTLESS = tuple(name for name, case in tml.JUDGED.items() if not case.thinks)
+NOBODYS = {"role": "tool", "content": "nobody's"}
+TWO_CALLS = assistant("", tool_calls=[call(), call("put", 1)])
 CYCLE = [SYSTEM, user(), assistant("", reasoning_content="r", tool_calls=[call()]), result()]
 ANSWERED = [*CYCLE, assistant("y", reasoning_content="s")]
 HISTORY = [SYSTEM, user(), assistant("x", reasoning_content="r"), user(), assistant("y", reasoning_content="s")]
@@ -192,7 +209,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=tidied,
     ),
     "several messages of one user": Difference(
-        tuple(name for name in tml.JUDGED if name != "deepseek-v3"),
+        tuple(name for name in tml.JUDGED if not name.startswith("deepseek")),
         "ours",
         "they join them to one turn, without anything between; templates write a turn for each message",
         [SYSTEM, user("a"), user("b"), assistant("y", reasoning_content="r")],
@@ -326,6 +343,68 @@ DIFFERENCES: dict[str, Difference] = {
         "<｜tool▁outputs▁end｜>⟦y",
         "<｜tool▁outputs▁end｜><｜Assistant｜>⟦y",
         avoid=until_results,
+    ),
+    "a text beside calls of DeepSeek V3.1": Difference(
+        of("deepseek-v3.1"),
+        "ours",
+        "they write two turns, though after the first the model has stopped; the template writes one",
+        without_reasoning(calling("t")),
+        "t<｜tool▁calls▁begin｜>",
+        "t<｜end▁of▁sentence｜><｜tool▁calls▁begin｜>",
+        avoid=without_texts_beside_calls,
+    ),
+    "reasoning where DeepSeek V3.1 does not think": Difference(
+        ("deepseek-v3.1",),
+        "either",
+        "they refuse it; the template writes none, ours that of the last message",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        "<think>r</think>y",
+        None,
+        avoid=without_reasoning,
+    ),
+    "no reasoning where DeepSeek V3.1 thinks": Difference(
+        ("deepseek-v3.1, thinking",),
+        "ours",
+        "they write the answer into the block that the prompt opens and close none; the template closes it",
+        [SYSTEM, user(), assistant("y")],
+        "</think>y",
+        "<think>⟦y",
+        avoid=all_reasoning,
+    ),
+    "several messages of one user of DeepSeek V4": Difference(
+        of("deepseek-v4", "deepseek-v4-preview", "deepseek-v4.1"),
+        "ours",
+        "they join them without anything between; the encoders and DeepSeek's own library write a blank line",
+        [SYSTEM, user("a"), user("b"), assistant("y", reasoning_content="r")],
+        "a\n\nb<",
+        ">ab<",
+    ),
+    "a result of DeepSeek V4.1 that names no call": Difference(
+        of("deepseek-v4.1"),
+        "theirs",
+        "its encoder takes it for the first call's; ours leaves all results of the turn as they come",
+        [SYSTEM, user(), TWO_CALLS, result("put", 1, "second"), NOBODYS, assistant("y")],
+        "<tool_result>second</tool_result>\n\n<tool_result>nobody's",
+        "<tool_result>nobody's</tool_result>\n\n<tool_result>second",
+        avoid=named_results,
+    ),
+    "tools of DeepSeek V3.1": Difference(
+        of("deepseek-v3.1"),
+        "ours",
+        "they refuse tools; the template writes none, and the model card says how",
+        [SYSTEM, user(), assistant("y")],
+        "s\n\n## Tools\nYou have access to the following tools:",
+        None,
+        TOOLS,
+        undeclared=True,
+    ),
+    "results in another order than their calls": Difference(
+        of("deepseek-v4", "deepseek-v4-preview"),
+        "ours",
+        "they leave them as they come, of V4.1 they do not; the encoders and DeepSeek's own library order them",
+        [SYSTEM, user(), TWO_CALLS, result("put", 1, "second"), result(text="first"), assistant("y")],
+        "<tool_result>first</tool_result>\n\n<tool_result>second",
+        "<tool_result>second</tool_result>\n\n<tool_result>first",
     ),
     "no system message": Difference(
         ("kimi-k2",),

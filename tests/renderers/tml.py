@@ -48,6 +48,8 @@ class Judged:
 
 _KEPT = {"strip_thinking_from_history": False}
 _KEEPS = {"preserve_all_thinking": True}
+_THINKING, _CHAT, _PREVIEW = {"thinking": True}, {"thinking_mode": "chat"}, {"reasoning_effort_profile": "preview"}
+_LOW, _HIGH, _MAX, _THIRTY = ({"reasoning_effort": effort} for effort in ("low", "high", "max", 30))
 JUDGED: dict[str, Judged] = {
     "qwen3": Judged("qwen3", "Qwen3"),
     "qwen3 without thinking": Judged("qwen3", "Qwen3", {"prefix_empty_thinking": True}, {"enable_thinking": False}),
@@ -57,6 +59,18 @@ JUDGED: dict[str, Judged] = {
     "qwen3.5 without thinking": Judged("qwen3.5", "Qwen35", {"enable_thinking": False}, {"enable_thinking": False}),
     "qwen3.5 that keeps reasoning": Judged("qwen3.5", "Qwen35", _KEPT, {"enable_thinking": True, **_KEEPS}),
     "deepseek-v3": Judged("deepseek-v3", "DeepSeekV3", tools=False, thinks=False),
+    "deepseek-v3.1": Judged("deepseek-v3.1", "DeepSeekV31", tools=False),
+    "deepseek-v3.1, thinking": Judged("deepseek-v3.1", "DeepSeekV31", _THINKING, _THINKING, tools=False),
+    "deepseek-v4": Judged("deepseek-v4", "DeepSeekV4"),
+    "deepseek-v4, high effort": Judged("deepseek-v4", "DeepSeekV4", _HIGH, _HIGH),
+    "deepseek-v4, maximal effort": Judged("deepseek-v4", "DeepSeekV4", _MAX, _MAX),
+    "deepseek-v4 in chat mode": Judged("deepseek-v4", "DeepSeekV4", _CHAT, {"thinking": False}),
+    "deepseek-v4-preview": Judged("deepseek-v4-preview", "DeepSeekV4", _PREVIEW),
+    "deepseek-v4-preview, maximal effort": Judged("deepseek-v4-preview", "DeepSeekV4", _PREVIEW | _MAX, _MAX),
+    "deepseek-v4.1": Judged("deepseek-v4.1", "DeepSeekV41"),
+    "deepseek-v4.1, low effort": Judged("deepseek-v4.1", "DeepSeekV41", _LOW, _LOW),
+    "deepseek-v4.1, effort 30": Judged("deepseek-v4.1", "DeepSeekV41", _THIRTY, _THIRTY),
+    "deepseek-v4.1 in chat mode": Judged("deepseek-v4.1", "DeepSeekV41", _CHAT, {"thinking": False}),
     # theirs is K2 Thinking, ours K2 Instruct, which has no think blocks
     "kimi-k2": Judged("kimi-k2", "KimiK2", thinks=False, ignored=("<think>", "</think>")),
     "kimi-k2.5": Judged("kimi-k2.5", "KimiK25"),
