@@ -74,7 +74,7 @@ def _unbound(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     monkeypatch.setattr(isolation, "_CHILD", code)
 
 
-RUN = "import niels_gpt.renderers.template.isolation as i; i.run_template = lambda t, v: "
+RUN = "import niels_gpt.renderers.template.isolation as i; i.run_template = lambda t, v, reads: "
 
 
 def test_time_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,7 @@ LOOP = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ EXPRESSION
 ESCAPES = [
     "'{}'.format(m.content)",
     "'{0:>60}'.format(m.content)",
+    "'{:{}}'.format('', m.content)",
     "'{c}'.format_map({'c': m.content})",
     "'%s' % m.content",
     "'%60s' % m.content",

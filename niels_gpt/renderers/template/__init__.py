@@ -15,6 +15,8 @@ How a character of the output gets its facts, in the order in which it happens:
    are used (`proven.py`).
 6. Only LITERAL spans are encoded with control tokens; all others are encoded as text. The ids are attributed by the
    same code as those of the families (`renderers/encode.py`).
+7. Where the template did more with texts than copy them (`reads.py`), `neutral.py` checks that they did not decide
+   which LITERAL control tokens there are.
 
 ::
 

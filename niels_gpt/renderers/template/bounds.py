@@ -7,7 +7,9 @@ the result's size (`sizes.py`)::
     {{ "ab" * 10**12 }}     call_binop("*"): size 2 * 10**12 > the largest size  ->  TemplateError, nothing is created
 
 There are two ways in: methods that Jinja calls for every operator, call and filter are overridden; for what compiled
-templates do by themselves (loops, comparisons, output) `_ChargeInserter` adds calls to the syntax tree.
+templates do by themselves (loops, comparisons, output) `charge_inserter.py` adds calls to the syntax tree.
+
+In the same places it is recorded what the template reads of the caller's texts (`reads.py`).
 
 What this guarantees: nothing else changes; a template within its budget writes the same text.
 """
@@ -20,9 +22,9 @@ from typing import Any, Final
 
 import jinja2
 import jinja2.nodes as nodes
+import jinja2.sandbox
 from jinja2.compiler import Frame
 from jinja2.runtime import BlockReference, LoopContext, Macro
-from jinja2.visitor import NodeTransformer
 
 from niels_gpt.errors import TemplateError
 from niels_gpt.renderers.template.budget import (
@@ -30,28 +32,26 @@ from niels_gpt.renderers.template.budget import (
     CALL,
     ELEMENT,
     MAX_BITS,
-    NODE,
     BoundedContext,
     Budget,
     size_of,
     text_size,
 )
+from niels_gpt.renderers.template.charge_inserter import ChargeInserter, check_depth
 from niels_gpt.renderers.template.jinja import TrackingCodeGenerator, TrackingEnvironment
-from niels_gpt.renderers.template.sizes import FILTER_SIZES, format_size, method_size, percent_size
+from niels_gpt.renderers.template.reads import Reads
+from niels_gpt.renderers.template.sizes import FILTER_SIZES, NESTED, format_size, method_size, percent_size
 
-DEEPEST: Final = 40  # statements nested in statements; compiling takes time in proportion to the depth
 LONGEST_DATE: Final = 1000  # characters of the format of `strftime_now`
 
-# Filters that take the same short time for any value.
-_CHEAP: Final = frozenset(
-    ["abs", "attr", "boolean", "count", "d", "default", "first", "float", "last", "length", "random", "safe"]
-)
+# Filters that take the same short time for any value, and of these those that read a text.
+_CHEAP: Final = frozenset(["abs", "boolean", "d", "default", "safe"])
+_CHEAP_READING: Final = frozenset(["attr", "count", "first", "float", "last", "length", "random"])
 # Filters that read only the outermost level of their value, or return a generator over its elements.
 _SHALLOW: Final = frozenset(["int", "items", "map", "reject", "rejectattr", "reverse", "select", "selectattr"])
 _SORTING: Final = frozenset(["dictsort", "groupby", "max", "min", "sort", "unique"])
-_COMPARING: Final = frozenset(  # tests
-    ["==", "eq", "equalto", "!=", "ne", ">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=", "le", "in"]
-)
+_ORDERING: Final = frozenset([">", "gt", "greaterthan", ">=", "ge", "<", "lt", "lessthan", "<=", "le"])  # tests
+_COMPARING: Final = _ORDERING | {"==", "eq", "equalto", "!=", "ne", "in"}
 # Methods of strings whose result is never larger than the string.
 _NOT_GROWING: Final = frozenset(
     [
@@ -83,7 +83,7 @@ _COMPILER_ARGUMENTS: Final = frozenset({"_loop_vars", "_block_vars", "caller"}) 
 
 
 class BoundedCodeGenerator(TrackingCodeGenerator):
-    """Compiles the calls that `_ChargeInserter` adds, such as `context.charge(96)`, which no template can write."""
+    """Compiles the calls that `ChargeInserter` adds, such as `context.charge(96)`, which no template can write."""
 
     def write_commons(self) -> None:
         """Replace the function with which macros and set blocks join their output by one that charges it."""
@@ -97,7 +97,9 @@ class BoundedCodeGenerator(TrackingCodeGenerator):
             super().visit_Call(node, frame, forward_caller=forward_caller)
             return
         self.write(f"context.{function.attr}(")
-        self.visit(node.args[0], frame)
+        for argument in node.args:
+            self.visit(argument, frame)
+            self.write(", ")
         self.write(")")
 
 
@@ -111,17 +113,22 @@ class BoundedEnvironment(TrackingEnvironment):
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(clock)
         self.filters = {
-            name: function if name in _CHEAP else _bounded_filter(name, function)
+            name: function
+            if name in _CHEAP
+            else _reading_filter(name, function)
+            if name in _CHEAP_READING
+            else _bounded_filter(name, function)
             for name, function in {**self.filters, "sum": _sum}.items()
         }
-        self.tests |= {name: _bounded_test(self.tests[name]) for name in _COMPARING}
+        self.tests |= {name: _bounded_test(self.tests[name], name) for name in _COMPARING}
+        self.tests |= {name: _reading_test(self.tests[name]) for name in ("lower", "upper")}
         self.globals["strftime_now"] = _short_format(self.globals["strftime_now"])
         del self.globals["lipsum"]  # it writes random text; a rendering must depend on its inputs only
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        _check_depth(template)
-        _ChargeInserter().visit(template)
+        check_depth(template)
+        ChargeInserter().visit(template)
         template.set_environment(self)
         return template
 
@@ -131,6 +138,7 @@ class BoundedEnvironment(TrackingEnvironment):
             context.budget.reserve(text_size(left) + text_size(right))
         else:
             _charge_operator(context.budget, operator, left, right)
+            _note_operator(context.budget.reads, operator, left, right)
         return self.binop_table[operator](left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -156,12 +164,15 @@ class BoundedEnvironment(TrackingEnvironment):
             return super().call(context, obj, *args, **kwargs)
         if isinstance(own, str) and obj.__name__ in _NOT_GROWING:
             budget.spend(len(own))
-            return super().call(context, obj, *args, **kwargs)
+            result = super().call(context, obj, *args, **kwargs)
+            budget.reads.called(own, obj.__name__, args, result)
+            return result
         if isinstance(own, str | bytes) and obj.__name__ == "join" and args:
             args = (_listed(args[0]), *args[1:])
         arguments = {key: kwargs[key] for key in kwargs if key not in _COMPILER_ARGUMENTS}
         _charge_call(budget, obj, own, args, arguments)
         result = budget.charge_result(super().call(context, obj, *args, **kwargs))
+        _note_call(budget.reads, obj, own, (*args, *arguments.values()), result)
         return context.charge_output(result) if "caller" in kwargs else result  # a call block writes its result
 
 
@@ -194,6 +205,27 @@ def _charge_operator(budget: Budget, operator: str, left: Any, right: Any) -> No
             budget.reserve(size_of(value) * max(0, times) if isinstance(times, int) else 0)
     elif operator == "-":  # views of a mapping's keys are sets
         budget.weigh([left, right])
+
+
+def _note_operator(reads: Reads, operator: str, left: Any, right: Any) -> None:
+    """A text as a format, or a text as often as a number says, which may be the caller's."""
+    if operator == "%":
+        reads.note(left)
+    elif operator == "*" and any(isinstance(value, str) and not value.isspace() for value in (left, right)):
+        reads.numbers = True
+
+
+def _note_call(reads: Reads, obj: Any, own: Any, args: tuple[Any, ...], result: Any) -> None:
+    if isinstance(obj, _Format):
+        reads.note(obj._text)
+        if NESTED.search(obj._text):  # a value of the caller is the format of another one
+            reads.note_all(args)
+    elif isinstance(own, str | bytes):
+        reads.called(own, obj.__name__, args, result)
+    elif obj is jinja2.sandbox.safe_range:  # its length may be a number of the caller
+        reads.numbers = True
+    elif own is not None:
+        reads.looked_up(own, obj.__name__, args)
 
 
 def _charge_call(budget: Budget, obj: Any, own: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -242,6 +274,7 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         else:
             first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}
             result = function(first[passed], value, *args, **kwargs)
+        budget.reads.filtered(name, value, args, kwargs, result)
         if not isinstance(result, GeneratorType):
             return budget.charge_result(result)
         result = _charged(budget, result)
@@ -249,6 +282,20 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         return result
 
     return bounded
+
+
+def _reading_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that is not charged, and whose reading is recorded."""
+    passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+
+    @jinja2.pass_context
+    def reading(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        context.budget.reads.filtered(name, value, args, kwargs, None)
+        if passed is None:
+            return function(value, *args, **kwargs)
+        return function(context.environment if passed == "environment" else context, value, *args, **kwargs)
+
+    return reading
 
 
 def _charge_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -263,14 +310,34 @@ def _charge_filter(budget: Budget, name: str, value: Any, args: tuple[Any, ...],
         budget.spend(weight * weight.bit_length() if name in _SORTING else 4 * weight)  # n log n to sort
 
 
-def _bounded_test(function: Any) -> Callable[..., bool]:
+def _bounded_test(function: Any, name: str) -> Callable[..., bool]:
+    is_order = name in _ORDERING
+
     @jinja2.pass_context
     def bounded(context: Any, value: Any, other: Any) -> bool:
         context.charge_comparison(value)
         context.charge_search(other)
-        return bool(function(value, other))
+        result = bool(function(value, other))
+        if is_order:
+            context.budget.reads.note_all([value, other])
+        elif name == "in" and result:
+            context.budget.reads.contained(value, other)
+        elif name != "in" and result != (name in ("!=", "ne")):
+            context.budget.reads.equal(value, other)
+        return result
 
     return bounded
+
+
+def _reading_test(function: Any) -> Callable[..., bool]:
+    """`is lower` and `is upper`."""
+
+    @jinja2.pass_context
+    def reading(context: Any, value: Any) -> bool:
+        context.budget.reads.note(value)
+        return bool(function(value))
+
+    return reading
 
 
 @jinja2.pass_context
@@ -296,121 +363,3 @@ def _short_format(clock: Any) -> Callable[[str], Any]:
         return clock(form)
 
     return strftime_now
-
-
-class _ChargeInserter(NodeTransformer):
-    """Adds charges to a template's syntax tree where compiled code does not call the environment.
-
-    ::
-
-        {% for m in xs %}{{ m }}{% endfor %}
-        ->  {% for m in context.charge_loop(xs) %}{% do context.charge(192) %}{{ context.charge_output(m) }}{% endfor %}
-    """
-
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 (the library's names)
-        """Every iteration is charged the loop's body, and every element the loop's condition."""
-        cost = _cost(node.body)
-        test_cost = 0 if node.test is None else _cost([node.test])
-        self.generic_visit(node)
-        node.iter = _context_call("charge_loop", node.iter)
-        node.body.insert(0, _charge(cost, node.lineno))
-        if node.test is not None:
-            node.test = nodes.And(_context_call("charge", nodes.Const(test_cost)), node.test, lineno=node.lineno)
-        return node
-
-    def _body(self, node: Any) -> Any:
-        """Every execution of a macro, a call block or a block is charged its body."""
-        cost = _cost(node.body)
-        self.generic_visit(node)
-        node.body.insert(0, _charge(cost, node.lineno))
-        return node
-
-    visit_Macro = visit_CallBlock = visit_Block = _body  # noqa: N815
-
-    def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802
-        """Output converts values to text."""
-        self.generic_visit(node)
-        node.nodes = [_unless_constant("charge_output", child) for child in node.nodes]
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
-        """`a ~ b`: each part is charged, then the result."""
-        self.generic_visit(node)
-        if all(isinstance(part, nodes.Const) for part in node.nodes):
-            return node
-        node.nodes = [_unless_constant("charge_output", part) for part in node.nodes]
-        return _context_call("charge_result", node)
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
-        """A slice is a new value."""
-        self.generic_visit(node)
-        return _context_call("charge_result", node) if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Compare:  # noqa: N802
-        """Both sides are charged, except in a comparison with a constant, which ends at the first difference."""
-        self.generic_visit(node)
-        sides: list[Any] = [node, *node.ops]
-        searches = any(operand.op in ("in", "notin") for operand in node.ops)
-        if searches or not any(isinstance(side.expr, nodes.Const) for side in sides):
-            for side in sides:
-                is_searched = isinstance(side, nodes.Operand) and side.op in ("in", "notin")
-                side.expr = _unless_constant("charge_search" if is_searched else "charge_comparison", side.expr)
-        return node
-
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Dict:  # noqa: N802
-        """The keys of a new mapping are hashed."""
-        self.generic_visit(node)
-        for pair in node.items:
-            pair.key = _unless_constant("charge_comparison", pair.key)
-        return node
-
-
-def _check_depth(template: nodes.Template) -> None:
-    """Refuse statements that are nested deeper than any template needs: compiling takes time in proportion.
-
-    Raises:
-        TemplateError: statements are nested too deeply.
-    """
-    level: list[nodes.Node] = [template]
-    for _ in range(DEEPEST):
-        level = [child for node in level for child in _statements(node)]
-    if level:
-        raise TemplateError(
-            f"the chat template nests more than {DEEPEST} statements (line {level[0].lineno}); repair it, or use "
-            "another template"
-        )
-
-
-def _statements(node: nodes.Node) -> list[nodes.Node]:
-    """The statements directly inside one."""
-    parts = (getattr(node, name) for name in ("body", "elif_", "else_") if name in node.fields)
-    return [child for part in parts for child in part if not isinstance(child, nodes.Output)]
-
-
-_BODIES: Final = (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)
-
-
-def _cost(body: Iterable[nodes.Node]) -> int:
-    """The charge for executing these nodes once, without the bodies of loops and macros, which charge themselves."""
-    count, waiting = 1, list(body)
-    while waiting:
-        node = waiting.pop()
-        count += 1
-        waiting.extend(node.iter_child_nodes(exclude=("body",) if isinstance(node, _BODIES) else None))
-    return NODE * count
-
-
-def _context_call(method: str, value: Any) -> nodes.Call:
-    """`context.method(value)`."""
-    function = nodes.Getattr(nodes.ContextReference(), method, "load")
-    return nodes.Call(function, [value], [], None, None, lineno=value.lineno)
-
-
-def _unless_constant(method: str, value: Any) -> Any:
-    """`context.method(value)`; a constant as it is."""
-    return value if isinstance(value, nodes.Const | nodes.TemplateData) else _context_call(method, value)
-
-
-def _charge(cost: int, line: int) -> nodes.ExprStmt:
-    """`context.charge(cost)` as a statement."""
-    return nodes.ExprStmt(_context_call("charge", nodes.Const(cost, lineno=line)), lineno=line)

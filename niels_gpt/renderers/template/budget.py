@@ -27,6 +27,7 @@ from jinja2.runtime import Context
 from jinja2.utils import Namespace
 
 from niels_gpt.errors import TemplateError
+from niels_gpt.renderers.template.reads import Reads
 
 BASE_WORK: Final = 256 * 1024 * 1024
 BASE_SIZE: Final = 8 * 1024 * 1024
@@ -114,9 +115,11 @@ class Budget:
     Args:
         inputs: the template's inputs (messages, tools and variables), by whose size both limits grow.
         messages: how many messages there are.
+        reads: where it is recorded what the template reads (`reads.py`).
     """
 
-    def __init__(self, inputs: Any = (), messages: int = 0) -> None:
+    def __init__(self, inputs: Any = (), messages: int = 0, reads: Reads | None = None) -> None:
+        self.reads = Reads() if reads is None else reads
         self.left = BASE_WORK
         self.size = BASE_SIZE  # of one value
         self._inputs, self._messages = inputs, messages
@@ -231,8 +234,9 @@ class BoundedContext(Context):
 
     def charge_loop(self, value: Any) -> Any:
         """Charge what a loop iterates over: each character of a text becomes a string of its own."""
-        if isinstance(value, str):
+        if isinstance(value, str | bytes):
             self.budget.spend(len(value) * TRACKED_ELEMENT)
+            self.budget.reads.note(value)
         return value
 
     def charge_result(self, value: Any) -> Any:
@@ -260,3 +264,23 @@ class BoundedContext(Context):
         elif not isinstance(value, dict):
             self.budget.weigh(value)
         return value
+
+    # ---- what is read (`reads.py`)
+
+    def note(self, value: Any) -> Any:
+        """Record that a text is read, for example one of its characters, and return it."""
+        return self.budget.reads.note(value)
+
+    def equal(self, left: Any, right: Any) -> bool:
+        """`left == right`, recorded."""
+        result: bool = left == right
+        if result:
+            self.budget.reads.equal(left, right)
+        return result
+
+    def contains(self, left: Any, right: Any) -> bool:
+        """`left in right`, recorded."""
+        result: bool = left in right
+        if result:
+            self.budget.reads.contained(left, right)
+        return result

@@ -205,7 +205,8 @@ class TrackingFormatter(jinja2.sandbox.SandboxedFormatter):
             value = self.get_field(field, args, kwargs)[0]
             if spec or conversion:
                 shown = self.vformat(f"{{0{'!' + conversion if conversion else ''}:{spec}}}", (value, *args), kwargs)
-                parts.append(tracked_text(shown, origin_of(value)))
+                # A value inside the format of another one (`{:{}}`) may choose the characters that fill it up.
+                parts.append(tracked_text(shown, origin_of([value, *args, kwargs] if spec and "{" in spec else value)))
             else:
                 parts.append(as_text(value))
         result = joined(parts)

@@ -8,7 +8,7 @@ Parent and child exchange messages over pipes: 8 bytes of length, big-endian, th
 executed, and every reply is checked, since a template that escapes the sandbox can write any reply::
 
     parent    {"source": ...}    {"variables": ...}                     {"date": "26 Jul 2024"}
-    child              {"ready": true}            {"clock": "%d %b %Y"}               {"chunks": [...]}
+    child              {"ready": true}            {"clock": "%d %b %Y"}               {"chunks": [...], ...}
 
 What this guarantees: a limit on memory, time and size of files, and no secrets in the child's environment. What it
 does not: protection of files that the user can read, or of the network; use a container for that. Windows has no such
@@ -33,6 +33,7 @@ from niels_gpt.errors import MessageError, NielsError, TemplateError, UsageError
 from niels_gpt.forks import new_lock
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.provenance import MessageDict, TrackedDict, TrackedList, TrackedStr, plain
+from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
 from niels_gpt.renderers.template.substitution import TemplateStrings, template_strings
@@ -84,14 +85,20 @@ class TemplateProcess:
         with self._lock:
             self._running_child()  # reports at once a template that cannot be compiled
 
-    def run(self, variables: Mapping[str, Any]) -> Iterator[Chunk]:
+    def run(self, variables: Mapping[str, Any], reads: Reads | None = None) -> Iterator[Chunk]:
         """The chunks of `run_template`.
+
+        A reply that does not say what was read counts as one in which texts were.
 
         Raises:
             MessageError, TemplateError: as `run_template`. TemplateError: too much time or memory.
             UsageError: a variable that JSON cannot represent.
         """
-        return iter(_chunks(self._ask("variables", variables), len(variables.get("messages", ()))))
+        reply = self._ask("variables", variables)
+        if reads is not None:
+            for name in vars(reads):
+                setattr(reads, name, getattr(reads, name) or reply.get(name) is not False)
+        return iter(_chunks(reply, len(variables.get("messages", ()))))
 
     def fixed_prompt(self, variables: Mapping[str, Any]) -> str | None:
         """See `sampled_span.fixed_prompt`."""
@@ -359,8 +366,10 @@ def serve(memory: int, seconds: float) -> None:
                 reply = {"strings": [strings.compared, strings.searched]}
             else:
                 assert template is not None
-                chunks = run_template(template, _variables(request["variables"]))
+                reads = Reads()
+                chunks = run_template(template, _variables(request["variables"]), reads)
                 reply = {"chunks": [_chunk_to_json(chunk) for chunk in chunks]}
+                reply |= vars(reads)
         except NielsError as error:
             reply = {"error": _error_to_json(error)}
         _send(stdout, reply)

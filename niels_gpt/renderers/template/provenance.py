@@ -338,7 +338,7 @@ def origin_of(value: Any) -> int:
     It is the message's index if all message data in the value is that message's (literals and labels beside it count
     as the message's); LOST if it mixes messages or holds LOST text; else LITERAL or LABEL.
     """
-    origins = set(_origins(value))
+    origins = set(origins_of(value))
     messages = {origin for origin in origins if origin >= 0}
     if LOST in origins or len(messages) > 1:
         return LOST
@@ -347,7 +347,7 @@ def origin_of(value: Any) -> int:
     return LITERAL if origins == {LITERAL} else LABEL
 
 
-def _origins(value: Any) -> Iterator[int]:
+def origins_of(value: Any) -> Iterator[int]:
     """The origins of all texts in a value."""
     if isinstance(value, TrackedDict | TrackedList):
         yield value.origin
@@ -359,11 +359,11 @@ def _origins(value: Any) -> Iterator[int]:
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if type(key) is not str:  # an ordinary str is a keyword of the template's `dict(...)`
-                yield from _origins(key)
-            yield from _origins(item)
+                yield from origins_of(key)
+            yield from origins_of(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _origins(item)
+            yield from origins_of(item)
     else:
         yield LABEL if value is None or isinstance(value, int | float) else LOST
 

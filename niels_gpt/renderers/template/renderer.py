@@ -23,14 +23,16 @@ from niels_gpt.renderers.template.bridge import bridge_by_rendering
 from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
+from niels_gpt.renderers.template.neutral import check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proof import Proof
 from niels_gpt.renderers.template.proven import compared_tokens, emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
+from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
-from niels_gpt.renderers.template.spans import ControlTokens
+from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.template.substitution import Unproven, template_strings
 from niels_gpt.renderers.template.tracing import Tracing
 from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
@@ -204,8 +206,10 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
 
     # ---- running the template
 
-    def _chunks(self, messages: Sequence[Message], tools: Any, gen: bool) -> Iterator[Chunk]:
-        """The template's output; `gen` sets `add_generation_prompt`."""
+    def _chunks(
+        self, messages: Sequence[Message], tools: Any, gen: bool, reads: Reads | None = None
+    ) -> Iterator[Chunk]:
+        """The template's output; `gen` sets `add_generation_prompt`. What it reads is recorded in `reads`."""
         if tools is not None and (not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools)):
             raise MessageError("wrong_tools", f"tools is {str(tools)[:40]!r}; expected a list of objects, or None")
         variables = {
@@ -216,8 +220,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             **self._tracked_variables,
         }
         if isinstance(self._compiled, TemplateProcess):
-            return self._compiled.run(variables)
-        return run_template(self._compiled, variables)
+            return self._compiled.run(variables, reads)
+        return run_template(self._compiled, variables, reads)
 
     def _compile(self) -> jinja2.Template | TemplateProcess:
         """The compiled template, in this process or in one of its own."""
@@ -253,14 +257,21 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
 
         Tracing finds the facts where the certificate trusts it, and `oracle.py` proves them elsewhere.
         """
-        messages, gen = normalise(messages), add_generation_prompt
+        messages, gen, reads = normalise(messages), add_generation_prompt, Reads()
         refuse_images(messages, "unsupported_content", _NO_IMAGES)
         verdict = self._certificate.trusts(self, messages, tools)
+        out = None
         if verdict.outcome == "agrees":
-            traced = self._tracing(tools).emit(messages, gen, verdict.stops)
-            if traced.attribution == "full":
-                return traced
-        return self._emit_proven(messages, tools, gen)
+            out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
+        if out is None or out.attribution != "full":
+            out = self._emit_proven(messages, tools, gen, reads)
+        check_chosen_controls(out, reads, partial(self._spans, gen=gen), self._controls, self.source, (messages, tools))
+        return out
+
+    def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:
+        """The template's output as spans, each with its message as tracing knows it."""
+        chunks = list(self._chunks(messages, tools, gen, reads))
+        return attribute_spans(chunks, [message["role"] for message in messages])
 
     @property
     def certificate(self) -> Certificate:
@@ -284,10 +295,9 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
         oracle = Oracle(text, self._controls, self._retained, self.source)
         return oracle.prove(messages, add_generation_prompt=gen)
 
-    def _emit_proven(self, messages: list[Message], tools: Any, gen: bool) -> Emitter:
+    def _emit_proven(self, messages: list[Message], tools: Any, gen: bool, reads: Reads) -> Emitter:
         """The rendering with proven facts; without a proof with those of tracing, and the attribution is partial."""
-        chunks = list(self._chunks(messages, tools, gen))
-        spans = attribute_spans(chunks, [message["role"] for message in messages])
+        spans = self._spans(messages, tools, gen, reads)
         try:
             proof = self.proof(messages, tools, gen)
         except Unproven as error:
@@ -311,8 +321,13 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             return None
         return None if disagreement(traced, proof, messages) else traced
 
-    def _tracing(self, tools: Any) -> Tracing:
-        return Tracing(partial(self._chunks, tools=tools), self._controls, self._fixed_prompt, (tools, self._variables))
+    def _tracing(self, tools: Any, reads: Reads | None = None) -> Tracing:
+        return Tracing(
+            partial(self._chunks, tools=tools, reads=reads),
+            self._controls,
+            self._fixed_prompt,
+            (tools, self._variables),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is computed again: compiled templates, which do not pickle, and verdicts on probes.

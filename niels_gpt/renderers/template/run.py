@@ -18,6 +18,7 @@ from niels_gpt.renderers.template.bounds import BoundedEnvironment
 from niels_gpt.renderers.template.budget import CALL, Budget
 from niels_gpt.renderers.template.jinja import ENTER, LEAVE, Chunk, MessageStack, compile_lock
 from niels_gpt.renderers.template.provenance import NO_MESSAGE
+from niels_gpt.renderers.template.reads import Reads
 
 LONGEST_SOURCE: Final = 128 * 1024  # characters; the largest official template has 20,000
 RESERVED: Final = "_niels_"  # the prefix of the variables that compiled templates use
@@ -62,11 +63,14 @@ def compile_template(source: str, clock: Callable[[str], str]) -> jinja2.Templat
         ) from error
 
 
-def run_template(template: jinja2.Template, variables: Mapping[str, Any]) -> Iterator[Chunk]:
+def run_template(
+    template: jinja2.Template, variables: Mapping[str, Any], reads: Reads | None = None
+) -> Iterator[Chunk]:
     """Run a template and yield its output in chunks.
 
     Args:
         variables: the template's variables, with provenance (`provenance.track`, `MessageDict`).
+        reads: where it is recorded what the template reads of the caller's texts.
 
     Raises:
         MessageError: the template refused the conversation (`template_raised`), or failed on it (`template_failed`).
@@ -74,7 +78,7 @@ def run_template(template: jinja2.Template, variables: Mapping[str, Any]) -> Ite
     """
     stack = MessageStack()
     context: Any = template.new_context({**variables, ENTER: stack.enter, LEAVE: stack.leave})
-    budget = context.budget = Budget(list(variables.values()), len(variables.get("messages", ())))
+    budget = context.budget = Budget(list(variables.values()), len(variables.get("messages", ())), reads)
     total = 0
     try:
         # `root_render_func` is what `Template.generate` wraps; called directly, errors keep their type and the context

@@ -38,7 +38,7 @@ _ESCAPED: Final = 6  # JSON, HTML and `repr` write at most this many bytes per b
 _QUOTED: Final = 12  # URLs: a character of 4 bytes becomes "%F0%9F%98%80"
 _PERCENT = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")  # width and precision of a directive
 _DIGITS = re.compile(r"\d+")
-_NESTED = re.compile(r":[^}]*\{")  # a format whose width is itself a field: "{:{width}}"
+NESTED = re.compile(r":[^}]*\{")  # a format whose width is itself a field: "{:{width}}"
 # Codecs that take linear time; `idna` and `punycode` take quadratic time.
 _CODECS = frozenset(
     [
@@ -113,7 +113,7 @@ def format_size(budget: Budget, text: str, args: tuple[Any, ...], named: Mapping
             )
     weight = _weigh_all(budget, args, named)
     width = max([_number(digits) for digits in _DIGITS.findall(text)], default=0)
-    if _NESTED.search(text):  # the width may be any number among the values
+    if NESTED.search(text):  # the width may be any number among the values
         width += _largest(values)
     return text_size(text) + text.count("{") * (_ESCAPED * weight + 4 * width)
 
