@@ -30,6 +30,7 @@ from niels_gpt.renderers.families.glm45 import GLM45RendererConfig
 from niels_gpt.renderers.families.glm52 import GLM52RendererConfig, GLM53RendererConfig
 from niels_gpt.renderers.families.gpt_oss import GptOssRendererConfig
 from niels_gpt.renderers.families.granite4 import Granite4RendererConfig
+from niels_gpt.renderers.families.inkling import InklingRendererConfig
 from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig, KimiK2ThinkingRendererConfig
 from niels_gpt.renderers.families.kimi_k25 import KimiK25RendererConfig
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig
@@ -84,6 +85,7 @@ __all__ = [
     "GemmaRendererConfig",
     "GptOssRendererConfig",
     "Granite4RendererConfig",
+    "InklingRendererConfig",
     "KimiK2RendererConfig",
     "KimiK2ThinkingRendererConfig",
     "KimiK25RendererConfig",
@@ -161,6 +163,7 @@ RendererConfig = Annotated[
     | Phi4MiniRendererConfig
     | LagunaXS2RendererConfig
     | GptOssRendererConfig
+    | InklingRendererConfig
     | MiniMaxM2RendererConfig
     | Nemotron3RendererConfig
     | Nemotron3UltraRendererConfig

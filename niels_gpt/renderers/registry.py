@@ -46,6 +46,7 @@ from niels_gpt.renderers.families.glm45 import GLM45Renderer
 from niels_gpt.renderers.families.glm52 import GLM52Renderer, GLM53Renderer
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.families.granite4 import Granite4Renderer
+from niels_gpt.renderers.families.inkling import InklingRenderer
 from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, KimiK2ThinkingRenderer
 from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
@@ -105,6 +106,7 @@ __all__ = [
     "GemmaRenderer",
     "GptOssRenderer",
     "Granite4Renderer",
+    "InklingRenderer",
     "KimiK2Renderer",
     "KimiK2ThinkingRenderer",
     "KimiK25Renderer",
@@ -176,6 +178,7 @@ FAMILIES: dict[str, type[Family]] = {
     "phi-4-mini": Phi4MiniRenderer,
     "laguna-xs.2": LagunaXS2Renderer,
     "gpt-oss": GptOssRenderer,
+    "inkling": InklingRenderer,
     "minimax-m2": MiniMaxM2Renderer,
     "nemotron-3": Nemotron3Renderer,
     "nemotron-3-ultra": Nemotron3UltraRenderer,
@@ -296,6 +299,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "poolside/Laguna-XS.2": "laguna-xs.2",
     "openai/gpt-oss-20b": "gpt-oss",
     "openai/gpt-oss-120b": "gpt-oss",
+    "thinkingmachines/Inkling": "inkling",
+    "thinkingmachines/Inkling-Small": "inkling",
     "MiniMaxAI/MiniMax-M2": "minimax-m2",
     "MiniMaxAI/MiniMax-M2.1": "minimax-m2",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
@@ -346,6 +351,7 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "granite-4": frozenset({"granite", "granitemoehybrid"}),
     "laguna-xs.2": frozenset({"laguna"}),
     "gpt-oss": frozenset({"gpt_oss"}),
+    "inkling": frozenset({"inkling_mm_model"}),
     "minimax-m2": frozenset({"minimax_m2", "minimax"}),
     "nemotron-3": frozenset({"nemotron_h"}),
     "nemotron-3-ultra": frozenset({"nemotron_h"}),

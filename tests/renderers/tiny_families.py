@@ -323,6 +323,17 @@ TOKENS: dict[str, Tokens] = {
         ends="<|end|>",
         day="conversation_start_date",
     ),
+    "inkling": Tokens(
+        controls=(
+            *("<|content_model_end_sampling|>", "<|endoftext|>", "<|message_user|>", "<|message_model|>"),
+            *("<|message_system|>", "<|message_tool|>", "<|content_text|>", "<|content_thinking|>"),
+            *("<|end_message|>", "<|content_xml|>", "<|content_invoke_tool_json|>", "<|content_image|>"),
+        ),
+        call=("", "<|end_message|>"),
+        keeps=True,
+        holds={"inline": False, "parts": False},  # think tags in a content stay there, each part is a message
+        closes="<|end_message|>",
+    ),
     "minimax-m2": Tokens(
         controls=("[e~[", "]~!b[", "]~b]", "]!d~[", "<fim_prefix>", "<filename>", "]<]image[>["),
         added=("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),

@@ -1,0 +1,174 @@
+"""Inkling: TMLv0, in which reasoning, texts and calls are messages of their own. Texts only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from niels_gpt.messages import Message, normalise
+from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
+from niels_gpt.renderers.dialects.base import Schemas
+from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.engine import Family
+from niels_gpt.renderers.options import FamilyConfig
+from niels_gpt.renderers.reading import Completion, has_nothing_to_bridge
+from niels_gpt.renderers.response import NOTHING, ResponseBuilder
+from niels_gpt.renderers.thinking import PromptEnd
+from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.renderers.windows import Steps
+
+
+class InklingRendererConfig(FamilyConfig):
+    """Inkling.
+
+    Attributes:
+        thinking_effort: how much the model thinks, from 0 (not at all) to 0.99; at most two digits are written.
+            `None` writes no effort.
+        sampled_header: the model writes the `<|message_model|>` of its first message itself: the generation prompt is
+            empty, as `tml-renderers` and Tinker have it. By default the prompt ends in it, as in the chat template.
+    """
+
+    name: Literal["inkling"] = "inkling"
+    thinking_effort: float | None = Field(default=0.9, ge=0, le=0.99)
+    sampled_header: bool = False
+
+
+_SYSTEM, _USER, _TOOL, _STOP = (
+    *("<|message_system|>", "<|message_user|>", "<|message_tool|>"),
+    "<|content_model_end_sampling|>",
+)
+
+
+class InklingRenderer(Family):
+    """Inkling and Inkling-Small, texts only: images and audio are refused.
+
+    ::
+
+        <|message_system|><|content_text|>Thinking effort level: 0.9<|end_message|>
+        <|message_user|><|content_text|>hello<|end_message|>
+        <|message_model|><|content_thinking|>A greeting.<|end_message|>
+        <|message_model|><|content_text|>hi<|end_message|><|content_model_end_sampling|>
+
+    (in one line). Each text part of a content is a message.
+    """
+
+    name = "inkling"
+    config_class: ClassVar[type[FamilyConfig]] = InklingRendererConfig
+    stops = (_STOP,)
+    controls = (_SYSTEM, _USER, MODEL, _TOOL, TEXT, THINKING, CALL, END, "<|content_xml|>")
+    calls = _DIALECT = InklingCalls()
+
+    def begin(self, view: ConversationView, out: Emitter) -> int:
+        """Write the tools, the system messages before all others, then the effort."""
+        if view.tools:
+            out.scaffold(f"{_SYSTEM}tool_declare<|content_xml|>")
+            out.untrusted_label(view.tools.declaration(_declare), -1)
+            out.scaffold(END)
+        first = next((i for i, role in enumerate(view.roles) if role != "system"), len(view.roles))
+        for index in range(first):
+            self.system(view, index, out)
+        if self.config.thinking_effort is not None:
+            effort = f"{self.config.thinking_effort:.2f}".rstrip("0").rstrip(".")
+            out.scaffold(f"{_SYSTEM}{TEXT}Thinking effort level: {effort}{END}")
+        return first
+
+    def system(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a system message."""
+        for text in _texts(view, index):
+            out.turn(_SYSTEM + TEXT, text, END, index)
+
+    def user(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a user message."""
+        for text in _texts(view, index):
+            out.turn(_USER + TEXT, text, END, index)
+
+    def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write the reasoning, the texts, the calls; an empty content is written where there is nothing else."""
+        reasoning, calls = view.reasoning(index), view.calls(index)
+        texts = [(THINKING, reasoning)] if reasoning else []
+        if view.text(index) or not (reasoning or calls):
+            texts += [(TEXT, text) for text in _texts(view, index)]
+        if self.config.sampled_header:
+            out.model_markup(MODEL, index)
+        else:
+            out.scaffold(MODEL, index)
+        for number, (kind, text) in enumerate(texts):
+            out.model_block(MODEL + kind if number else kind, text, END, index)
+        for number, call in enumerate(calls, len(texts)):
+            if number:
+                out.model_markup(MODEL, index)
+            self._DIALECT.write(call, out, index)
+        out.model_markup(_STOP, index)
+
+    def tool(self, view: ConversationView, index: int, out: Emitter) -> None:
+        """Write a tool result, headed by its name, else by the function that its call names; else by nothing."""
+        message = view.messages[index]
+        out.scaffold(_TOOL, index)
+        out.untrusted_label(message.get("name") or _called(view, index, message.get("tool_call_id")), index)
+        out.turn(TEXT, view.text(index), END, index)
+
+    def generation_prompt(self, view: ConversationView, out: Emitter) -> None:
+        """Write the header of the model's first message, unless the model writes it itself."""
+        out.scaffold("" if self.config.sampled_header else MODEL)
+
+    def new_builder(self, completion: Completion) -> ResponseBuilder:
+        """See `Family`; the texts of all messages of a kind are joined."""
+        return ResponseBuilder(completion, reasoning_trim=NOTHING)
+
+    def read_response(
+        self, completion: Completion, out: ResponseBuilder, schemas: Schemas, prompt: PromptEnd
+    ) -> Steps[None]:
+        """See `Family`; the dialect also tells reasoning from content."""
+        yield from self._DIALECT.scan(completion, 0, schemas, out)
+        out.end()
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: Sequence[int],
+        previous_completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Any = None,
+    ) -> RenderedTokens | None:
+        """As in `Family`; results without a name get those of the sampled calls, in order."""
+        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
+            return None
+        messages = normalise(new_messages)
+        names = (call.name for call in self.parse_response(previous_completion_ids).tool_calls)
+        results = (message for message in messages if message["role"] == "tool")
+        for result, name in zip(results, names, strict=False):
+            if name and not result.get("name"):
+                result["name"] = name
+        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, messages, tools=tools)
+
+
+def _texts(view: ConversationView, index: int) -> list[str]:
+    """The texts of a content, one for each part that has some; one empty text where none has."""
+    content = view.messages[index]["content"]
+    if isinstance(content, str):
+        return [content]
+    texts = (view.text_of(part, index, number) for number, part in enumerate(content))
+    return [text for text in texts if text] or [""]
+
+
+def _called(view: ConversationView, index: int, call_id: Any) -> str:
+    """The function of the last call before message `index` that has this id; "" if there is none."""
+    calls = (call for i in range(index - 1, -1, -1) for call in reversed(view.calls(i)))
+    return next((call.name for call in calls if call_id and call.id == call_id), "")
+
+
+def _declare(tools: Tools) -> str:
+    return sorted_json([_specification(tool) for tool in tools])
+
+
+def _specification(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    return {
+        "description": function.get("description") or "",
+        "name": function["name"],
+        "parameters": function.get("parameters") or {},
+        "type": tool.get("type") or "function",
+    }

@@ -1,0 +1,136 @@
+"""Inkling's messages: what is written, what is supplied and what is the model's own, what is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from tests.renderers.small import assistant, call, family, result, user
+
+MODEL, STOP, END = "<|message_model|>", "<|content_model_end_sampling|>", "<|end_message|>"
+EFFORT = f"<|message_system|><|content_text|>Thinking effort level: 0.9{END}"
+ASKED = f"<|message_user|><|content_text|>hello{END}"
+
+
+def marked(renderer: Any, messages: Any, **more: Any) -> str:
+    """The text, what the model samples in ⟦ and ⟧."""
+    pieces = renderer.emit(messages, **more).pieces()
+    return "".join(f"⟦{piece.text}⟧" if piece.sampled else piece.text for piece in pieces).replace("⟧⟦", "")
+
+
+def read(text: str, *, stopped: bool = True) -> Any:
+    renderer = family("inkling")
+    ids = renderer.encoder.encode_pieces([text + STOP * stopped], [True])[0]
+    return renderer.parse_response(list(map(int, ids)))
+
+
+def test_a_turn_of_reasoning_a_text_and_calls() -> None:
+    calls = [
+        call("get", 0),
+        call("put", 1) | {"function": {"name": "put", "arguments": {"b": {"z": 1, "a": "é"}, "a": 2.0}}},
+    ]
+    said = (
+        f"<|content_thinking|>hm{END}{MODEL}<|content_text|>hi{END}"
+        f'{MODEL}get<|content_invoke_tool_json|>{{"name":"get","args":{{"city":"x"}}}}{END}'
+        f'{MODEL}put<|content_invoke_tool_json|>{{"name":"put","args":{{"a":2.0,"b":{{"a":"é","z":1}}}}}}{END}{STOP}'
+    )
+    chat = [user(), assistant("hi", reasoning_content="hm", tool_calls=calls)]
+    assert marked(family("inkling"), chat) == f"{EFFORT}{ASKED}{MODEL}⟦{said}⟧"
+    assert marked(family("inkling", sampled_header=True), chat) == f"{EFFORT}{ASKED}⟦{MODEL}{said}⟧"
+    for option, prompt in ((False, MODEL), (True, "")):
+        renderer = family("inkling", sampled_header=option)
+        assert renderer.text([user()], add_generation_prompt=True) == EFFORT + ASKED + prompt
+    for completion in (said, MODEL + said):  # the header too, where the model writes it
+        parsed = read(completion)
+        assert (parsed.reasoning_content, parsed.content) == ("hm", "hi")
+        assert [(each.name, each.arguments) for each in parsed.tool_calls] == [
+            ("get", {"city": "x"}),
+            ("put", {"a": 2.0, "b": {"a": "é", "z": 1}}),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("effort", "written"), [(0, "0"), (0.2, "0.2"), (0.55, "0.55"), (0.123, "0.12"), (0.99, "0.99")]
+)
+def test_efforts(effort: float, written: str) -> None:
+    assert f"level: {written}{END}" in family("inkling", thinking_effort=effort).text([user()])
+
+
+def test_no_effort_and_efforts_that_there_are_not() -> None:
+    assert family("inkling", thinking_effort=None).text([user()]) == ASKED
+    for wrong in (1.0, -0.1, "high"):
+        with pytest.raises(UsageError, match="thinking_effort"):
+            type(family("inkling"))(family("inkling").encoder, thinking_effort=wrong)
+
+
+def test_the_effort_is_before_the_first_message_that_is_no_system_message() -> None:
+    system = {"role": "system", "content": "s"}
+    written = f"<|message_system|><|content_text|>s{END}"
+    renderer = family("inkling")
+    assert renderer.text([system, system, user(), system]) == f"{written}{written}{EFFORT}{ASKED}{written}"
+    assert renderer.text([system]) == written + EFFORT
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": {"c": None, "b": 0.5}}}}
+    declared = '[{"description":"","name":"f","parameters":{"a":{"b":0.5,"c":null},"z":1},"type":"function"}]'
+    start = f"<|message_system|>tool_declare<|content_xml|>{declared}{END}{written}{EFFORT}"
+    assert renderer.text([system, user()], tools=[tool]).startswith(start)
+
+
+def test_parts_are_messages_and_only_texts() -> None:
+    parts = [{"type": "text", "text": text} for text in ("a", "", "b")]
+    of_user = f"<|message_user|><|content_text|>a{END}<|message_user|><|content_text|>b{END}"
+    of_model = f"{MODEL}⟦<|content_text|>a{END}{MODEL}<|content_text|>b{END}{STOP}⟧"
+    chat = [user(), {"role": "assistant", "content": parts}]
+    assert marked(family("inkling"), chat) == EFFORT + ASKED + of_model
+    assert family("inkling").text([{"role": "user", "content": parts}]) == EFFORT + of_user
+    for part in ({"type": "image", "image": "x.png"}, {"type": "input_audio", "input_audio": {"data": ""}}):
+        with pytest.raises(MessageError, match="message 0"):
+            family("inkling").render([{"role": "user", "content": [part]}])
+
+
+def test_results_are_headed_by_what_was_called() -> None:
+    asking = [user(), assistant("", tool_calls=[call("get", 0), call("put", 1)])]
+    text = family("inkling").text([*asking, result("put", 1), result("get", 0) | {"name": "own"}, result("get", 0)])
+    heads = [part.partition("<|content_text|>")[0] for part in text.split("<|message_tool|>")[1:]]
+    assert heads == ["put", "own", "get"]
+
+
+def test_a_bridge_heads_results_by_what_was_sampled() -> None:
+    renderer = family("inkling")
+    asking = [user(), assistant("", tool_calls=[call("get", 0), call("put", 1)])]
+    results = [result("get", 0), result("put", 1)]
+    prompt = renderer.render_ids(asking[:1], add_generation_prompt=True)
+    completion = renderer.render_ids(asking)[len(prompt) :]
+    bridge = renderer.bridge_to_next_turn(prompt, completion, results)
+    assert bridge is not None
+    assert bridge.token_ids == renderer.render_ids([*asking, *results], add_generation_prompt=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning", "calls"),
+    [
+        ("hello", "hello", None, []),  # the format is forgotten
+        ("hello<|content_text|> world" + END, "hello world", None, []),
+        (f"<|content_thinking|>a{END}{MODEL}<|content_thinking|>b{END}", "", "ab", []),
+        ("<|content_thinking|>a<|content_text|>b" + END, "b", "a", []),  # no end between the two
+        ('<|content_invoke_tool_json|>{"name":"f","args":{}}' + END, "", None, [("f", {}, Status.OK)]),
+        ('g<|content_invoke_tool_json|>{"name":"f","args":{}}' + END, "", None, [("g", {}, Status.OK)]),
+        ('g<|content_invoke_tool_json|>{"args":{"a":1}}' + END, "", None, [("g", {"a": 1}, Status.OK)]),
+        ('<|content_invoke_tool_json|>{"args":{}}' + END, "", None, [(None, {}, Status.MISSING_NAME)]),
+        ("g<|content_invoke_tool_json|>{" + END, "", None, [("g", None, Status.INVALID_JSON)]),
+        ('g<|content_invoke_tool_json|>{"args":[1]}' + END, "", None, [("g", "[1]", Status.MALFORMED_STRUCTURE)]),
+    ],
+)
+def test_completions_as_models_write_them(text: str, content: str, reasoning: str | None, calls: list[Any]) -> None:
+    parsed = read(text)
+    assert (parsed.content, parsed.reasoning_content) == (content, reasoning)
+    assert [(each.name, each.arguments, each.status) for each in parsed.tool_calls] == calls
+
+
+def test_a_call_that_was_cut() -> None:
+    (cut,) = read('get<|content_invoke_tool_json|>{"name":"get","ar', stopped=False).tool_calls
+    assert (cut.name, cut.status) == ("get", Status.UNCLOSED_BLOCK)
