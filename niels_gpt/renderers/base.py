@@ -13,6 +13,16 @@ from niels_gpt.messages import (
     VideoPart,
 )
 from niels_gpt.renderers.encode import attribute_text_segments
+from niels_gpt.renderers.events import (
+    ArgumentDelta,
+    CallClosed,
+    CallName,
+    CallOpened,
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+    Stopped,
+)
 from niels_gpt.renderers.images.media import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.loss import LossOn, extract_message_tool_names
 from niels_gpt.renderers.masks import (
@@ -32,6 +42,8 @@ from niels_gpt.renderers.registry import (
     create_renderer,
     create_renderer_pool,
 )
+from niels_gpt.renderers.response import CallInProgress
+from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
 from niels_gpt.renderers.types import MultimodalRenderer, Piece, RenderedBatch, RenderedTokens, Renderer
 from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
 from niels_gpt.tokenizer.hub import load_hf_tokenizer as load_tokenizer
@@ -42,8 +54,15 @@ __all__ = [
     "MULTIMODAL_MODELS",
     "RENDERER_REGISTRY",
     "TRUSTED_REVISIONS",
+    "ArgumentDelta",
+    "CallClosed",
+    "CallInProgress",
+    "CallName",
+    "CallOpened",
     "Content",
+    "ContentDelta",
     "ContentPart",
+    "Event",
     "ImagePart",
     "LossOn",
     "Message",
@@ -53,11 +72,15 @@ __all__ = [
     "ParsedToolCall",
     "Piece",
     "PlaceholderRange",
+    "ReasoningDelta",
     "RenderedBatch",
     "RenderedConversation",
     "RenderedTokens",
     "Renderer",
     "RendererPool",
+    "ResponseParser",
+    "Stopped",
+    "StreamingRenderer",
     "TextPart",
     "ThinkingPart",
     "ToolCall",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,8 +22,11 @@ from niels_gpt.errors import DataError, UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.forks import new_lock, reset_after_fork
 from niels_gpt.messages import Message
+from niels_gpt.renderers.answers import Completed, ServerError, StreamedCompletion, completed, excerpt
+from niels_gpt.renderers.events import Event
 from niels_gpt.renderers.images.media import MultiModalData
 from niels_gpt.renderers.parsing import ParsedResponse, ParsedToolCall, ToolCallParseStatus
+from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
 from niels_gpt.renderers.types import RenderedTokens, Renderer, supports_tools
 
 if TYPE_CHECKING:
@@ -40,7 +42,6 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
-_EXCERPT: Final = 300  # characters of a body that an error shows
 
 
 class OverlongPromptError(DataError):
@@ -56,21 +57,6 @@ class OverlongPromptError(DataError):
     def __reduce__(self) -> tuple[partial[OverlongPromptError], tuple[()]]:
         """As for `MissingExtra`."""
         return partial(type(self), prompt_len=self.prompt_len, max_prompt_len=self.max_prompt_len), ()
-
-
-class ServerError(DataError):
-    """An inference server cannot be reached, refuses, or does not answer with a completion.
-
-    `status` is the HTTP status, `None` if there was no answer.
-    """
-
-    def __init__(self, url: str, status: int | None, detail: str) -> None:
-        super().__init__(f"{url}: {'no answer' if status is None else f'status {status}'}: {detail}")
-        self.url, self.status, self.detail = url, status, detail
-
-    def __reduce__(self) -> tuple[type[ServerError], tuple[str, int | None, str]]:
-        """As for `MissingExtra`."""
-        return type(self), (self.url, self.status, self.detail)
 
 
 class OpenAIToolCall(dict[str, Any]):
@@ -153,6 +139,7 @@ async def generate(
     priority: int | None = None,
     extra_headers: Mapping[str, str] | None = None,
     max_prompt_len: int | None = None,
+    on_event: Callable[[Event], object] | None = None,
 ) -> Generated:
     """One completion. Rendering and parsing run in threads, so the event loop stays free.
 
@@ -166,9 +153,12 @@ async def generate(
             A server without `max_tokens` uses its own default (vLLM: 16).
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, asked for once per process; a server
             that does not list it is not checked.
+        on_event: is called in the event loop with each event (`renderers/events.py`) of a completion that the server
+            streams: reasoning, content and calls as they are sampled. The result is the same as without.
 
     Raises:
-        UsageError: arguments that contradict each other; tools for a renderer that reads no calls.
+        UsageError: arguments that contradict each other; tools for a renderer that reads no calls; `on_event` for a
+            renderer without `stream`.
         MissingExtra: httpx is not installed.
         OverlongPromptError: the prompt is longer than it may be.
         ServerError: the server sent no completion. Exceptions of `AsyncOpenAI` pass through, with a note of the url.
@@ -179,6 +169,8 @@ async def generate(
             f"found tools for a {type(renderer).__name__}, which reads no tool calls from completions; expected a "
             "renderer of a family with calls, or a tool_parser beside the template"
         )
+    if on_event is not None and not isinstance(renderer, StreamingRenderer):
+        raise UsageError(f"found on_event for a {type(renderer).__name__} without stream; leave on_event out")
     root = _server_root(client)
     sampling = _sampling_params(sampling_params or {})
     prompt = await asyncio.to_thread(
@@ -193,8 +185,12 @@ async def generate(
     body: dict[str, Any] = {"model": model, "token_ids": prompt.ids, "sampling_params": sampling}
     body |= {name: value for name, value in options.items() if value is not None}
     url = f"{root}/inference/v1/generate"
+    if on_event is not None and isinstance(renderer, StreamingRenderer):
+        parser = renderer.stream(prompt.ids, tools=tools)
+        completion = await _stream(client, url, body | {"stream": True}, extra_headers, parser, on_event)
+        return _result(prompt, completion, parser.result())
     status, content = await _post(client, url, body, extra_headers)
-    completion, parsed = await asyncio.to_thread(_read, renderer, tools, url, status, content)
+    completion, parsed = await asyncio.to_thread(_read, renderer, prompt.ids, tools, url, status, content)
     return _result(prompt, completion, parsed)
 
 
@@ -274,78 +270,105 @@ async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[st
     try:
         response = await client.post(url, json=body, headers=headers)
     except httpx.HTTPError as error:
-        remedy = "see that the server runs; if it is only slow, give the client a longer timeout"
-        found = f"{str(error) or 'nothing came'} ({type(error).__name__})"
-        raise ServerError(url, None, f"{found}; expected a completion; {remedy}") from error
+        raise _no_answer(url, error) from error
     if not response.is_success:
-        excerpt = _excerpt(response.content)
-        raise ServerError(url, response.status_code, f"expected a completion. The server says {excerpt}")
+        raise _refused(url, response.status_code, response.content)
     return response.status_code, response.content
+
+
+async def _stream(
+    client: Any,
+    url: str,
+    body: dict[str, Any],
+    headers: Mapping[str, str] | None,
+    parser: ResponseParser,
+    on_event: Callable[[Event], object],
+) -> Completed:
+    """A completion that the server sends part by part; the parser's events are reported as they come."""
+    httpx = _optional_httpx()
+
+    def report(ids: list[int]) -> None:
+        for event in parser.feed(ids):
+            on_event(event)
+
+    if isinstance(client, httpx.AsyncClient):
+        completion = await _stream_lines(client, url, body, headers, report)
+    else:
+        completion = await _stream_objects(client, url, body, headers, report)
+    for event in parser.finish():
+        on_event(event)
+    return completion
+
+
+async def _stream_lines(
+    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None, report: Callable[[list[int]], None]
+) -> Completed:
+    """A stream read by httpx."""
+    try:
+        async with client.stream("POST", url, json=body, headers=headers) as response:
+            if not response.is_success:
+                raise _refused(url, response.status_code, await response.aread())
+            parts = StreamedCompletion(url, response.status_code)
+            async for line in response.aiter_lines():
+                report(parts.take_line(line))
+    except _optional_httpx().HTTPError as error:
+        raise _no_answer(url, error) from error
+    return parts.whole()
+
+
+async def _stream_objects(
+    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None, report: Callable[[list[int]], None]
+) -> Completed:
+    """A stream read by openai's client, whose exceptions pass through."""
+    from openai import AsyncStream
+
+    options = {"headers": dict(headers)} if headers else {}
+    try:
+        stream = await client.post(
+            url, cast_to=object, body=body, options=options, stream=True, stream_cls=AsyncStream[object]
+        )
+        parts = StreamedCompletion(url, stream.response.status_code)
+        async for payload in stream:
+            report(parts.take(payload))
+    except ServerError:
+        raise
+    except Exception as error:
+        error.add_note(f"{url}: {_server_answer(error)}")
+        raise
+    return parts.whole()
+
+
+def _refused(url: str, status: int, content: bytes) -> ServerError:
+    return ServerError(url, status, f"expected a completion. The server says {excerpt(content)}")
+
+
+def _no_answer(url: str, error: Exception) -> ServerError:
+    remedy = "see that the server runs; if it is only slow, give the client a longer timeout"
+    found = f"{str(error) or 'nothing came'} ({type(error).__name__})"
+    return ServerError(url, None, f"{found}; expected a completion; {remedy}")
 
 
 def _server_answer(error: Exception) -> str:
     """The server's answer in an exception of openai, whose messages leave it out."""
     openai = sys.modules.get("openai")  # if it was never imported, no exception is its own
     if openai is not None and isinstance(error, openai.APIStatusError):
-        return f"status {error.status_code}: the server says {_excerpt(error.response.content)}"
+        return f"status {error.status_code}: the server says {excerpt(error.response.content)}"
     return "no answer; see that the server runs"
 
 
 # ---- the answer
 
 
-@dataclass(frozen=True)
-class _Completion:
-    request_id: str
-    ids: list[int]
-    logprobs: list[float]
-    finish_reason: str | None
-    routed_experts: Any
-
-
-def _read(renderer: Renderer, tools: Any, url: str, status: int, content: bytes) -> tuple[_Completion, ParsedResponse]:
-    completion = _completion(url, status, content)
+def _read(
+    renderer: Renderer, prompt_ids: list[int], tools: Any, url: str, status: int, content: bytes
+) -> tuple[Completed, ParsedResponse]:
+    completion = completed(url, status, content)
+    if isinstance(renderer, StreamingRenderer):
+        return completion, renderer.parse_response(completion.ids, tools=tools, prompt_ids=prompt_ids)
     return completion, renderer.parse_response(completion.ids, tools=tools)
 
 
-def _completion(url: str, status: int, content: bytes) -> _Completion:
-    """The first choice of an answer. Every part is checked, because the result is trained on.
-
-    `json.loads` reads routed experts with the rest. Measured: 0.9 ms per MB of base64, beside 26 ms for 32k tokens with
-    their logprobs; cutting the text out beforehand would save 16 ms of 42 at 20 MB, and has to know where strings end.
-    """
-
-    def wrong(found: str, expected: str) -> ServerError:
-        return ServerError(url, status, f"found {found}; expected {expected}. The server says {_excerpt(content)}")
-
-    try:
-        payload = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise wrong(f"no JSON ({type(error).__name__}: {error})", "an object with choices") from error
-    choices = payload.get("choices") if isinstance(payload, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise wrong("no choice", "choices with one object")
-    choice = choices[0]
-    ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
-    if not isinstance(ids, list) or not ids or not all(type(token) is int and token >= 0 for token in ids):
-        raise wrong("choices[0].token_ids that are not ids, or empty", "at least one id")
-    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
-    entries = listed if isinstance(listed, list) else []
-    values: list[Any] = [entry.get("logprob") if isinstance(entry, dict) else None for entry in entries]
-    if len(values) != len(ids):
-        raise wrong(f"{len(values)} logprobs for {len(ids)} tokens", "one for each")
-    if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
-        raise wrong("logprobs that are not finite numbers", "choices[0].logprobs.content[*].logprob")
-    request_id, reason = payload.get("request_id"), choice.get("finish_reason")
-    return _Completion(str(request_id or ""), ids, list(map(float, values)), reason, choice.get("routed_experts"))
-
-
-def _excerpt(content: bytes) -> str:
-    text = " ".join(content[: 4 * _EXCERPT].decode(errors="replace").split())
-    return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 3] + "...")
-
-
-def _result(prompt: _Prompt, completion: _Completion, parsed: ParsedResponse) -> Generated:
+def _result(prompt: _Prompt, completion: Completed, parsed: ParsedResponse) -> Generated:
     prefix = f"call_{completion.request_id}_" if completion.request_id else "call_"
     calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(parsed.tool_calls)]
     called = any(call.status is ToolCallParseStatus.OK for call in calls)

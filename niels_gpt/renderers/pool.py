@@ -14,6 +14,7 @@ from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
 from niels_gpt.renderers.images.media import MultiModalData
 from niels_gpt.renderers.parsing import ParsedResponse
+from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
 from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, supports_tools
 
 
@@ -77,10 +78,27 @@ class RendererPool:
         with self.checkout() as renderer:
             return renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
-    def parse_response(self, token_ids: Sequence[int], *, tools: Any = None) -> ParsedResponse:
-        """See `Renderer`."""
+    def parse_response(
+        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
+    ) -> ParsedResponse:
+        """See `StreamingRenderer`; renderers that are none read without the prompt."""
         with self.checkout() as renderer:
+            if isinstance(renderer, StreamingRenderer):
+                return renderer.parse_response(token_ids, tools=tools, prompt_ids=prompt_ids)
             return renderer.parse_response(token_ids, tools=tools)
+
+    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
+        """See `StreamingRenderer`. The parser needs no renderer of the pool while it reads.
+
+        Raises:
+            UsageError: the renderers of the pool read whole completions only.
+        """
+        with self.checkout() as renderer:
+            if not isinstance(renderer, StreamingRenderer):
+                raise UsageError(
+                    f"{type(renderer).__name__} has no stream; call parse_response with the whole completion"
+                )
+            return renderer.stream(prompt_ids, tools=tools)
 
     def get_stop_token_ids(self) -> list[int]:
         """See `Renderer`."""

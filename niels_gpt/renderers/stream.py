@@ -18,12 +18,14 @@ the next step depends on what has not been sampled yet (`windows.py`), and repor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.events import Event, Stopped
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.reading import GrowingCompletion
 from niels_gpt.renderers.response import CallInProgress, ResponseBuilder
+from niels_gpt.renderers.types import Renderer
 from niels_gpt.renderers.windows import Steps
 
 
@@ -73,3 +75,16 @@ class ResponseParser:
     def _advance(self) -> None:
         """Read as far as the ids go."""
         next(self._steps, None)
+
+
+@runtime_checkable
+class StreamingRenderer(Renderer, Protocol):
+    """A renderer that also reads completions while they are sampled: every renderer of this package."""
+
+    def parse_response(
+        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
+    ) -> ParsedResponse:
+        """See `Renderer`; the end of the prompt tells whether the completion begins within reasoning."""
+
+    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
+        """A parser for one completion; its result is that of `parse_response`."""

@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 import pickle
+import re
 import socket
 import ssl
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ import pytest
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
 from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
+from niels_gpt.renderers.events import ArgumentDelta, ContentDelta, Stopped
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.parsing import ToolCallParseStatus
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -76,6 +79,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.model = f"model-{next(_numbers)}"
         self.seen: list[tuple[str, dict[str, str], Any]] = []
+        self.parts: list[bytes | threading.Event] = []
         self.on_generate: Callable[[], Reply] = lambda: (200, json.dumps(answer("hello world<|im_end|>")).encode())
         self.on_models: Callable[[], Reply] = lambda: (200, self.card(4096))
 
@@ -102,6 +106,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == GENERATE and body.get("stream"):
+            self.reply_in_parts(body)
+            return
         self.reply(body, self.server.on_generate if self.path == GENERATE else lambda: (404, b"no such route"))
 
     def reply(self, body: Any, make: Callable[[], Reply]) -> None:
@@ -115,6 +122,20 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
         except ConnectionError:
             pass  # the client was cancelled
+
+    def reply_in_parts(self, body: Any) -> None:
+        """Each of the server's `parts` as one chunk; it waits where a part is an event."""
+        self.server.seen.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        for part in self.server.parts:
+            if isinstance(part, threading.Event):
+                assert part.wait(10)
+            else:
+                self.wfile.write(part)
+                self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -162,6 +183,119 @@ def ask(server: Server, kind: str = "httpx", **more: Any) -> Generated:
 
 def basics(server: Server, client: Any) -> dict[str, Any]:
     return {"client": client, "renderer": renderer(), "messages": CHAT, "model": server.model}
+
+
+# ---- completions that are streamed
+
+THOUGHTFUL = f"<think>\nhm\n</think>\n\nok\n{GOOD_CALL}<|im_end|>"
+
+
+def parts_of(text: str, size: int = 1, **last: Any) -> list[bytes]:
+    """What vLLM streams for a completion: `size` tokens in a part, then the usage, then the end."""
+    whole = answer(text)["choices"][0]
+    ids, entries = whole["token_ids"], whole["logprobs"]["content"]
+    payloads: list[dict[str, Any]] = []
+    for at in range(0, len(ids), size):
+        choice = {
+            "index": 0,
+            "token_ids": ids[at : at + size],
+            "logprobs": {"content": entries[at : at + size]},
+            "finish_reason": None,
+        }
+        payloads.append({"request_id": "r7", "choices": [choice]})
+    payloads[-1]["choices"][0] |= {"finish_reason": "stop"} | last
+    payloads.append({"request_id": "r7", "choices": [], "usage": {"completion_tokens": len(ids)}})
+    return [b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads] + [b"data: [DONE]\n\n"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_streamed_completion_is_the_same_result(server: Server, kind: str, size: int) -> None:
+    server.says(answer(THOUGHTFUL))
+    whole = ask(server, kind, tools=TOOLS)
+    server.parts = [b": a comment\n\n", *parts_of(THOUGHTFUL, size)]
+    events: list[Any] = []
+    result = ask(server, kind, tools=TOOLS, on_event=events.append)
+    assert result == whole
+    assert result.finish_reason == "tool_calls"
+    assert server.seen[-1][2] == server.seen[-2][2] | {"stream": True}
+    kinds = [kind for kind, _ in itertools.groupby(type(event).__name__ for event in events)]
+    assert kinds == [
+        *("ReasoningDelta", "ContentDelta", "CallOpened", "CallName", "ArgumentDelta", "CallClosed", "Stopped")
+    ]
+    told = "".join(event.text for event in events if isinstance(event, ArgumentDelta))
+    assert json.loads(told) == {"city": "Köln"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_events_come_before_the_completion_ends(server: Server, kind: str) -> None:
+    """The server waits with the second half until the caller has seen the first."""
+    seen, said = threading.Event(), parts_of("hello world and more<|im_end|>")
+    server.parts = [*said[:-5], seen, *said[-5:]]
+    texts: list[str] = []
+
+    def listen(event: Any) -> None:
+        if isinstance(event, ContentDelta):
+            texts.append(event.text)
+            seen.set()
+
+    assert ask(server, kind, on_event=listen).content == "".join(texts) == "hello world and more"
+    assert len(texts) > 1
+
+
+def test_a_streamed_completion_that_is_cut_by_its_length(server: Server) -> None:
+    server.parts = parts_of("hello world", finish_reason="length")
+    events: list[Any] = []
+    result = ask(server, on_event=events.append)
+    assert (result.content, result.finish_reason, events[-1]) == ("hello world", "length", Stopped(None))
+
+
+EXPERTS = [part.replace(b'"index"', b'"routed_experts": "eA==", "index"') for part in parts_of("a b c<|im_end|>")]
+BROKEN_STREAMS: list[tuple[str, list[bytes], str]] = [
+    ("nothing", [], "the stream ended after 0 parts without a finish_reason"),
+    ("broken off", parts_of("hello world<|im_end|>")[:2], "the stream ended after 2 parts without a finish_reason"),
+    ("no json", [b"data: {x\n\n"], "found no JSON"),
+    ("an error", [*parts_of("hello")[:1], b'data: {"error": {"message": "out of memory"}}\n\n'], "out of memory"),
+    ("no ids", [b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'], "found choices[0].token_ids that are not ids"),
+    ("experts in parts", EXPERTS, "routed experts in several parts"),
+]
+
+
+@pytest.mark.parametrize(("name", "parts", "said"), BROKEN_STREAMS, ids=[name for name, *_ in BROKEN_STREAMS])
+def test_streams_that_are_no_completion(server: Server, name: str, parts: list[bytes], said: str) -> None:
+    server.parts = list(parts)
+    with pytest.raises(ServerError, match=re.escape(said)):
+        ask(server, on_event=lambda event: None)
+
+
+def test_openais_client_keeps_its_own_errors_in_streams(server: Server) -> None:
+    server.parts = [b'data: {"error": {"message": "out of memory"}}\n\n']
+    with pytest.raises(openai.APIError, match="out of memory"):
+        ask(server, "openai", on_event=lambda event: None)
+    server.parts = [*parts_of("hello")[:1]]
+    with pytest.raises(ServerError, match="without a finish_reason"):
+        ask(server, "openai", on_event=lambda event: None)
+
+
+def test_a_renderer_that_reads_whole_completions_only(server: Server) -> None:
+    """Renderers of others have no `stream`; without it, and without `prompt_ids`, `generate` works as before."""
+    own = renderer()
+    names = ("render", "render_ids", "parse_response", "get_stop_token_ids", "bridge_to_next_turn")
+    foreign = SimpleNamespace(**{name: getattr(own, name) for name in names})
+    assert ask(server, renderer=foreign).content == "hello world"
+    with pytest.raises(UsageError, match="found on_event for a SimpleNamespace without stream"):
+        ask(server, renderer=foreign, on_event=print)
+
+
+def test_the_prompt_tells_whether_the_model_is_thinking(server: Server) -> None:
+    """Qwen3's own prompt opens no think block; one that does makes what follows reasoning."""
+    opened = [*renderer().render_ids(CHAT, add_generation_prompt=True), *ids_of("<think>\n")]
+    for said, expected in (("hm", ("hm", "")), ("hm\n</think>\n\nok", ("hm", "ok"))):
+        server.says(answer(said + "<|im_end|>"))
+        server.parts = list(parts_of(said + "<|im_end|>"))
+        for more in ({}, {"on_event": lambda event: None}):
+            result = ask(server, prompt_ids=opened, **more)
+            assert (result.reasoning_content, result.content) == expected
 
 
 # ---- request and result

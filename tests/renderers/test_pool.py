@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,29 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Event, list[Any]]:
 
     threading.Thread(target=run, daemon=True).start()
     return done, found
+
+
+def test_streams_hold_no_renderer_of_the_pool() -> None:
+    """Many completions may be read at once, more than there are renderers."""
+    pool, alone = RendererPool(new, 1), family("qwen3")
+    prompt = alone.render_ids([user()], add_generation_prompt=True)
+    said = alone.render([user(), assistant("so")]).token_ids[-9:]
+    parsers = [pool.stream(prompt) for _ in range(3)]
+    for token in said:
+        for parser in parsers:
+            parser.feed([token])
+    expected = alone.parse_response(said, prompt_ids=prompt)
+    assert [parser.result() for parser in parsers] == [expected] * 3
+    assert pool.parse_response(said, prompt_ids=prompt) == expected
+
+
+def test_a_pool_of_renderers_that_cannot_stream() -> None:
+    alone = family("qwen3")
+    names = ("render", "render_ids", "parse_response", "get_stop_token_ids", "bridge_to_next_turn")
+    pool = RendererPool(lambda: SimpleNamespace(**{name: getattr(alone, name) for name in names}), 1)
+    assert pool.parse_response([], prompt_ids=[]) == alone.parse_response([])
+    with pytest.raises(UsageError, match="SimpleNamespace has no stream"):
+        pool.stream()
 
 
 @pytest.mark.parametrize("size", [1, 4])
