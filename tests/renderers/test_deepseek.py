@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
+from tests.renderers.deepseek_texts import FILE, SOURCES, as_text
 from tests.renderers.small import assistant, user
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -49,7 +50,18 @@ def told(name: str, messages: Messages, gen: bool = False, tools: Any = None, **
     return text
 
 
-# ---- R1 and V3.1, whose official templates write the same of what is history; by hand
+# ---- R1 and V3.1 beside the official templates, and by hand
+
+ROWS = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_are_those_of_the_official_template(name: str) -> None:
+    rows = [row[1:] for row in ROWS if row[0] == name]
+    assert len(rows) > 10
+    for messages, flags, gen, official in rows:
+        renderer = renderer_of(SOURCES[name].family, *flags.items())
+        assert renderer.text(messages, add_generation_prompt=gen) == official
 
 
 def fenced(name: str, arguments: str) -> str:
@@ -228,10 +240,6 @@ def recipes_prompt(name: str, messages: Messages, tools: Any, thinking: bool, ef
     encoding = recipe.DeepseekV41Encoding if name == "deepseek-v4.1" else recipe.DeepseekV4Encoding
     prompt: str = encoding().render_conversation(given).prompt
     return prompt
-
-
-def as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 @pytest.mark.parametrize("number", [25, pytest.param(1500, marks=pytest.mark.slow)])
