@@ -23,7 +23,7 @@ RESULT = {"role": "tool", "content": "r", "tool_call_id": ID}
 WITH_TOOLS = [name for name in TOKENS if TOKENS[name].holds.get("tools", True)]
 BARE = (  # families that write arguments one by one
     *("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3", "laguna-xs.2", "minimax-m2", "qwen3.5"),
-    *("qwen3.6", "qwen3.8", "nemotron-3", "nemotron-3-ultra"),
+    *("qwen3.6", "qwen3.8", "nemotron-3", "nemotron-3-ultra", "deepseek-v4", "deepseek-v4-preview", "deepseek-v4.1"),
 )
 CHATMLS = ("qwen", "nemotron", "chatml", "olmo", "smollm")  # by what their names begin with
 
@@ -170,7 +170,17 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
         [ASKED, {"role": "system", "content": "s"}],
         "late_system",
         "message 1: a system message after others",
-        ("deepseek-v3", "gpt-oss", "minimax-m2", "ngpt", "qwen3.5", "qwen3.6"),
+        (
+            "deepseek-v3",
+            "deepseek-r1",
+            "deepseek-v3.1",
+            "deepseek-v4",
+            "gpt-oss",
+            "minimax-m2",
+            "ngpt",
+            "qwen3.5",
+            "qwen3.6",
+        ),
     ),
 }
 
