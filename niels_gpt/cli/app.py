@@ -27,7 +27,7 @@ class HelpCommand(TyperCommand):
         Raises:
             UsageError: naming the nearest option.
         """
-        if ctx.ignore_unknown_options:
+        if ctx.ignore_unknown_options and not ctx.resilient_parsing:  # while the shell completes, nothing is refused
             # Everything up to `--` may be an option; what follows it is an argument.
             known = [name for param in self.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
             for name in (arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]):
@@ -75,7 +75,8 @@ class CommandGroup(TyperGroup):
             UsageError: there is none of this name.
         """
         # An unknown option before the command is left to typer, which knows that it is one.
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        known = args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
+        if not known and not ctx.resilient_parsing:  # while the shell completes, nothing is refused
             raise unknown_command(args[0], self.list_commands(ctx), ctx)
         with in_our_words(ctx):
             return super().resolve_command(ctx, args)

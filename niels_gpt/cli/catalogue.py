@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from niels_gpt.cli import completion
 from niels_gpt.cli.options import Json
 from niels_gpt.cli.terminal import out, print_json, table_of
 
@@ -44,7 +45,13 @@ _TYPES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "
 
 def renderers(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A renderer: list its options.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="A renderer: list its options.",
+            show_default=False,
+            autocompletion=completion.listed_renderers,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -194,7 +201,12 @@ def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
 
 
 def rules(
-    name: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule: explain it.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RULE", help="A rule: explain it.", show_default=False, autocompletion=completion.rule_names
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """All rules of the doctor; with RULE what one means, its usual cause, the fix, and public threads about it.

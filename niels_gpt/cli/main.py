@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 from niels_gpt.cli.app import App, CommandGroup
+from niels_gpt.cli.completion import without_second_words
 from niels_gpt.interrupts import interruptible
 from niels_gpt.version import __version__
 
@@ -174,6 +175,10 @@ class _Commands(CommandGroup):
             name: TyperCommand(name, help=command.line, rich_help_panel=command.panel)
             for name, command in COMMANDS.items()
         }
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """The commands for the shell; `template` is offered after `doctor`, by the command itself."""
+        return without_second_words(super().shell_complete(ctx, incomplete))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """The command that a command line names, imported; the name may be two words."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 import typer
 
 from niels_gpt import ranges
+from niels_gpt.cli import completion
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.sources.chat_shapes import DIALECTS
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
-    """The check of an option that takes one of some names; a wrong one is answered with the list and the nearest."""
+    """The check of an option that takes one of some names; a wrong one is answered with the list and the nearest.
+
+    The shell completes them.
+    """
     known = tuple(names)
 
     def checked(value: str | None) -> str | None:
@@ -44,7 +48,7 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
         return value
 
-    return {"callback": checked}
+    return {"callback": checked, "autocompletion": completion.of_names(known)}
 
 
 def _there(value: Any) -> Any:
@@ -295,6 +299,7 @@ RendererName = Annotated[
         "spm.model is written by its sentinels]",
         show_default=False,
         rich_help_panel=RENDERING,
+        autocompletion=completion.renderer_names,
     ),
 ]
 RendererOption = Annotated[
@@ -305,6 +310,7 @@ RendererOption = Annotated[
         help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
         "variable of the chat template; repeat for more.",
         rich_help_panel=RENDERING,
+        autocompletion=completion.renderer_options,
     ),
 ]
 
@@ -402,6 +408,7 @@ class LossFlags:
             help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
             show_default=False,
             rich_help_panel=RENDERING,
+            autocompletion=completion.of_names(LOSS_PRESETS),
         ),
     ] = None
     tool_bodies: Annotated[

@@ -1,0 +1,123 @@
+"""Shell completion in real shells: the scripts that typer writes are loaded, and Tab is pressed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from niels_gpt.cli.main import COMMANDS
+from niels_gpt.renderers.registry import FAMILIES
+
+PROGRAM = Path(sys.executable).parent / "niels-gpt"
+VARIABLE = "_NIELS_GPT_COMPLETE"
+
+
+def script(shell: str) -> str:
+    """What `niels-gpt --show-completion` prints in that shell."""
+    run = subprocess.run(
+        [PROGRAM], env={**os.environ, VARIABLE: f"source_{shell}"}, capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TERM": "dumb", "PS1": "", **more}
+
+
+def offered(words: str) -> list[str]:
+    """What bash is given for a line, the last word of which is completed: without an error, and without torch."""
+    typed = words.split(" ")
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(typed) - 1), VARIABLE: "complete_bash"}
+    command = [sys.executable, "-X", "importtime", PROGRAM]
+    done = subprocess.run(command, env=environment(**asked), capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "import time:" not in line]) == (0, [])
+    loaded = set(re.findall(r"\| +([\w.]+)$", done.stderr, flags=re.MULTILINE))
+    assert "typer" in loaded
+    assert not loaded & {"torch", "transformers", "tokenizers", "gigatoken"}
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An interactive bash with the completion loaded, in a directory with one file."""
+    pexpect = pytest.importorskip("pexpect")
+    if shutil.which("bash") is None:
+        pytest.skip("no bash")
+    folder = tmp_path_factory.mktemp("bash")
+    (folder / "completion.sh").write_text(script("bash"))
+    (folder / "chats.jsonl").write_text("")
+    options = ["--norc", "--noprofile", "-i"]
+    child = pexpect.spawn("bash", options, cwd=str(folder), env=environment(), encoding="utf-8", timeout=60)
+    child.sendline("PS1=; bind 'set enable-bracketed-paste off'; source completion.sh; echo load''ed")
+    child.expect("\nloaded")
+    yield child
+    child.terminate(force=True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("niels-gpt episodes bu", "niels-gpt episodes build "),
+        ("niels-gpt doctor templ", "niels-gpt doctor template "),
+        ("niels-gpt render x --renderer deepseek-v", "niels-gpt render x --renderer deepseek-v3 "),
+        ("niels-gpt export x --to megatron-", "niels-gpt export x --to megatron-bridge "),
+        ("niels-gpt doctor ch", "niels-gpt doctor chats.jsonl "),
+    ],
+)
+def test_tab_in_bash(bash: Any, typed: str, line: str) -> None:
+    """Bash completes the word; a comment sign and Enter then echo the whole line, and nothing is run."""
+    bash.send(f"{typed}\t")
+    bash.expect_exact(line.rstrip())
+    bash.sendline("# done")
+    bash.expect_exact("# done")
+
+
+def test_fish_offers_the_same(tmp_path: Path) -> None:
+    if shutil.which("fish") is None:
+        pytest.skip("no fish")
+    (tmp_path / "completion.fish").write_text(script("fish"))
+    code = "source completion.fish; complete -C 'niels-gpt episodes '"
+    home = environment(HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+    done = subprocess.run(["fish", "-c", code], cwd=tmp_path, env=home, capture_output=True, text=True, check=False)
+    names = [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert names == ["build", "config", "info", "pack", "verify"]
+
+
+def test_tab_in_zsh(tmp_path: Path) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    if shutil.which("zsh") is None:
+        pytest.skip("no zsh")
+    (tmp_path / "completion.zsh").write_text(script("zsh"))
+    zsh = pexpect.spawn("zsh", ["-f", "-i"], cwd=str(tmp_path), env=environment(), encoding="utf-8", timeout=60)
+    zsh.sendline("PS1= PROMPT= ; autoload -U compinit; compinit -D -u; source completion.zsh; echo load''ed")
+    zsh.expect("\nloaded")
+    zsh.send("niels-gpt episodes veri\t")
+    zsh.expect_exact("fy")
+    zsh.terminate(force=True)
+
+
+def test_commands_are_offered_by_their_first_words() -> None:
+    assert offered("niels-gpt ") == [name for name in COMMANDS if " " not in name]
+
+
+def test_renderers_are_offered_and_the_options_of_the_one_that_is_named() -> None:
+    assert offered("niels-gpt render x --renderer ") == ["auto", *FAMILIES, "template"]
+    assert "enable_thinking=" in offered("niels-gpt render x --renderer qwen3 --renderer-option ")
+    assert "double-bos" in offered("niels-gpt rules d")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("niels-gpt nonsense --vers", ["--version"]), ("niels-gpt show x --tokenizr 3 --spl", ["--split"])],
+)
+def test_a_wrong_word_before_is_no_error_while_a_line_is_typed(words: str, expected: list[str]) -> None:
+    assert offered(words) == expected
