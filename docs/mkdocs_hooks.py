@@ -88,12 +88,12 @@ def commands_page() -> str:
 
     parts = ["# Commands\n\nWhat `--help` says, of every command. Exit codes: [doctor](../doctor.md)."]
     parts += [
-        _command_section(path, command) for path, command in _commands(("niels-gpt",), typer.main.get_command(app))
+        _command_section(path, command) for path, command in commands_below(("niels-gpt",), typer.main.get_command(app))
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands_below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The commands below a group, in the order of its help."""
     if not hasattr(command, "resolve_command"):
         yield path, command
@@ -101,7 +101,7 @@ def _commands(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, 
     context = click.Context(command)
     for name in command.list_commands(context):
         _, inner, _ = command.resolve_command(context, name.split())
-        yield from _commands((*path, name), inner)
+        yield from commands_below((*path, name), inner)
 
 
 def _command_section(path: tuple[str, ...], command: Any) -> str:

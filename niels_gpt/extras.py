@@ -14,12 +14,12 @@ MINIMUM_VERSIONS: Final = {
     "datasets": "3.0",
     "fsspec": "2024.6",
     "httpx": "0.27",
-    "huggingface_hub": "0.25",
+    "huggingface_hub": "1.3",
     "lightning": "2.4",
     "pyarrow": "15",
     "ray": "2.40",
     "s3fs": "2024.6",
-    "tokenizers": "0.21",
+    "tokenizers": "0.22.1",
     "transformers": "5",
 }
 

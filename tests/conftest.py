@@ -10,11 +10,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
 from niels_gpt.kernel import native
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
@@ -113,6 +115,56 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
         os.environ["NIELS_GPT_CACHE"] = config.stash[_CACHE].name  # the workers inherit it
         config.stash[_WATCH], config.stash[_PEAKS] = memory.Watch(), []
+
+
+# ---- libraries that are not installed
+
+
+class _Module(pytest.Module):
+    """A module of tests; it is skipped where it imports an optional library that is not installed."""
+
+    def _getobj(self) -> Any:
+        try:
+            return super()._getobj()
+        except self.CollectError as error:
+            _skip_without_library(error.__cause__)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return _Module.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """A fixture that needs an optional library skips its tests where the library is not installed."""
+    try:
+        return (yield)
+    except ImportError as error:
+        _skip_without_library(error)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test that needs an optional library is skipped where the library is not installed."""
+    try:
+        return (yield)
+    except ImportError as error:
+        _skip_without_library(error)
+        raise
+
+
+def _skip_without_library(error: BaseException | None) -> None:
+    """Skip if an optional library is missing: really missing, not hidden by a test (`sys.modules[name] = None`)."""
+    name = error.library if isinstance(error, MissingExtra) else getattr(error, "name", None) or ""
+    library = _IMPORTED_AS.get(name, name).partition(".")[0]
+    if library in _OPTIONAL and PathFinder.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed", allow_module_level=True)
+
+
+_IMPORTED_AS = {"Pillow": "PIL"}
+_OPTIONAL = {_IMPORTED_AS.get(name, name) for name in EXTRA_OF_LIBRARY}
 
 
 # ---- markers: see CONTRIBUTING.md

@@ -25,7 +25,8 @@ class FamilyConfig(BaseModel):
         day: the option that holds a date, and its form (`strftime`), for `--date`; "" where the format writes none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Options may begin with "model_", as model_identity does: pydantic before 2.10 warns of them otherwise.
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     day: ClassVar[tuple[str, str]] = ("", "")
 

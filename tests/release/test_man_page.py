@@ -1,0 +1,46 @@
+"""The manual page: it is what the commands say today, it names all of them, and groff finds nothing wrong in it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from niels_gpt.cli.main import COMMANDS
+from tests.conftest import REPOSITORY
+from tests.test_ranges import commands
+
+PAGE = REPOSITORY / "docs" / "niels-gpt.1"
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    man_page = pytest.importorskip("docs.man_page", reason="needs mkdocs, which is not installed", exc_type=ImportError)
+    assert PAGE.read_text(encoding="utf-8") == man_page.man_page(), "write it again: python -m docs.man_page"
+
+
+@pytest.fixture(scope="module")
+def shown() -> str:
+    """The page as a terminal shows it, each of its lines on one line."""
+    if shutil.which("groff") is None:
+        pytest.skip("no groff")
+    command = ["groff", "-man", "-Tutf8", "-ww", "-rLL=400n", "-P-cbou", str(PAGE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.replace("‐", "-")
+
+
+def test_every_command_and_every_option_is_on_it(shown: str) -> None:
+    headings = re.findall(r"^   (niels-gpt .*)$", shown, flags=re.MULTILINE)
+    assert headings == [f"niels-gpt {' '.join(path)}" for path, _ in commands()]
+    for name in ("--renderer-option NAME=VALUE", "--seed, --shuffle INTEGER", "--browser / --no-browser"):
+        assert f"\n       {name}\n" in shown
+    assert [panel for panel in {entry.panel for entry in COMMANDS.values()} if panel.upper() not in shown] == []
+
+
+def test_texts_are_shown_as_they_are(shown: str) -> None:
+    """Hyphens can be searched and copied, quotes and backslashes are no commands of roff."""
+    assert "Example: niels-gpt demo --out /tmp/demo" in shown
+    assert "niels-gpt doctor --script 'train.py --lr 1e-5' --tokenizer ~/models/Qwen3-8B" in shown
+    assert "\\[" not in shown
