@@ -14,7 +14,7 @@ PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo au
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test slow check docs bench format clean
+.PHONY: help demo quick test slow lowest newest check docs man licences dist sbom bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,6 +35,13 @@ test: .venv/installed  ## all tests but the slow ones, in two processes; some on
 slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
 	$(PYTEST) -m slow
 
+lowest: .venv/installed  ## the quick tests with the lowest versions that pyproject.toml allows; then the base install alone
+	$(BIN)/python -m tools.bounds lowest
+	$(BIN)/python -m tools.bounds lowest --extras "" --no-torch
+
+newest: .venv/installed  ## the quick tests with the newest versions of everything
+	$(BIN)/python -m tools.bounds newest
+
 check: .venv/installed  ## style, types, and which floor may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,6 +51,21 @@ check: .venv/installed  ## style, types, and which floor may import which
 docs: .venv/installed  ## the site, into site/; fails on links that lead nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+man: .venv/installed  ## the manual page, docs/niels-gpt.1, from the texts of --help
+	$(BIN)/python -m docs.man_page
+
+licences: .venv/installed  ## docs/licences.md, from the metadata of what is installed
+	$(BIN)/python -m docs.licences
+
+dist: .venv/installed  ## the source distribution, a wheel of this platform and one for every platform, into dist/
+	rm -rf dist
+	NIELS_GPT_KERNEL=require $(BIN)/python -m uv build --quiet --out-dir dist
+	NIELS_GPT_KERNEL=off $(BIN)/python -m uv build --quiet --wheel --out-dir dist
+	ls dist
+
+sbom: .venv/installed  ## what an installation consists of, as CycloneDX, into dist/
+	$(BIN)/python -m tools.sbom dist/niels_gpt.cdx.json
+
 bench: .venv/installed  ## ours beside the alternatives; prints ratios
 	$(BIN)/python -m benchmarks
 
@@ -52,7 +74,7 @@ format: .venv/installed  ## let ruff repair what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment, caches of tools, and the demo
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo site
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo site dist .bounds
 
 .venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard niels_gpt/_kernel*.[ch])
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }

@@ -25,6 +25,7 @@ START: Final = {"README.md": "index.md"}  # the site begins otherwise
 PAGES: Final = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
     "changes/README.md": "changes.md",
     "examples/README.md": "examples.md",

@@ -11,7 +11,7 @@ from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra, UsageError
 
 # Equal to the versions in pyproject's extras, which a test checks.
 MINIMUM_VERSIONS: Final = {
-    "datasets": "3.0",
+    "datasets": "4",
     "fsspec": "2024.6",
     "httpx": "0.27",
     "huggingface_hub": "1.3",

@@ -7,8 +7,8 @@ The versions are resolved by uv from pyproject.toml itself, into `.bounds/NAME.t
 * newest: the newest of everything.
 
 torch stays as it is in the environment that runs this, because package indexes do not have wheels for the CPU alone of
-every version: `torch>=2.2` is the one bound that is not tested at its lower end. What runs the tests (pytest and others)
-is pinned by constraints.txt. `--extras ""` is the base install alone: tests that need more are skipped.
+every version: `torch>=2.2` is the one bound that is not tested at its lower end. What runs the tests (pytest and
+others) is pinned by constraints.txt. `--extras ""` is the base install alone: tests that need more are skipped.
 """
 
 from __future__ import annotations
