@@ -115,11 +115,17 @@ def as_json(*command: object) -> Any:
 def test_renderers_list_every_family_and_every_option() -> None:
     from niels_gpt.renderers.configs import config_from_name
     from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP
+    from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
 
     listed = as_json("renderers")
-    assert [entry["name"] for entry in listed] == [*FAMILIES, "template"]
-    assert {model for entry in listed for model in entry["models"]} == set(MODEL_RENDERER_MAP)
-    for entry in listed:
+    assert [entry["name"] for entry in listed] == [*FAMILIES, "template", *TEMPLATE_FAMILIES]
+    assert {model for entry in listed for model in entry["models"]} == {*MODEL_RENDERER_MAP, *TEMPLATE_MODELS}
+    assert [entry["served"] for entry in listed] == ["grammar"] * len(FAMILIES) + ["template"] * (
+        1 + len(TEMPLATE_FAMILIES)
+    )
+    assert as_json("renderers", "gemma-4") == next(entry for entry in listed if entry["name"] == "gemma-4")
+    assert "calls 44 of 56" in run_cli("renderers", "gemma-4").stdout
+    for entry in (entry for entry in listed if entry["name"] not in TEMPLATE_FAMILIES):
         fields = type(config_from_name(entry["name"])).model_fields
         assert {option["name"] for option in entry["options"]} == set(fields) - {"name"}
         for option in entry["options"]:

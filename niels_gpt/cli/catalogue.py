@@ -40,6 +40,7 @@ _HELP = {
     "text_before_calls": "the channel of a content beside a tool call where there is no reasoning",
 }
 
+_PARSERS = ("tool_parser", "reasoning_parser")
 _TYPES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -57,12 +58,21 @@ def renderers(
 ) -> None:
     """All renderers with their models and options; with NAME the options of one: type, default and meaning.
 
-    Options are set with --renderer-option NAME=VALUE in every command that renders.
+    Families without a grammar are rendered through their own chat template: listed with the parsers that read them and
+    with what is proven. Options are set with --renderer-option NAME=VALUE in every command that renders.
 
     Example: niels-gpt renderers qwen3
     """
     from niels_gpt.renderers.registry import FAMILIES, config_from_name
+    from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 
+    if name in TEMPLATE_FAMILIES:
+        entry = _template_family(name)
+        if as_json:
+            print_json(entry)
+        else:
+            _print_template_family(entry)
+        return
     if name is not None:
         config_from_name(name)  # refuses an unknown name, with the nearest
         entry = _renderer(name)
@@ -72,17 +82,66 @@ def renderers(
             _print_renderer(entry)
         return
     entries = [_renderer(each) for each in (*FAMILIES, "template")]
+    served = [_template_family(each) for each in TEMPLATE_FAMILIES]
     if as_json:
-        print_json(entries)
+        print_json([*entries, *served])
         return
     table = table_of("renderer", "models", "options of its own")
     for entry in entries:
         own = [option["name"] for option in entry["options"] if not option["shared"]]
-        first = [model.partition("/")[2] for model in entry["models"][:1]]
-        more = f" and {len(entry['models']) - 1} more" if len(entry["models"]) > 1 else ""
-        table.add_row(Text(entry["name"], style="bold"), Text("".join(first) + more), Text("\n".join(own)))
+        table.add_row(Text(entry["name"], style="bold"), Text(_first_of(entry["models"])), Text("\n".join(own)))
     out().print(table)
+    out().print()
+    by_template = table_of("by chat template", "models", "read by", "proven of its conversations")
+    for entry in served:
+        parsers = [f"{entry[kind]} ({kind.removesuffix('_parser')})" for kind in _PARSERS if entry[kind]]
+        models = Text(_first_of(entry["models"]))
+        by_template.add_row(Text(entry["name"], style="bold"), models, Text("\n".join(parsers)), entry["proven"])
+    out().print(by_template)
     out().print(Text("All models and options of one: niels-gpt renderers NAME", style="dim"))
+
+
+def _first_of(models: list[str]) -> str:
+    more = f" and {len(models) - 1} more" if len(models) > 1 else ""
+    return "".join(model.partition("/")[2] for model in models[:1]) + more
+
+
+def _template_family(name: str) -> dict[str, Any]:
+    """A family that is rendered through its chat template: its models, its parsers, what is proven."""
+    from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
+
+    family = TEMPLATE_FAMILIES[name]
+    return {
+        "name": name,
+        "served": "template",
+        "about": family.title,
+        "models": [*family.models],
+        "tool_parser": family.tool_parser,
+        "reasoning_parser": family.reasoning_parser,
+        "proven": family.summary,
+        "stops": [*family.stops],
+        "notes": family.notes,
+    }
+
+
+def _print_template_family(entry: dict[str, Any]) -> None:
+    console = out()
+    console.print(Text.assemble((entry["name"], "bold"), f"  {entry['about']}, by its own chat template"))
+    for model in entry["models"]:
+        console.print(Text(f"  {model}", style="dim"))
+    stops = ", ".join(stop or "the next turn's opener, or ordinary text" for stop in entry["stops"])
+    rows = {
+        "tool parser": entry["tool_parser"] or "none",
+        "reasoning parser": entry["reasoning_parser"] or "none",
+        "proven": entry["proven"],
+        "turns end in": stops or "not judged",
+    }
+    console.print()
+    for title, text in rows.items():
+        console.print(Text.assemble((f"{title}  ", "bold"), text))
+    console.print(Text(entry["notes"]))
+    console.print()
+    console.print(Text("Probe by probe, for your copy: niels-gpt doctor template DIRECTORY", style="dim"))
 
 
 def _renderer(name: str) -> dict[str, Any]:
@@ -110,6 +169,7 @@ def _renderer(name: str) -> dict[str, Any]:
         about = "The tokenizer's own chat template, for every model without a family."
     return {
         "name": name,
+        "served": "template" if name == "template" else "grammar",
         "about": " ".join(about.split("\n\n")[0].split()),
         "models": [model for model, family in MODEL_RENDERER_MAP.items() if family == name],
         "options": options,

@@ -93,17 +93,20 @@ def open_renderer(
             place for it. Else as `create_renderer`.
     """
     clock, fields = clock_on(date), dict(options or {})
-    name = renderer
+    name, automatic = renderer, None
     if renderer == "auto":  # naming a template, or isolating one, asks for the template
-        name = "template" if template is not None or isolate else automatic_renderer(tokenizer).renderer
+        automatic = None if template is not None or isolate else automatic_renderer(tokenizer)
+        name = "template" if automatic is None else automatic.renderer
     config = config_from_name(name)
+    if automatic is not None and isinstance(config, DefaultRendererConfig):
+        config = with_options(config, automatic.options)
     if isinstance(config, DefaultRendererConfig):
         if images:
             raise UsageError("images are for the renderer of a model with images; a chat template cannot count tokens")
         config = with_options(config, template_variables(fields))
         source = None if template is None else load_template(template)
         encoder = open_encoder(str(tokenizer))
-        if renderer == "auto" and source is None and not isolate:
+        if automatic is not None and not automatic.is_known:
             refuse_unknown_images(encoder.name)
         isolation = Isolation() if isolate else None
         opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)

@@ -4,6 +4,7 @@
 
     FAMILIES              renderer name -> class              a new family is one line here
     MODEL_RENDERER_MAP    exact hub name -> renderer name
+    TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
     automatic_renderer    what "auto" means for a tokenizer: the only place where that is decided
     open_renderer         a renderer from the options of a command line (`RendererOptions`)
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,7 @@ from niels_gpt.renderers.configs import (
     FamilyConfig,
     config_from_name,
     config_of,
+    with_options,
 )
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.chatml import ChatMLRenderer
@@ -76,6 +78,7 @@ from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
 from niels_gpt.tokenizer.hub import load_hf_tokenizer
@@ -358,7 +361,7 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
 }
 
 # "Qwen/Qwen3-8B" by "qwen3-8b": what a directory is called into which the model was copied.
-_HUB_NAMES = {name.partition("/")[2].casefold(): name for name in MODEL_RENDERER_MAP}
+_HUB_NAMES = {name.partition("/")[2].casefold(): name for name in (*MODEL_RENDERER_MAP, *TEMPLATE_MODELS)}
 
 # Models whose images a family can render, by modality.
 MULTIMODAL_MODELS: dict[str, frozenset[str]] = {
@@ -460,8 +463,11 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
     Raises:
         UsageError: the model takes images, which its chat template alone cannot render.
     """
-    name = "ngpt" if encoder.engine == "sentencepiece" else automatic_renderer(encoder.name, encoder.added_ids).renderer
-    fields = auto.model_dump(exclude={"name"}, exclude_defaults=True)
+    if encoder.engine == "sentencepiece":
+        chosen = AutomaticRenderer("ngpt", "a SentencePiece model")
+    else:
+        chosen = automatic_renderer(encoder.name, encoder.added_ids)
+    name, fields = chosen.renderer, auto.model_dump(exclude={"name"}, exclude_defaults=True)
     if name != "template":
         return config_of({"name": name, **fields})
     if fields:
@@ -469,8 +475,9 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
             f"{encoder.name}: no family is registered for this name, and a chat template has no {next(iter(fields))}; "
             "name a family"
         )
-    refuse_unknown_images(encoder.name)
-    return DefaultRendererConfig()
+    if not chosen.is_known:
+        refuse_unknown_images(encoder.name)
+    return with_options(DefaultRendererConfig(), chosen.options)
 
 
 def refuse_unknown_images(name: str) -> None:
@@ -493,10 +500,14 @@ class AutomaticRenderer:
     Attributes:
         renderer: the name of a family, or "template".
         reason: the evidence, as a phrase for one line of output.
+        options: for the template of a known family, the parsers that read it.
+        is_known: the model is registered, for a family or for its template; images are then refused in words.
     """
 
     renderer: str
     reason: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_known: bool = False
 
 
 def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | None = None) -> AutomaticRenderer:
@@ -522,15 +533,19 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
     path = Path(tokenizer).expanduser()
     if not path.exists():
         family = MODEL_RENDERER_MAP.get(str(tokenizer))
-        if family is None:
-            return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
-        return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it")
+        if family is not None:
+            return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it", is_known=True)
+        if str(tokenizer) in TEMPLATE_MODELS:
+            return _known_template(str(tokenizer), f"the hub name {tokenizer}")
+        return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
     folder = path.parent if path.is_file() else path
     if path.suffix == ".model" or ((folder / MODEL_NAME).is_file() and not (folder / TOKENIZER_NAME).is_file()):
         return AutomaticRenderer("ngpt", f"{tokenizer} is a SentencePiece model with our sentinels")
     model = _model_of(folder)
     if model is None:
         return AutomaticRenderer("template", f"{folder.name or folder} is not the name of a known model")
+    if model in TEMPLATE_MODELS:
+        return _known_template(model, f"the name of {model}")
     family = MODEL_RENDERER_MAP[model]
     model_type = _model_type(folder)
     if model_type not in MODEL_TYPES[family]:
@@ -541,7 +556,16 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
     missing = [text for text in controls if text not in added]
     if missing:
         return AutomaticRenderer("template", f"named like {model}, but its tokenizer has no {missing[0]}")
-    return AutomaticRenderer(family, f"named like {model}, model_type {model_type}, all control tokens of {family}")
+    evidence = f"named like {model}, model_type {model_type}, all control tokens of {family}"
+    return AutomaticRenderer(family, evidence, is_known=True)
+
+
+def _known_template(model: str, evidence: str) -> AutomaticRenderer:
+    """A model's own template, with the parsers of its family."""
+    family = TEMPLATE_FAMILIES[TEMPLATE_MODELS[model]]
+    parsers = ", ".join(f"{name} {value}" for name, value in family.options.items())
+    reason = f"{evidence} is registered for its chat template ({family.title}{', ' if parsers else ''}{parsers})"
+    return AutomaticRenderer("template", reason, family.options, is_known=True)
 
 
 def _model_of(folder: Path) -> str | None:
@@ -549,7 +573,7 @@ def _model_of(folder: Path) -> str | None:
     resolved = folder.resolve()
     if resolved.parent.name == "snapshots":  # models--Qwen--Qwen3-8B/snapshots/<commit>
         name = resolved.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
-        return name if name in MODEL_RENDERER_MAP else None
+        return name if name in MODEL_RENDERER_MAP or name in TEMPLATE_MODELS else None
     return _HUB_NAMES.get(resolved.name.casefold())
 
 

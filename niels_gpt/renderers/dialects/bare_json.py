@@ -94,6 +94,21 @@ class LlamaJSON(StreamedDialect):
         return call_block(completion, (first, stop), (first, stop), name, arguments, status)
 
 
+class Llama4JSON(LlamaJSON):
+    """Llama's object behind `<|python_start|>` and `<|python_end|>`, with a text between them that may be empty."""
+
+    opening = "<|python_end|>"
+
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        marker = "<|python_start|>"
+        if (yield from Window(completion, start).starts_with(marker, start)):
+            out.begin_block(start)
+            start += len(marker)
+            out.end_block(start)
+        yield from super().scan(completion, start, schemas, out)
+
+
 class MistralList(StreamedDialect):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": "..."}, ...]`: one list a turn, ids of nine characters."""
 

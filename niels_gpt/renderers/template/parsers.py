@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Protocol
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.conversation import tools_of
-from niels_gpt.renderers.dialects.bare_json import LlamaJSON, MistralList
+from niels_gpt.renderers.dialects.bare_json import Llama4JSON, LlamaJSON, MistralList
 from niels_gpt.renderers.dialects.base import BlockRecorder, Reader, read_calls, schemas_of
 from niels_gpt.renderers.dialects.dsml import DSML, SpacedDSML
+from niels_gpt.renderers.dialects.gemma_calls import GemmaCalls
 from niels_gpt.renderers.dialects.hermes import HermesJSON
 from niels_gpt.renderers.dialects.lists import JSONCalls, PythonCalls
 from niels_gpt.renderers.dialects.named_calls import NamedCalls
@@ -122,6 +123,12 @@ class Llama3ToolParser(DialectParser):
     form = LlamaJSON()
 
 
+class Llama4ToolParser(DialectParser):
+    """Llama 4's bare JSON, behind a text between two tags."""
+
+    form = Llama4JSON()
+
+
 class MistralToolParser(DialectParser):
     """Mistral's list after `[TOOL_CALLS]`."""
 
@@ -156,6 +163,12 @@ class ApertusToolParser(DialectParser):
     """A JSON list of objects with one key, the function's name."""
 
     form = JSONCalls("<|tools_prefix|>", "<|tools_suffix|>", name="")
+
+
+class Gemma4ToolParser(DialectParser):
+    """Gemma 4's own notation."""
+
+    form = GemmaCalls()
 
 
 class LFM2ToolParser(DialectParser):
@@ -211,6 +224,12 @@ class CommandAReasoningParser(ThinkTextReasoningParser):
     tags = ("<|START_THINKING|>", "<|END_THINKING|>")
 
 
+class Gemma4ReasoningParser(ThinkTextReasoningParser):
+    """Gemma 4's channel of thoughts."""
+
+    tags = ("<|channel>thought", "<channel|>")
+
+
 class ApertusReasoningParser(ThinkTextReasoningParser):
     """Apertus' tags."""
 
@@ -234,6 +253,7 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "deepseek-v4": DeepSeekV4ToolParser,
     "deepseek-v4.1": DeepSeekV41ToolParser,
     "llama-3": Llama3ToolParser,
+    "llama-4": Llama4ToolParser,
     "mistral": MistralToolParser,
     "mistral-v7": MistralToolParser,
     "mistral-v11": MistralNamedToolParser,
@@ -243,6 +263,7 @@ TOOL_PARSERS: dict[str, type[DialectParser]] = {
     "command-a": CommandAToolParser,
     "apertus": ApertusToolParser,
     "lfm2": LFM2ToolParser,
+    "gemma-4": Gemma4ToolParser,
     "olmo-3": OLMo3ToolParser,
 }
 REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
@@ -251,6 +272,7 @@ REASONING_PARSERS: dict[str, type[ThinkTextReasoningParser]] = {
     "seed-oss": SeedReasoningParser,
     "command-a": CommandAReasoningParser,
     "apertus": ApertusReasoningParser,
+    "gemma-4": Gemma4ReasoningParser,
 }
 
 

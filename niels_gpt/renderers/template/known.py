@@ -1,0 +1,168 @@
+"""Families that are rendered through their own chat template: which parsers read them, and what is proven of them.
+
+Who trains one of these models much may want a grammar; the template needs none, and gives the same facts where they are
+proven. `certificate` says where: a conversation that is not proven is refused by training, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Proven(NamedTuple):
+    """Of the probe conversations of one kind that a template renders: how many are proven, and how many are not."""
+
+    proven: int
+    partial: int = 0
+
+
+@dataclass(frozen=True)
+class TemplateFamily:
+    """A family without a grammar.
+
+    Attributes:
+        title: what it is called.
+        models: exact hub names, for which "auto" chooses the template with these parsers.
+        tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; `None`: the format has none.
+        template: the stored copy of the template that was judged, in the test assets; "": none is at hand.
+        certificate: kind of conversation -> what is proven: "texts", "reasoning", "tools" (declared), "calls".
+        stops: what ends the model's turns; "": the opener of the next turn, or ordinary text.
+        notes: what one should know, in a sentence or two.
+    """
+
+    title: str
+    models: tuple[str, ...]
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    template: str = ""
+    certificate: Mapping[str, Proven] = field(default_factory=dict)
+    stops: tuple[str, ...] = ()
+    notes: str = ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The fields of a `DefaultRendererConfig`."""
+        parsers = {"tool_parser": self.tool_parser, "reasoning_parser": self.reasoning_parser}
+        return {name: parser for name, parser in parsers.items() if parser is not None}
+
+    @property
+    def summary(self) -> str:
+        """The certificate as a phrase: `texts 34 of 34, calls 44 of 56`."""
+        if not self.template:
+            return "not judged: no copy of the template is at hand"
+        return ", ".join(
+            f"{kind} {one.proven} of {one.proven + one.partial}"
+            for kind, one in self.certificate.items()
+            if one.proven + one.partial
+        )
+
+
+def _certificate(texts: Proven, reasoning: Proven, tools: Proven, calls: Proven) -> dict[str, Proven]:
+    return {"texts": texts, "reasoning": reasoning, "tools": tools, "calls": calls}
+
+
+_ALL = _certificate(Proven(34), Proven(8), Proven(34), Proven(56))
+
+TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
+    "llama-4": TemplateFamily(
+        "Llama 4",
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
+        tool_parser="llama-4",
+        template="templates_wild/axolotl--llama4",
+        certificate=_certificate(Proven(34), Proven(8), Proven(32, 2), Proven(56)),
+        stops=("<|eot|>",),
+        notes="Texts only. The template writes what it calls a text beside calls between <|python_start|> and "
+        "<|python_end|>, before the calls. It tells the day: give --date.",
+    ),
+    "gemma-4": TemplateFamily(
+        "Gemma 4",
+        ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"),
+        tool_parser="gemma-4",
+        reasoning_parser="gemma-4",
+        template="templates_wild/gemma4fix--google-chat_template",
+        certificate=_certificate(Proven(35, 2), Proven(8), Proven(32, 2), Proven(44, 12)),
+        stops=("<turn|>", "<|tool_response>"),
+        notes="Texts only. A text beside a call is written behind the call's result, so such turns are not proven. "
+        "enable_thinking=true asks for reasoning.",
+    ),
+    "command-a": TemplateFamily(
+        "Command A and Command R7B",
+        ("CohereLabs/c4ai-command-a-03-2025", "CohereLabs/c4ai-command-r7b-12-2024"),
+        tool_parser="command-a",
+        reasoning_parser="command-a",
+        template="templates_wild/axolotl--command_a_tool_use",
+        certificate=_ALL,
+        stops=("<|END_OF_TURN_TOKEN|>",),
+        notes="The repositories hold several templates; the one for tools was judged. It reads reasoning before calls "
+        "from tool_plan.",
+    ),
+    "hunyuan": TemplateFamily(
+        "Hunyuan A13B",
+        ("tencent/Hunyuan-A13B-Instruct",),
+        tool_parser="hunyuan",
+        reasoning_parser="think",
+        template="templates_wild/vllm--tool_chat_template_hunyuan_a13b",
+        certificate=_certificate(Proven(28), Proven(8), Proven(27, 3), Proven(56)),
+        stops=("<|eos|>", ""),
+        notes="The template with which vLLM serves it was judged. With tools it tells the time: give --date.",
+    ),
+    "seed-oss": TemplateFamily(
+        "Seed-OSS",
+        ("ByteDance-Seed/Seed-OSS-36B-Instruct",),
+        tool_parser="seed-oss",
+        reasoning_parser="seed-oss",
+        template="templates_wild/ik--ByteDance-Seed-OSS",
+        certificate=_certificate(Proven(28, 2), Proven(8), Proven(28, 2), Proven(48)),
+        stops=("<seed:eos>", ""),
+        notes="An empty answer has no end, and is not proven.",
+    ),
+    "ernie-4.5": TemplateFamily(
+        "ERNIE 4.5",
+        ("baidu/ERNIE-4.5-21B-A3B-Thinking", "baidu/ERNIE-4.5-21B-A3B-PT", "baidu/ERNIE-4.5-0.3B-PT"),
+        tool_parser="hermes",
+        reasoning_parser="think",
+        notes="Run niels-gpt doctor template MODEL before you train; the parsers are for the Thinking model.",
+    ),
+    "apertus": TemplateFamily(
+        "Apertus",
+        ("swiss-ai/Apertus-8B-Instruct-2509", "swiss-ai/Apertus-70B-Instruct-2509"),
+        tool_parser="apertus",
+        reasoning_parser="apertus",
+        template="templates_wild/ik--Apertus-8B-Instruct",
+        certificate=_certificate(Proven(25, 2), Proven(8), Proven(23, 2), Proven(12, 44)),
+        stops=("", "<|tools_suffix|>"),
+        notes="Results and the answer after them are one turn of the assistant, so most conversations with calls are "
+        "not proven. The end of a turn belongs to the next one. The template tells the day: give --date.",
+    ),
+    "lfm2": TemplateFamily(
+        "LFM2",
+        (
+            "LiquidAI/LFM2-350M",
+            "LiquidAI/LFM2-700M",
+            "LiquidAI/LFM2-1.2B",
+            "LiquidAI/LFM2-2.6B",
+            "LiquidAI/LFM2-8B-A1B",
+        ),
+        tool_parser="lfm2",
+        template="templates/trl-lfm2",
+        certificate=_ALL,
+        stops=("<|im_end|>",),
+        notes="The template writes no tool_calls: put calls into the content, as <|tool_call_start|>[f(a='b')]"
+        "<|tool_call_end|>. Builds count what is dropped.",
+    ),
+    "exaone-4": TemplateFamily(
+        "EXAONE 4",
+        ("LGAI-EXAONE/EXAONE-4.0-1.2B", "LGAI-EXAONE/EXAONE-4.0-32B"),
+        tool_parser="hermes",
+        reasoning_parser="think",
+        template="templates_wild/axolotl--exaone4",
+        certificate=_certificate(Proven(36), Proven(8), Proven(34), Proven(56)),
+        stops=("[|endofturn|]",),
+        notes="Reasoning is written in the last answer alone, and only with skip_think=false.",
+    ),
+}
+
+# Exact hub name -> its family above.
+TEMPLATE_MODELS: dict[str, str] = {model: name for name, family in TEMPLATE_FAMILIES.items() for model in family.models}

@@ -1,0 +1,278 @@
+"""Families that are rendered through their chat template: what they get, what is proven, how they are read."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers")
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from niels_gpt.renderers.choice import open_renderer
+from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
+from niels_gpt.renderers.registry import MODEL_RENDERER_MAP, automatic_renderer, create_renderer
+from niels_gpt.renderers.template.certificate import Probe
+from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS, Proven
+from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
+from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.assets import ASSETS, needs_assets
+from tests.memory import shared
+from tests.renderers.small import CHATML
+from tests.renderers.tiny_families import Tokens, byte_level
+
+JUDGED = [name for name, family in TEMPLATE_FAMILIES.items() if family.template]
+SLOW = ("llama-4", "gemma-4", "command-a", "apertus", "exaone-4", "seed-oss")  # their proofs take seconds
+TAGS = (
+    *("<tool_call>", "</tool_call>", "<think>", "</think>", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_THINKING|>"),
+    *("<|END_THINKING|>", "<tool_calls>", "</tool_calls>", "<seed:tool_call>", "</seed:tool_call>", "<seed:think>"),
+    *("</seed:think>", "<|tools_prefix|>", "<|tools_suffix|>", "<|inner_prefix|>", "<|inner_suffix|>"),
+    *("<|tool_call_start|>", "<|tool_call_end|>", "<function_calls>", "</function_calls>", "<|tool_call>"),
+    *("<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<|python_start|>", "<|python_end|>"),
+)
+
+
+@shared
+def tokenizer() -> Any:
+    """A tiny tokenizer whose added tokens are the tags that these families write."""
+    return byte_level(Tokens(controls=("<|im_end|>", "<|im_start|>"), added=TAGS))
+
+
+def reader(name: str) -> TemplateRenderer:
+    """A renderer that reads as a family does; its template does not matter."""
+    return TemplateRenderer(tokenizer(), template=CHATML, stops=("<|im_end|>",), **TEMPLATE_FAMILIES[name].options)
+
+
+def ids_of(renderer: TemplateRenderer, text: str) -> list[int]:
+    return list(map(int, renderer.encoder.encode_pieces([text], [True])[0]))
+
+
+# ---- the table
+
+
+def test_every_family_is_served_somehow() -> None:
+    """Those of the issue: by grammar, or here."""
+    by_grammar = {
+        *("gemma", "mistral-v7", "mistral-v11", "mistral-v13", "phi-4-reasoning", "granite-4", "smollm3", "olmo-3"),
+    }
+    assert by_grammar <= set(MODEL_RENDERER_MAP.values())
+    here = {"llama-4", "gemma-4", "command-a", "hunyuan", "seed-oss", "ernie-4.5", "apertus", "lfm2", "exaone-4"}
+    assert here == set(TEMPLATE_FAMILIES)
+    assert "google/gemma-3n-E4B-it" in MODEL_RENDERER_MAP
+
+
+def test_names_are_known_and_models_are_of_one_family() -> None:
+    models = [model for family in TEMPLATE_FAMILIES.values() for model in family.models]
+    assert len(models) == len(set(models)) == len(TEMPLATE_MODELS)
+    assert not set(models) & set(MODEL_RENDERER_MAP)
+    for family in TEMPLATE_FAMILIES.values():
+        assert family.tool_parser in (None, *TOOL_PARSERS)
+        assert family.reasoning_parser in (None, *REASONING_PARSERS)
+        assert bool(family.certificate) == bool(family.template)
+
+
+def kind_of(probe: Probe) -> str:
+    if any(message.get("tool_calls") for message in probe.messages):
+        return "calls"
+    if any(message.get("reasoning_content") for message in probe.messages):
+        return "reasoning"
+    return "tools" if probe.tools else "texts"
+
+
+def by_stored_template(name: str) -> TemplateRenderer:
+    """The stored template over a tiny tokenizer with all that templates write."""
+    from docs.templates import encoder_with, stops_of
+    from tests.renderers.every_template import source_of
+
+    family = TEMPLATE_FAMILIES[name]
+    if not (ASSETS / f"{family.template}.jinja").is_file():
+        pytest.skip(f"no {family.template}.jinja in {ASSETS}")
+    stops = stops_of(family.template)
+    return TemplateRenderer(
+        encoder_with(stops),
+        template=source_of(family.template),
+        clock=datetime.datetime(2026, 1, 1).strftime,
+        bos_token="<s>",
+        eos_token=stops[0],
+        **family.options,
+    )
+
+
+@needs_assets
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in JUDGED])
+def test_the_certificates_say_what_is_proven(name: str) -> None:
+    from niels_gpt.renderers.template.probe_results import report_on
+
+    report = report_on(by_stored_template(name), name)
+    counted = {kind: Counter[str]() for kind in ("texts", "reasoning", "tools", "calls")}
+    for result in report.results:
+        counted[kind_of(result.probe)][result.status] += 1
+    found = {kind: Proven(one["certified"] + one["proven"], one["partial"]) for kind, one in counted.items()}
+    assert dict(TEMPLATE_FAMILIES[name].certificate) == found
+    assert TEMPLATE_FAMILIES[name].stops == tuple(report.stops)
+
+
+# ---- which renderer a model gets
+
+
+def test_auto_takes_the_template_with_the_parsers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    file = tmp_path / "tokenizer.json"
+    tokenizer().save(str(file))
+    for model, name in TEMPLATE_MODELS.items():
+        family = TEMPLATE_FAMILIES[name]
+        found = automatic_renderer(model)
+        assert (found.renderer, dict(found.options)) == ("template", family.options)
+        assert family.title in found.reason
+        named = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(file), name_or_path=model, eos_token="<|im_end|>", chat_template=CHATML
+        )
+        renderer = create_renderer(named)
+        assert isinstance(renderer, DefaultRenderer)
+        assert (renderer.config.tool_parser, renderer.config.reasoning_parser) == (
+            family.tool_parser,
+            family.reasoning_parser,
+        )
+    assert automatic_renderer("LiquidAI/LFM2-1.2B-Tuned").options == {}
+
+
+def test_a_directory_with_the_name_of_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "Seed-OSS-36B-Instruct"
+    folder.mkdir()
+    tokenizer().save(str(folder / "tokenizer.json"))
+    told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
+    (folder / "tokenizer_config.json").write_text(json.dumps(told), encoding="utf-8")
+    renderer = open_renderer(folder)
+    assert isinstance(renderer, DefaultRenderer)
+    assert renderer.config.tool_parser == "seed-oss"
+    other = open_renderer(folder, options={"tool_parser": "hermes"})
+    assert isinstance(other, DefaultRenderer)
+    assert (other.config.tool_parser, other.config.reasoning_parser) == ("hermes", "seed-oss")
+    named = open_renderer(folder, "template")
+    assert isinstance(named, DefaultRenderer)
+    assert named.config.tool_parser is None  # who names the template gets it as it is
+
+
+# ---- completions
+
+WRITTEN = {
+    "command-a": '<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "f", '
+    '"parameters": {"a": [1, "x"]}},\n    {"tool_call_id": "1", "tool_name": "g", "parameters": {}}\n]<|END_ACTION|>',
+    "hunyuan": '<think>\nhm\n</think>\n<tool_calls>[{"name": "f", "arguments": {"a": [1, "x"]}}, {"name": "g", '
+    '"arguments": {}}]</tool_calls>',
+    "seed-oss": '<seed:think>hm</seed:think>\n<seed:tool_call>\n<function=f>\n<parameter=a>[1, "x"]</parameter>\n'
+    "</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=g>\n</function>\n</seed:tool_call>",
+    "apertus": '<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"f": {"a": [1, "x"]}}, {"g": {}}]<|tools_suffix|>',
+    "lfm2": "<|tool_call_start|>[f(a=[1, 'x']), g()]<|tool_call_end|>",
+    "llama-4": '<|python_start|><|python_end|>{"name": "f", "parameters": {"a": [1, "x"]}}'
+    '{"name": "g", "parameters": {}}',
+    "gemma-4": '<|channel>thought\nhm\n<channel|><|tool_call>call:f{a:[1,<|"|>x<|"|>]}<tool_call|><|tool_call>call:g{}'
+    "<tool_call|>",
+    "exaone-4": '<think>\nhm\n</think>\n\n<tool_call>{"name": "f", "arguments": {"a": [1, "x"]}}</tool_call>\n'
+    '<tool_call>{"name": "g", "arguments": {}}</tool_call>',
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_calls_and_reasoning_as_the_model_writes_them(name: str) -> None:
+    renderer = reader(name)
+    parsed = renderer.parse_response(ids_of(renderer, WRITTEN[name] + "<|im_end|>"))
+    assert [(one.name, one.arguments, one.status) for one in parsed.tool_calls] == [
+        ("f", {"a": [1, "x"]}, Status.OK),
+        ("g", {}, Status.OK),
+    ]
+    assert parsed.reasoning_content == ("hm" if TEMPLATE_FAMILIES[name].reasoning_parser else None)
+    assert not parsed.content.strip()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", 1),
+        ("-2.5e3", -2500.0),
+        ("True", True),
+        ("false", False),
+        ("None", None),
+        ("null", None),
+        ("'it''s'", "its"),
+        ('"a, b) = c"', "a, b) = c"),
+        ("'a, b) = c'", "a, b) = c"),
+        ("'\\n\\''", "\n'"),
+        ("[1, 'a', {'b': (2, 3)}]", [1, "a", {"b": [2, 3]}]),
+        ('{"a": [true, null]}', {"a": [True, None]}),
+    ],
+)
+def test_values_of_python_calls(value: str, expected: Any) -> None:
+    renderer = reader("lfm2")
+    text = f"<|tool_call_start|>[f(a={value}, b=1)]<|tool_call_end|>"
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert found.status is Status.OK
+    assert json.loads(json.dumps(found.arguments)) == {"a": expected, "b": 1}
+
+
+@pytest.mark.parametrize("value", ["{1}", "b'x'", "2j", "f()", "a", "__import__('os')", "'half", "[1", "1" * 5000, ""])
+def test_what_is_no_value_makes_no_call(value: str) -> None:
+    renderer = reader("lfm2")
+    text = f"<|tool_call_start|>[f(a={value})]<|tool_call_end|>"
+    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
+    assert (found.name, found.status) == (None, Status.MALFORMED_STRUCTURE)
+    cut = renderer.parse_response(ids_of(renderer, f"<|tool_call_start|>[f(a={value}")).tool_calls
+    assert [one.status for one in cut] == [Status.UNCLOSED_BLOCK]
+
+
+FRAGMENTS = (*TAGS, *WRITTEN.values(), "f(", "a=1", ")", "[", "]", "{", "}", ",", '"', "'", "\n", "é", "call:f{", "x:")
+
+
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "exaone-4"])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=9), st.integers(0, 10**6))
+def test_whatever_a_model_writes_is_read(name: str, parts: list[str], seed: int) -> None:
+    """Nothing raises, calls are in order within the ids, and reading in pieces gives the same."""
+    renderer = reader(name)
+    ids = ids_of(renderer, "".join(parts))
+    parsed = renderer.parse_response(ids)
+    end = 0
+    for call in parsed.tool_calls:
+        start, stop = call.token_span or (-1, -1)
+        assert end <= start <= stop <= len(ids)
+        json.dumps(call.arguments)
+        end = stop
+    stream, rng, at = renderer.stream(), random.Random(seed), 0
+    while at < len(ids):
+        step = rng.randint(1, 4)
+        stream.feed(ids[at : at + step])
+        at += step
+    assert stream.result() == parsed
+
+
+PLACES = {"type": "object", "properties": {"at": {"type": "string"}, "times": {"type": "integer"}}, "required": ["at"]}
+
+
+@needs_assets
+@pytest.mark.parametrize("name", [name for name in JUDGED if name not in ("lfm2", "apertus")])
+def test_what_a_template_writes_is_read_back(name: str) -> None:
+    """LFM2's writes no calls; Apertus' ends no turn."""
+    renderer = by_stored_template(name)
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": {"at": "a map", "times": 2}}}
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    tool = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PLACES}}
+    rendered = renderer.render([{"role": "user", "content": "Where?"}, asked], tools=[tool])
+    facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
+    said = [token for token, owner, sampled in facts if owner == 1 and sampled]
+    (found,) = renderer.parse_response(said).tool_calls
+    expected = {"at": "a map", "times": 2}
+    assert (found.name, found.arguments, found.status) == ("look", expected, Status.OK)
+
+
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "renderers.md").read_text(encoding="utf-8")
+    for name, family in TEMPLATE_FAMILIES.items():
+        parsers = [f"`{parser}`" if parser else "" for parser in (family.tool_parser, family.reasoning_parser)]
+        assert f"| {family.title} (`{name}`) | {parsers[0]} | {parsers[1]} | {family.summary} |" in page
