@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.conversation import Call
@@ -21,15 +21,58 @@ _KEY = re.compile(r'(.*?)"(?: string="(true|false)")?>', re.DOTALL)
 
 
 class _TokenSection(Section):
-    """A section whose tags all hold the control token: its spelling in several tokens is text."""
+    """A section whose tags all hold the control token: its spelling in several tokens is text.
+
+    It is read at the end of the completion.
+    """
+
+    def read(self, completion: Completion, start: int, call_at: Callable[[int, int], Block]) -> Iterator[Block]:
+        """The blocks of every section from `start` on.
+
+        Args:
+            call_at: reads the call whose tag is at its first argument; a malformed one ends before its second.
+        """
+        section = self.find(completion, self.opening, start)
+        while section >= 0:
+            at = section + len(self.opening)
+            yield Block(section, at)
+            limit = self._section_end(completion, at)
+            while 0 <= (call := self.find(completion, self.call, at)) < limit:
+                block = call_at(call, limit)
+                yield block
+                at = block.stop
+                # Strings in arguments may hold the section's tags, so its end is searched again after each call.
+                limit = self._section_end(completion, at)
+            if completion.text.startswith(self.closing, limit):
+                yield Block(limit, limit + len(self.closing))
+            section = self.find(completion, self.opening, limit)
+
+    def _section_end(self, completion: Completion, at: int) -> int:
+        """The end of the section that holds `at`: its closing tag, another opening one, or the end of the text."""
+        closing, opening = (self.find(completion, tag, at) for tag in (self.closing, self.opening))
+        return _first_of(len(completion.text), closing, opening)
+
+    def malformed_end(self, completion: Completion, at: int, limit: int) -> tuple[int, int, bool]:
+        """For a malformed call at `at`: the end of its inner text, the end of the call, whether it is unclosed."""
+        inner = at + len(self.call)
+        close = self.find(completion, self.end_call, inner, limit)
+        following = _first_of(limit, self.find(completion, self.call, inner, limit))
+        if 0 <= close < following:
+            return close, close + len(self.end_call), False
+        return following, following, True
 
     def find(self, completion: Completion, tag: str, start: int, stop: int | None = None) -> int:
-        """See `Section`."""
+        """The next character at which a tag begins, -1 if there is none."""
         before, after = tag.index(TOKEN), len(tag) - tag.index(TOKEN)
         at = completion.find(TOKEN, start + before, stop)
         while at >= 0 and not completion.text.startswith(tag, at - before):
             at = completion.find(TOKEN, at + 1, stop)
         return at - before if at >= 0 and (stop is None or at + after <= stop) else -1
+
+
+def _first_of(default: int, *places: int) -> int:
+    """The smallest of the places that exist (are not -1)."""
+    return min((place for place in places if place >= 0), default=default)
 
 
 class DSML:
@@ -42,7 +85,7 @@ class DSML:
         tags: those of the section and of its calls; parameter: those of a parameter.
     """
 
-    tags: ClassVar[Section] = _TokenSection(
+    tags: ClassVar[_TokenSection] = _TokenSection(
         *(f"<{TOKEN}tool_calls>", f"</{TOKEN}tool_calls>", f'<{TOKEN}invoke name="', f"</{TOKEN}invoke>")
     )
     parameter: ClassVar[tuple[str, str]] = (f'<{TOKEN}parameter name="', f"</{TOKEN}parameter>")

@@ -113,6 +113,25 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> S
         yield from rest.grow()
 
 
+def scan_value(rest: Window, at: int, out: ResponseBuilder) -> Steps[None]:
+    """Wait for a JSON value that is a call's arguments, up to its end or to where it is no JSON, and report its text.
+
+    Only where somebody listens; the caller reads the whole value afterwards.
+    """
+    if not out.is_observed:
+        return
+    reader = JSONReader(at)
+    out.begin_argument(at)
+    while True:
+        reader.read(rest.completion.text, rest.stop)
+        out.argument_to(reader.at)
+        if reader.ended or reader.broken or rest.closed:
+            break
+        yield from rest.grow()
+    if reader.ended:
+        out.end_argument(reader.at)
+
+
 def _string(text: str) -> str | None:
     """A JSON text as a string, `None` if it is none."""
     try:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block
+from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, StreamedDialect, call_block, close, next_block
 from niels_gpt.renderers.dialects.json_values import strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ALL_SPACE, ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 _ID, _ARGUMENTS = "[CALL_ID]", "[ARGS]"
 
 
 @dataclass(frozen=True)
-class NamedCalls:
+class NamedCalls(StreamedDialect):
     """`[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`, one after the other, without a closing tag.
 
     Attributes:
@@ -36,22 +37,33 @@ class NamedCalls:
         out.model_markup(_ARGUMENTS, msg)
         out.model_text(to_json(call.items, f"{call.where}.arguments"), msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        at = completion.find(self.opening, start)
-        while at >= 0:
-            following = completion.find(self.opening, at + len(self.opening))
-            yield self._read_call(completion, at, len(completion.text) if following < 0 else following)
-            at = following
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        while (at := (yield from next_block(completion, start, self.opening, out))) >= 0:
+            out.open_call(at)
+            block = Window(completion, at + len(self.opening), (self.opening,))
+            head = Window(completion, block.start, (_ARGUMENTS,), within=block)
+            yield from head.pass_on(hold)
+            if head.marker:
+                out.name(self._read_head(completion, head.start, head.stop)[0])
+                out.begin_argument(head.stop + len(_ARGUMENTS), trim=ALL_SPACE)
+                yield from block.pass_on(out.argument_to)
+                out.end_argument(block.stop)
+            start = close(self._read_call(completion, at, block.stop), out)
+
+    @staticmethod
+    def _read_head(completion: Completion, start: int, stop: int) -> tuple[str | None, str | None]:
+        """Name and id before the arguments."""
+        id_at = completion.find(_ID, start, stop)
+        name = completion.decoded(start, stop if id_at < 0 else id_at).strip() or None
+        return name, None if id_at < 0 else completion.decoded(id_at + len(_ID), stop).strip() or None
 
     def _read_call(self, completion: Completion, at: int, stop: int) -> Block:
         """The call between its opening tag and the next one, or the end of the completion."""
         inner = at + len(self.opening)
         split = completion.find(_ARGUMENTS, inner, stop)
         head = stop if split < 0 else split
-        id_at = completion.find(_ID, inner, head)
-        name = completion.decoded(inner, head if id_at < 0 else id_at).strip() or None
-        call_id = None if id_at < 0 else completion.decoded(id_at + len(_ID), head).strip() or None
+        name, call_id = self._read_head(completion, inner, head)
         arguments: Arguments = None
         is_last = stop == len(completion.text) and not completion.stopped  # what is cut off may be unfinished
         status = Status.UNCLOSED_BLOCK if is_last else Status.MALFORMED_STRUCTURE

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, Block, Schemas, call_block, write_arguments
-from niels_gpt.renderers.dialects.json_values import json_value_at, strict_json, typed_value
+from niels_gpt.renderers.dialects.base import (
+    Arguments,
+    Block,
+    Schemas,
+    StreamedDialect,
+    call_block,
+    close,
+    next_block,
+    write_arguments,
+)
+from niels_gpt.renderers.dialects.json_values import json_value_at, scan_value, strict_json, typed_value
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ALL_SPACE, ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
 
 @dataclass(frozen=True)
@@ -24,49 +35,39 @@ class Section:
     call: str
     end_call: str
 
-    def read(self, completion: Completion, start: int, call_at: Callable[[int, int], Block]) -> Iterator[Block]:
-        """The blocks of every section from `start` on.
+    def scan(
+        self, completion: Completion, start: int, out: ResponseBuilder, scan_call: Callable[[int, Window], Steps[Block]]
+    ) -> Steps[None]:
+        """Report content and the calls of every section from `start` on.
 
         Args:
-            call_at: reads the call whose tag is at its first argument; a malformed one ends before its second.
+            scan_call: reads the call whose tag is at its first argument; a malformed one ends with the window, that of
+                the section. Strings in arguments may hold the section's tags, so it begins anew behind each call.
         """
-        section = self.find(completion, self.opening, start)
-        while section >= 0:
+        while (section := (yield from next_block(completion, start, self.opening, out))) >= 0:
             at = section + len(self.opening)
-            yield Block(section, at)
-            limit = self._section_end(completion, at)
-            while 0 <= (call := self.find(completion, self.call, at)) < limit:
-                block = call_at(call, limit)
-                yield block
-                at = block.stop
-                # Strings in arguments may hold the section's tags, so its end is searched again after each call.
-                limit = self._section_end(completion, at)
-            if completion.text.startswith(self.closing, limit):
-                yield Block(limit, limit + len(self.closing))
-            section = self.find(completion, self.opening, limit)
+            out.begin_block(section)
+            out.end_block(at)
+            while True:
+                rest = Window(completion, at, (self.call, self.closing, self.opening))
+                yield from rest.pass_on(out.content_to)
+                if rest.marker != self.call:
+                    break
+                out.open_call(rest.stop)
+                limit = Window(completion, at, (self.closing, self.opening))
+                at = close((yield from scan_call(rest.stop, limit)), out)
+            start = rest.stop
+            if rest.marker == self.closing:
+                out.begin_block(start)
+                start += len(self.closing)
+                out.end_block(start)
 
-    def find(self, completion: Completion, tag: str, start: int, stop: int | None = None) -> int:
-        """The next character at which a tag begins, -1 if there is none."""
-        return completion.find(tag, start, stop)
-
-    def _section_end(self, completion: Completion, at: int) -> int:
-        """The end of the section that holds `at`: its closing tag, another opening one, or the end of the text."""
-        closing, opening = (self.find(completion, tag, at) for tag in (self.closing, self.opening))
-        return _first_of(len(completion.text), closing, opening)
-
-    def malformed_end(self, completion: Completion, at: int, limit: int) -> tuple[int, int, bool]:
+    def scan_malformed_end(self, at: int, limit: Window) -> Steps[tuple[int, int, bool]]:
         """For a malformed call at `at`: the end of its inner text, the end of the call, whether it is unclosed."""
-        inner = at + len(self.call)
-        close = self.find(completion, self.end_call, inner, limit)
-        following = _first_of(limit, self.find(completion, self.call, inner, limit))
-        if 0 <= close < following:
-            return close, close + len(self.end_call), False
-        return following, following, True
-
-
-def _first_of(default: int, *places: int) -> int:
-    """The smallest of the places that exist (are not -1)."""
-    return min((place for place in places if place >= 0), default=default)
+        inner = Window(limit.completion, at + len(self.call), (self.end_call, self.call), within=limit)
+        yield from inner.pass_on(hold)
+        is_closed = inner.marker == self.end_call
+        return inner.stop, inner.stop + (len(self.end_call) if is_closed else 0), not is_closed
 
 
 # ---- DeepSeek
@@ -74,18 +75,20 @@ def _first_of(default: int, *places: int) -> int:
 DEEPSEEK = Section("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
 
 
-class FencedJSON:
+class FencedJSON(StreamedDialect):
     """`<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n` and a JSON fence, a line each, all in one section.
 
     Class attributes:
         markup: the text before the name, between the name and the arguments, after the arguments.
-        head, tail: what is read before the arguments, with the name as group 1, and after them.
+        head: what is read before the arguments, with the name as group 1; head_end: what it ends with, but for "json"
+            and white space; fence: what is between the arguments and the call's closing tag, but for white space.
     """
 
     opening = DEEPSEEK.opening
     markup: ClassVar[tuple[str, str, str]] = ("function<｜tool▁sep｜>", "\n```json\n", "\n```")
     head: ClassVar[re.Pattern[str]] = re.compile(r"[^\n｜]*<｜tool▁sep｜>([^\n]*?)\s*```(?:json)?\s*")
-    tail: ClassVar[re.Pattern[str]] = re.compile(r"\s*```\s*(<｜tool▁call▁end｜>)")
+    head_end: ClassVar[str] = "```"
+    fence: ClassVar[str] = "```"
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -96,15 +99,16 @@ class FencedJSON:
         out.model_text(call.json, msg)
         out.model_markup(after + DEEPSEEK.end_call, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        yield from DEEPSEEK.read(completion, start, lambda at, limit: self._read_call(completion, at, limit))
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        return DEEPSEEK.scan(completion, start, out, lambda at, limit: self._scan_call(at, limit, out))
 
-    def _read_call(self, completion: Completion, at: int, limit: int) -> Block:
-        inner = at + len(DEEPSEEK.call)
-        head = self.head.match(completion.text, inner, limit)
+    def _scan_call(self, at: int, limit: Window, out: ResponseBuilder) -> Steps[Block]:
+        completion, inner = limit.completion, at + len(DEEPSEEK.call)
+        head = yield from self._scan_head(limit, inner)
         name = completion.decoded(*head.span(1)).strip() or None if head else None
-        fence = self._read_arguments(completion, head.end()) if head else None
+        out.name(name)
+        fence = (yield from self._scan_arguments(limit, head.end(), out)) if head else None
         arguments: Arguments = None
         if fence is not None:
             value, inner_end, stop = fence
@@ -112,19 +116,38 @@ class FencedJSON:
             shape = Status.OK if isinstance(value, dict) else Status.MALFORMED_STRUCTURE
             status = shape if name else Status.MISSING_NAME
         else:
-            inner_end, stop, unclosed = DEEPSEEK.malformed_end(completion, at, limit)
+            inner_end, stop, unclosed = yield from DEEPSEEK.scan_malformed_end(at, limit)
             malformed = Status.INVALID_JSON if head else Status.MALFORMED_STRUCTURE
             status = Status.UNCLOSED_BLOCK if unclosed else malformed
         return call_block(completion, (at, stop), (inner, inner_end), name, arguments, status)
 
-    def _read_arguments(self, completion: Completion, at: int) -> tuple[Any, int, int] | None:
-        """The JSON value at `at`, the start of the call's closing tag, and its end; `None` if that is malformed."""
+    def _scan_head(self, limit: Window, inner: int) -> Steps[re.Match[str] | None]:
+        """What is before the arguments; `None` if that is malformed."""
+        end = yield from limit.find(self.head_end, inner)
+        if end >= 0:
+            yield from limit.has(end + len(self.head_end) + len("json"))
+            head = self.head.match(limit.completion.text, inner, limit.stop)
+            if head is not None:
+                return head
+        yield from limit.pass_on(hold)
+        return self.head.match(limit.completion.text, inner, limit.stop)
+
+    def _scan_arguments(self, limit: Window, at: int, out: ResponseBuilder) -> Steps[tuple[Any, int, int] | None]:
+        """The JSON value behind the head, the start of the call's closing tag, and its end; `None` if malformed."""
+        at = yield from limit.skip_space(at)
+        rest = Window(limit.completion, at)
+        yield from scan_value(rest, at, out)
         try:
-            value, end = json_value_at(completion, at)
+            value, end = json_value_at(limit.completion, at)
         except ValueError:
             return None
-        tail = self.tail.match(completion.text, end)
-        return None if tail is None else (value, tail.start(1), tail.end())
+        fence = yield from rest.skip_space(end)
+        if not (yield from rest.starts_with(self.fence, fence)):
+            return None
+        closing = yield from rest.skip_space(fence + len(self.fence))
+        if not (yield from rest.starts_with(DEEPSEEK.end_call, closing)):
+            return None
+        return value, closing, closing + len(DEEPSEEK.end_call)
 
 
 class SeparatedJSON(FencedJSON):
@@ -132,7 +155,8 @@ class SeparatedJSON(FencedJSON):
 
     markup = ("", "<｜tool▁sep｜>", "")
     head = re.compile(r"([^｜]*)<｜tool▁sep｜>\s*")
-    tail = re.compile(r"\s*(<｜tool▁call▁end｜>)")
+    head_end = "<｜tool▁sep｜>"
+    fence = ""
 
 
 # ---- Kimi
@@ -142,7 +166,7 @@ _KIMI_CALL, _KIMI_ARGUMENTS, _KIMI_END_CALL = "<|tool_call_begin|>", "<|tool_cal
 _KIMI_ID = re.compile(r"(?:functions\.)?([^\s:]+):\d+")  # functions.get_weather:0
 
 
-class KimiSection:
+class KimiSection(StreamedDialect):
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, all in one section.
 
     All of Kimi's tags are control tokens, so arguments cannot hold one and the section's end is searched only once.
@@ -158,26 +182,41 @@ class KimiSection:
         out.model_text(call.json, msg)
         out.model_markup(_KIMI_END_CALL, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        section = completion.find(KIMI_OPENING, start)
-        while section >= 0:
-            inner = section + len(KIMI_OPENING)
-            yield Block(section, inner)
-            end, following = completion.find(KIMI_CLOSING, inner), completion.find(KIMI_OPENING, inner)
-            closed = end >= 0 and not 0 <= following < end
-            limit = end if closed else following if following >= 0 else len(completion.text)
-            yield from self._read_calls(completion, inner, limit)
-            if closed:
-                yield Block(end, end + len(KIMI_CLOSING))
-            section = following
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        while (opened := (yield from next_block(completion, start, KIMI_OPENING, out))) >= 0:
+            inner = opened + len(KIMI_OPENING)
+            out.begin_block(opened)
+            out.end_block(inner)
+            section = Window(completion, inner, (KIMI_CLOSING, KIMI_OPENING))
+            yield from self._scan_calls(section, out)
+            start = section.stop
+            if section.marker == KIMI_CLOSING:
+                out.begin_block(start)
+                start += len(KIMI_CLOSING)
+                out.end_block(start)
 
-    def _read_calls(self, completion: Completion, start: int, stop: int) -> Iterator[Block]:
-        at = completion.find(_KIMI_CALL, start, stop)
-        while at >= 0:
-            following = completion.find(_KIMI_CALL, at + len(_KIMI_CALL), stop)
-            yield self._read_call(completion, at, stop if following < 0 else following)
-            at = following
+    def _scan_calls(self, section: Window, out: ResponseBuilder) -> Steps[None]:
+        completion, at = section.completion, section.start
+        while True:
+            before = Window(completion, at, (_KIMI_CALL,), within=section)
+            yield from before.pass_on(out.content_to)
+            if not before.marker:
+                return
+            out.open_call(before.stop)
+            inner = before.stop + len(_KIMI_CALL)
+            limit = Window(completion, inner, (_KIMI_CALL,), within=section)
+            body = Window(completion, inner, (_KIMI_END_CALL,), within=limit)
+            head = Window(completion, inner, (_KIMI_ARGUMENTS,), within=body)
+            yield from head.pass_on(hold)
+            if head.marker:
+                id_match = _KIMI_ID.fullmatch(completion.decoded(inner, head.stop).strip())
+                out.name(id_match[1] if id_match else None)
+                start = head.stop + len(_KIMI_ARGUMENTS)
+                out.begin_argument(start, trim=ALL_SPACE)
+                yield from Window(completion, start, within=body).pass_on(out.argument_to)
+                out.end_argument(body.stop)
+            at = close(self._read_call(completion, before.stop, body.stop + len(body.marker)), out)
 
     def _read_call(self, completion: Completion, at: int, limit: int) -> Block:
         inner = at + len(_KIMI_CALL)
@@ -209,12 +248,10 @@ class KimiSection:
 # ---- MiniMax
 
 MINIMAX = Section("<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', "</invoke>")
-_INVOKE_NAME = re.compile(r'<invoke name="(.*?)">')
-_INVOKE_PARAMETER = re.compile(r'\s*<parameter name="(.*?)">(.*?)</parameter>', re.DOTALL)
-_INVOKE_CLOSED = re.compile(r"\s*(</invoke>)")
+_QUOTE_OR_LINE = re.compile('["\\n]')
 
 
-class MiniMaxSection:
+class MiniMaxSection(StreamedDialect):
     """`<invoke name="f">\\n<parameter name="k">v</parameter>\\n...</invoke>`, all in one section.
 
     A string is written without quotes, everything else as JSON. Reading takes a value's type from the tool's schema
@@ -230,33 +267,59 @@ class MiniMaxSection:
         markup = ('">\n', '<parameter name="', '">', "</parameter>\n")
         out.model_markup(f"{write_arguments(call, out, msg, markup)}{MINIMAX.end_call}\n", msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        yield from MINIMAX.read(completion, start, lambda at, limit: self._read_call(completion, at, limit, schemas))
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`."""
+        return MINIMAX.scan(completion, start, out, lambda at, limit: self._scan_call(at, limit, schemas, out))
 
-    def _read_call(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        name, arguments, fits, end = self._read_parts(completion, at, schemas)
-        closed = _INVOKE_CLOSED.match(completion.text, end) if end > at else None
-        if closed is not None:
+    def _scan_call(self, at: int, limit: Window, schemas: Schemas, out: ResponseBuilder) -> Steps[Block]:
+        completion = limit.completion
+        rest = Window(completion, at)  # values may hold the section's tags
+        name, arguments, fits, end = yield from self._scan_parts(rest, schemas, out)
+        closing = yield from rest.skip_space(end)
+        if end > at and (yield from rest.starts_with(MINIMAX.end_call, closing)):
             status = Status.MISSING_NAME if not name else Status.OK if fits else Status.INVALID_JSON
-            inner_end, stop = closed.start(1), closed.end()
+            inner_end, stop = closing, closing + len(MINIMAX.end_call)
         else:
-            inner_end, stop, unclosed = MINIMAX.malformed_end(completion, at, limit)
+            inner_end, stop, unclosed = yield from MINIMAX.scan_malformed_end(at, limit)
             status = Status.UNCLOSED_BLOCK if unclosed else Status.MALFORMED_STRUCTURE
         inner = at + len(MINIMAX.call), inner_end
         return call_block(completion, (at, stop), inner, name, arguments, status)
 
-    def _read_parts(
-        self, completion: Completion, at: int, schemas: Schemas
-    ) -> tuple[str | None, dict[str, Any], bool, int]:
+    def _scan_parts(
+        self, rest: Window, schemas: Schemas, out: ResponseBuilder
+    ) -> Steps[tuple[str | None, dict[str, Any], bool, int]]:
         """Name, arguments, whether they fit the schema, and their end, as far as they can be read."""
-        opened = _INVOKE_NAME.match(completion.text, at)
-        if opened is None:
-            return None, {}, False, at
-        name, end, all_fit = completion.decoded(*opened.span(1)).strip() or None, opened.end(), True
+        completion, named = rest.completion, rest.start + len(MINIMAX.call)
+        quote = yield from _name_end(rest, named)
+        if quote < 0:
+            return None, {}, False, rest.start
+        name, end, all_fit = completion.decoded(named, quote).strip() or None, quote + len('">'), True
+        out.name(name)
         schema, arguments = schemas.get(name or "", {}), dict[str, Any]()
-        while (pair := _INVOKE_PARAMETER.match(completion.text, end)) is not None:
-            key, end = completion.decoded(*pair.span(1)), pair.end()
-            arguments[key], fits = typed_value(completion.decoded(*pair.span(2)), schema.get(key))
-            all_fit = all_fit and fits
-        return name, arguments, all_fit, end
+        while True:
+            at = yield from rest.skip_space(end)
+            if not (yield from rest.starts_with('<parameter name="', at)):
+                return name, arguments, all_fit, end
+            key_at = at + len('<parameter name="')
+            quote = yield from rest.find('">', key_at)
+            if quote < 0:
+                return name, arguments, all_fit, end
+            key, start = completion.decoded(key_at, quote), quote + len('">')
+            out.begin_argument(start, key)
+            stop = yield from rest.find("</parameter>", start, out.argument_to)
+            if stop < 0:
+                return name, arguments, all_fit, end
+            out.end_argument(stop)
+            arguments[key], fits = typed_value(completion.decoded(start, stop), schema.get(key))
+            all_fit, end = all_fit and fits, stop + len("</parameter>")
+
+
+def _name_end(rest: Window, at: int) -> Steps[int]:
+    """The place of the `">` behind a name, which has one line; -1 if there is none."""
+    while (at := (yield from rest.search(_QUOTE_OR_LINE, at))) >= 0:
+        if rest.completion.text[at] == "\n":
+            return -1
+        if (yield from rest.starts_with('">', at)):
+            return at
+        at += 1
+    return -1
