@@ -35,6 +35,7 @@ from niels_gpt.renderers.families.kimi_k2 import KimiK2RendererConfig, KimiK2Thi
 from niels_gpt.renderers.families.kimi_k25 import KimiK25RendererConfig
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2RendererConfig
 from niels_gpt.renderers.families.llama3 import Llama3RendererConfig, Llama30RendererConfig
+from niels_gpt.renderers.families.llama4 import Llama4RendererConfig
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2RendererConfig
 from niels_gpt.renderers.families.mistral import MistralRendererConfig
 from niels_gpt.renderers.families.mistral_tekken import (
@@ -91,6 +92,7 @@ __all__ = [
     "KimiK25RendererConfig",
     "LagunaXS2RendererConfig",
     "Llama3RendererConfig",
+    "Llama4RendererConfig",
     "Llama30RendererConfig",
     "MiniMaxM2RendererConfig",
     "MistralRendererConfig",
@@ -177,6 +179,7 @@ RendererConfig = Annotated[
     | Olmo31RendererConfig
     | SmolLM3RendererConfig
     | Phi4ReasoningRendererConfig
+    | Llama4RendererConfig
     | NgptRendererConfig,
     Field(discriminator="name"),
 ]

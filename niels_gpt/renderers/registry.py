@@ -53,6 +53,7 @@ from niels_gpt.renderers.families.kimi_k2 import KimiK2Renderer, KimiK2ThinkingR
 from niels_gpt.renderers.families.kimi_k25 import KimiK25Renderer
 from niels_gpt.renderers.families.laguna_xs2 import LagunaXS2Renderer
 from niels_gpt.renderers.families.llama3 import Llama3Renderer, Llama30Renderer
+from niels_gpt.renderers.families.llama4 import Llama4Renderer
 from niels_gpt.renderers.families.minimax_m2 import MiniMaxM2Renderer
 from niels_gpt.renderers.families.mistral import MistralRenderer
 from niels_gpt.renderers.families.mistral_tekken import MistralV7Renderer, MistralV11Renderer, MistralV13Renderer
@@ -115,6 +116,7 @@ __all__ = [
     "KimiK25Renderer",
     "LagunaXS2Renderer",
     "Llama3Renderer",
+    "Llama4Renderer",
     "Llama30Renderer",
     "MiniMaxM2Renderer",
     "MistralRenderer",
@@ -193,6 +195,7 @@ FAMILIES: dict[str, type[Family]] = {
     "olmo-3.1": Olmo31Renderer,
     "smollm3": SmolLM3Renderer,
     "phi-4-reasoning": Phi4ReasoningRenderer,
+    "llama-4": Llama4Renderer,
     "chatml": ChatMLRenderer,
     "raw": RawRenderer,
     "ngpt": NgptRenderer,
@@ -269,6 +272,8 @@ MODEL_RENDERER_MAP: dict[str, str] = {
     "moonshotai/Kimi-K2.6": "kimi-k2.5",
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
     "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama-4",
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "llama-4",
     "google/gemma-3-1b-it": "gemma",
     "google/gemma-3n-E2B-it": "gemma",
     "google/gemma-3n-E4B-it": "gemma",
@@ -340,6 +345,7 @@ MODEL_TYPES: dict[str, frozenset[str]] = {
     "kimi-k2-thinking": frozenset({"kimi_k2", "deepseek_v3"}),
     "kimi-k2.5": frozenset({"kimi_k25"}),
     "llama-3": frozenset({"llama"}),
+    "llama-4": frozenset({"llama4", "llama4_text"}),
     "gemma": frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
     "mistral": frozenset({"mistral"}),
     "mistral-v7": frozenset({"mistral", "mistral3"}),

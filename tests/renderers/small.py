@@ -21,7 +21,10 @@ Sample = tuple[list[int], list[bool]]
 FAMILIES = tuple(
     name
     for name, tokens in TOKENS.items()
-    if "call_id" not in tokens.holds and all(tokens.holds.get(what, True) for what in ("tools", "beside", "both"))
+    # Llama 4's header ends in two newlines, which these tiny tokenizers split where a letter follows.
+    if name != "llama-4"
+    and "call_id" not in tokens.holds
+    and all(tokens.holds.get(what, True) for what in ("tools", "beside", "both"))
 )
 
 

@@ -30,6 +30,7 @@ STORED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     "trl-phi3": ("phi-3", {"eos_token": "<|endoftext|>"}, {}),
     "trl-phi3_5": ("phi-3.5", {"eos_token": "<|endoftext|>"}, {}),
     "axolotl--gemma3n": ("gemma", {"bos_token": "<bos>"}, {}),
+    "axolotl--llama4": ("llama-4", {"bos_token": "<|begin_of_text|>"}, {}),
     "granite-4.0": ("granite-4", {}, {}),
     "olmo-3-7b-instruct": ("olmo-3", {"eos_token": "<|endoftext|>"}, {}),
     "olmo-3.1-32b-instruct": ("olmo-3.1", {"eos_token": "<|endoftext|>"}, {}),

@@ -245,6 +245,16 @@ TOKENS: dict[str, Tokens] = {
     "kimi-k2.5": _KIMI_THINKING,
     "llama-3": _LLAMA,
     "llama-3.0": replace(_LLAMA, holds=_TEXTS),
+    "llama-4": Tokens(
+        controls=(
+            *("<|eot|>", "<|begin_of_text|>", "<|end_of_text|>", "<|header_start|>", "<|header_end|>", "<|eom|>"),
+            *("<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>", "<|image|>"),
+        ),
+        call=("", ""),
+        reasons=False,
+        holds={"user_first": True},
+        shown=_in_json,
+    ),
     "gemma": Tokens(
         controls=("<end_of_turn>", "<eos>", "<bos>", "<start_of_turn>", "<pad>", "<start_of_image>"),
         added=("<unused0>", "[multimodal]"),

@@ -102,7 +102,8 @@ class Llama4JSON(LlamaJSON):
     def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
         """See `StreamedDialect`."""
         marker = "<|python_start|>"
-        if (yield from Window(completion, start).starts_with(marker, start)):
+        spelled = yield from Window(completion, start).starts_with(marker, start)
+        if spelled and completion.find_id(marker, start) == start:
             out.begin_block(start)
             start += len(marker)
             out.end_block(start)

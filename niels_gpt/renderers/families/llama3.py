@@ -44,7 +44,7 @@ _CALL_FORMAT = (
     'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.'
     "Do not use variables.\n\n"  # the template, too, has no space before "Do"
 )
-_TOOLS_FOR_USER = (
+TOOLS_FOR_USER = (
     "Given the following functions, please respond with a JSON for a function call with its proper arguments that best "
     "answers the given prompt.\n\n" + _CALL_FORMAT
 )
@@ -93,8 +93,8 @@ class Llama3Renderer(Family):
                 f"message {first}: no user speaks here, and {self.name} writes the tools into the first user's turn; "
                 "begin with a user, drop the tools, or render with tools_in_user_message=False",
             )
-        out.scaffold(_header("user") + _TOOLS_FOR_USER, first)
-        out.untrusted_label(view.tools.declaration(_declare), first)
+        out.scaffold(_header("user") + TOOLS_FOR_USER, first)
+        out.untrusted_label(view.tools.declaration(declare_tools), first)
         out.content(view.text(first).strip(), first)
         out.scaffold(_END, first)
         return first + 1
@@ -109,7 +109,7 @@ class Llama3Renderer(Family):
         out.scaffold("\n\n", owner)
         if view.tools and not self.config.tools_in_user_message:
             out.scaffold(_TOOLS_FOR_SYSTEM, owner)
-            out.untrusted_label(view.tools.declaration(_declare), owner)
+            out.untrusted_label(view.tools.declaration(declare_tools), owner)
         if has_system:  # the caller's text is the block's last part
             out.content(view.text(0).strip(), 0)
         out.scaffold(_END, owner)
@@ -167,7 +167,7 @@ def _header(role: str) -> str:
     return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
 
 
-def _declare(tools: Tools) -> str:
+def declare_tools(tools: Tools) -> str:
     return "".join(_indented(text) + "\n\n" for text in tools.json_texts)
 
 

@@ -66,16 +66,6 @@ def _certificate(texts: Proven, reasoning: Proven, tools: Proven, calls: Proven)
 _ALL = _certificate(Proven(34), Proven(8), Proven(34), Proven(56))
 
 TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
-    "llama-4": TemplateFamily(
-        "Llama 4",
-        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
-        tool_parser="llama-4",
-        template="templates_wild/axolotl--llama4",
-        certificate=_certificate(Proven(34), Proven(8), Proven(32, 2), Proven(56)),
-        stops=("<|eot|>",),
-        notes="Texts only. The template writes what it calls a text beside calls between <|python_start|> and "
-        "<|python_end|>, before the calls. It tells the day: give --date.",
-    ),
     "gemma-4": TemplateFamily(
         "Gemma 4",
         ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it"),
