@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from niels_gpt.builds.conversation_encoders import (
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.masks import Sample, TokenFacts, samples_of, trained_turns
+from niels_gpt.renderers.masks import Sample, TokenFacts, as_produced, samples_of, trained_turns
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -75,32 +76,30 @@ class SampleEncoder(RendererEncoder):
 
     def _whole_batch(self, chats: list[Conversation], rejections: Rejections) -> EncodedBatch | None:
         """The samples of all conversations, rendered in one call; `None` if one must be rejected."""
-        if not isinstance(self.renderer, BatchRenderer):
+        producer = as_produced(self.renderer)
+        if not isinstance(self.renderer, BatchRenderer) or not isinstance(producer, BatchRenderer):
             return None
         turns = [self._turns(chat) for chat in chats]
-        parts = [
-            (chat, chat.messages[:stop])
-            for chat, own in zip(chats, turns, strict=True)
-            for stop in (len(chat.messages), *(turn + 1 for turn in own))
-        ]
+        parts = [(chat, turn) for chat, own in zip(chats, turns, strict=True) for turn in own]
         try:
-            batch = self.renderer.render_many(
-                [messages for _, messages in parts], tools=[chat.tools for chat, _ in parts]
-            )
+            wholes = self.renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
+            ends = [chat.messages[: turn + 1] for chat, turn in parts]
+            produced = producer.render_many(ends, tools=[chat.tools for chat, _ in parts])
             lost = [self._unsupported.of(chat.messages, chat.tools) for chat in chats]
-            by_part = [fields for fields, own in zip(lost, turns, strict=True) for _ in range(len(own) + 1)]
-            if batch.media or not all(map(self.policy.allow, batch.attribution, by_part)):
+            by_turn = [fields for fields, own in zip(lost, turns, strict=True) for _ in own]
+            checked = chain(zip(wholes.attribution, lost, strict=True), zip(produced.attribution, by_turn, strict=True))
+            if wholes.media or not all(self.policy.allow(attribution, fields) for attribution, fields in checked):
                 return None
-            facts = iter(_facts_of(batch))
-            samples = []
-            for chat, own in zip(chats, turns, strict=True):
-                whole = next(facts)
-                samples.append(self._samples(chat, whole, {turn: next(facts) for turn in own}))
+            facts = iter(_facts_of(produced))
+            samples = [
+                self._samples(chat, whole, {turn: next(facts) for turn in own})
+                for chat, whole, own in zip(chats, _facts_of(wholes), turns, strict=True)
+            ]
         except MessageError:
             return None
-        attribution = iter(batch.attribution)
-        for chat, own, fields in zip(chats, turns, lost, strict=True):
-            partial = [one for one in (next(attribution) for _ in range(len(own) + 1)) if one != "full"]
+        attribution = iter(produced.attribution)
+        for chat, whole_one, own, fields in zip(chats, wholes.attribution, turns, lost, strict=True):
+            partial = [one for one in (whole_one, *(next(attribution) for _ in own)) if one != "full"]
             rejections.changed.update(changes_of(chat, partial[0] if partial else "full", fields))
         return self._of_samples(chats, samples)
 
@@ -113,8 +112,9 @@ class SampleEncoder(RendererEncoder):
         try:
             refuse_images(chat.messages, "image_in_dataset", _NO_IMAGES)
             turns = trained_turns(chat.messages, self.on)
-            stops = (len(chat.messages), *(turn + 1 for turn in turns))
-            rendered: list[Any] = [self.renderer.render(chat.messages[:stop], tools=chat.tools) for stop in stops]
+            producer = as_produced(self.renderer)
+            rendered: list[Any] = [self.renderer.render(chat.messages, tools=chat.tools)]
+            rendered += [producer.render(chat.messages[: turn + 1], tools=chat.tools) for turn in turns]
             lost = self._unsupported.of(chat.messages, chat.tools)
             attribution = next((one.attribution for one in rendered if one.attribution != "full"), "full")
             self.policy.check(attribution, lost)

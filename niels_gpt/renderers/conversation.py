@@ -38,6 +38,7 @@ class ConversationView:
         roles: the role of each message.
         tools: in the shape of the OpenAI chat format, `None` if there are none.
         has_generation_prompt: the generation prompt follows the last message.
+        as_produced: what came before the last message is as it was when that was produced; see `Family.as_produced`.
         is_extension: as `after_call`: earlier messages exist and are not among these.
     """
 
@@ -63,7 +64,7 @@ class ConversationView:
             self.roles = [message["role"] for message in self.normalised]
             self.messages = [with_reasoning_field(message, index) for index, message in enumerate(self.normalised)]
         self.tools = tools_of(tools)
-        self.has_generation_prompt, self.is_extension = False, after_call
+        self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call
         self._last_query = -1  # -1: not computed yet
 
     # ---- one message
@@ -160,8 +161,9 @@ class ConversationView:
 
     @cached_property
     def last_answer(self) -> int:
-        """The last assistant message that calls no tool, -1 if there is none."""
-        answers = (i for i, role in enumerate(self.roles) if role == "assistant" and not self.calls(i))
+        """The last assistant message that calls no tool, -1 for none; with `as_produced` the last before the end."""
+        past = self.roles[:-1] if self.as_produced else self.roles
+        answers = (i for i, role in enumerate(past) if role == "assistant" and not self.calls(i))
         return max(answers, default=-1)
 
 

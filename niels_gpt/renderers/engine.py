@@ -17,11 +17,12 @@ family's dialect of tool calls (`dialects/`); `bridge_to_next_turn` continues th
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, normalise
@@ -91,6 +92,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         # Some tokenizers do not mark all of their turn tokens as special; the format says which are control tokens.
         if isinstance(self.encoder, TokenizerAdapter):
             self.encoder = self.encoder.with_controls([*self.controls, *self.stops, *self.optional_controls])
+        self._is_producing = False
         self._check_controls()
         self._stop_ids = [self.encoder.added_ids[stop] for stop in self.stops if stop in self.encoder.added_ids]
 
@@ -149,6 +151,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         """
         view = ConversationView(messages, self.roles, self.name, tools)
         view.has_generation_prompt = add_generation_prompt
+        view.as_produced = self._is_producing and not add_generation_prompt
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(view.normalised, parse_content=special_tokens == "parse")
         self._emit_turns(view, self.begin(view, out), out)
@@ -212,6 +215,17 @@ class Family(ShowsExample, ReadsCompletions, ABC):
             MessageError: for the first conversation that cannot be rendered, with its index.
         """
         return render_conversations(self.encoder, self.emit, conversations, tools)
+
+    def as_produced(self) -> Self:
+        """The same renderer for conversations that end with a turn as the model produces it.
+
+        Some formats rewrite the tool cycle before an answer once the answer is there (gpt-oss), or the answer's own
+        reasoning (Kimi K2.5). `render` does so too, as their templates do; this renderer leaves both as they were when
+        the last message was produced. Training samples of turns are made with it.
+        """
+        made = copy.copy(self)
+        made._is_producing = True
+        return made
 
     def __repr__(self) -> str:
         """The family, its tokenizer, and the options that are not the defaults."""

@@ -22,6 +22,8 @@ from niels_gpt.renderers.types import (
     RenderedBatch,
     RenderedTokens,
     Renderer,
+    Renders,
+    RendersProduced,
 )
 
 
@@ -160,7 +162,9 @@ def build_training_samples(
     on = on or LossOn()
     normalised = normalise(messages)
     turns = trained_turns(normalised, on)
-    rendered = [renderer.render(part, tools=tools) for part in (normalised, *(normalised[: i + 1] for i in turns))]
+    producer = as_produced(renderer)
+    rendered = [renderer.render(normalised, tools=tools)]
+    rendered += [producer.render(normalised[: turn + 1], tools=tools) for turn in turns]
     for each in rendered:
         check_full(each.attribution, allow_partial=allow_partial)
         each.check_attribution()
@@ -174,6 +178,11 @@ def build_training_samples(
         whole, dict(zip(turns, produced, strict=True)), normalised, on, missing_stop=stop if ensure_final_stop else None
     )
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
+
+
+def as_produced(renderer: Renders) -> Renders:
+    """What renders turns as they are produced; the renderer itself where its package makes no difference."""
+    return renderer.as_produced() if isinstance(renderer, RendersProduced) else renderer
 
 
 def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:
@@ -268,15 +277,22 @@ def samples_of(
         samples = [*(sample(produced[i], {i}) for i in turns), sample(whole, set())]
     else:
         samples, facts, waiting = [], whole, turns
+        if turns and turns[-1] == whole.messages - 1 and not _begins_with(whole, produced[turns[-1]]):
+            facts = produced[turns[-1]]  # the last turn is rewritten as soon as it is there, and nothing follows it
         while waiting or not samples:
             # The turns whose ids here are those that were produced, and the contents that are trained with them.
-            ends = {i: produced[i].end_of_sampled for i in waiting}
-            here = {i for i in waiting if np.array_equal(facts.ids[: ends[i]], produced[i].ids[: ends[i]])}
+            here = {i for i in waiting if _begins_with(facts, produced[i])}
             samples.append(sample(facts, here))
             waiting = [i for i in waiting if i not in here]
             facts = produced[waiting[-1]] if waiting else facts
         samples.reverse()
     return [each for each in samples if each[1].any()] or samples[-1:]
+
+
+def _begins_with(facts: TokenFacts, produced: TokenFacts) -> bool:
+    """Whether the ids begin with those with which a turn was produced."""
+    end = produced.end_of_sampled
+    return np.array_equal(facts.ids[:end], produced.ids[:end])
 
 
 def build_trajectory_step(

@@ -13,9 +13,10 @@ from niels_gpt.errors import UsageError
 from niels_gpt.forks import reset_after_fork
 from niels_gpt.messages import Message
 from niels_gpt.renderers.images.media import MultiModalData
+from niels_gpt.renderers.masks import as_produced
 from niels_gpt.renderers.parsing import ParsedResponse
 from niels_gpt.renderers.stream import ResponseParser, StreamingRenderer
-from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, supports_tools
+from niels_gpt.renderers.types import MultimodalRenderer, RenderedTokens, Renderer, Renders, supports_tools
 
 
 class RendererPool:
@@ -70,6 +71,10 @@ class RendererPool:
         """See `Renderer`."""
         with self.checkout() as renderer:
             return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def as_produced(self) -> Renders:
+        """See `Family.as_produced`."""
+        return _Producing(self)
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
@@ -143,6 +148,18 @@ class RendererPool:
         """See `MultimodalRenderer`; empty where the renderers take no images."""
         with self.checkout() as renderer:
             return renderer.mm_token_type_id_map if isinstance(renderer, MultimodalRenderer) else {}
+
+
+class _Producing:
+    """A pool whose renderers render the last turn as it is produced."""
+
+    def __init__(self, pool: RendererPool) -> None:
+        self._pool = pool
+
+    def render(self, messages: Any, *, tools: Any = None) -> Any:
+        """See `Renders`."""
+        with self._pool.checkout() as renderer:
+            return as_produced(renderer).render(messages, tools=tools)
 
 
 def is_multimodal(renderer: object) -> bool:

@@ -22,6 +22,7 @@ from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, plan_recipe, read_recipe
 from niels_gpt.recipes.inputs import open_recipe
 from niels_gpt.renderers.base import LossOn, build_training_samples
+from niels_gpt.renderers.masks import as_produced
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.rejections import Rejections
@@ -37,7 +38,10 @@ class OneByOne:
     """A renderer of another package, without `render_many`."""
 
     def __init__(self, renderer: Any) -> None:
-        self.render = renderer.render
+        self.renderer, self.render = renderer, renderer.render
+
+    def as_produced(self) -> OneByOne:
+        return OneByOne(as_produced(self.renderer))
 
 
 def chats_of(name: str, n: int, *, flags: float = 0.0) -> list[Messages]:
@@ -73,7 +77,7 @@ def encoded(
 
 def turn_alone(renderer: Any, messages: Messages, turn: int) -> Weighted:
     """The sample of one turn, one token at a time: what was before it, and what the model said."""
-    rendered = renderer.render(messages[: turn + 1])
+    rendered = as_produced(renderer).render(messages[: turn + 1])
     ids = list(rendered.token_ids)
     own = weight(messages[turn])
     weights = [

@@ -1,4 +1,4 @@
-"""Our families beside tml-renderers: ids, what is trained, prompts, completions; what differs is listed.
+"""Our families beside tml-renderers: ids, what is trained, prompts; what differs is listed.
 
 Every family renders random conversations of all that both know, but for what `DIFFERENCES` lists for it: there is no
 other difference. Each listed one is judged by the official template or the model's documentation.
@@ -40,6 +40,10 @@ def recent_reasoning(messages: Messages) -> Messages:
 
 def without_reasoning(messages: Messages) -> Messages:
     return [{key: held for key, held in m.items() if key != "reasoning_content"} for m in messages]
+
+
+def without_empty_reasoning(messages: Messages) -> Messages:
+    return [{key: held for key, held in m.items() if key != "reasoning_content" or held} for m in messages]
 
 
 def all_reasoning(messages: Messages) -> Messages:
@@ -202,7 +206,7 @@ DIFFERENCES: dict[str, Difference] = {
     "white space around a text": Difference(
         NEMOTRON,
         "ours",
-        "they strip contents of systems, users and tools; the template writes them as they are",
+        "they strip contents; the template writes them as they are",
         [SYSTEM, user("\n hi "), assistant("y", reasoning_content="r")],
         "user\n\n hi ",
         "user\nhi",
@@ -443,24 +447,14 @@ DIFFERENCES: dict[str, Difference] = {
         TOOLS,
         undeclared=True,
     ),
-    "an answer's reasoning": Difference(
-        ("kimi-k2.5",),
-        "theirs",
-        "the template empties the block of an answer once it is written; the sample that trains the answer must not",
-        [SYSTEM, user(), assistant("y", reasoning_content="r")],
-        "<think>⟦</think>y",
-        "<think>⟦r</think>y",
-        avoid=without_reasoning,
-    ),
-    "reasoning before the answer of a tool cycle": Difference(
+    "empty reasoning before a call": Difference(
         GPT_OSS,
-        "theirs",
-        "the template drops it once the answer is written; the answer was produced with it in the prompt",
-        ANSWERED,
-        "hello<|end|><|start|>assistant to=functions.get",
-        'r<|end|><|start|>assistant to=functions.get<|channel|>commentary json<|message|>{"city": "x"}<|call|><|start|>'
-        'functions.get to=assistant<|channel|>commentary<|message|>"the fox"<|end|><|start|>assistant⟦',
-        avoid=recent_reasoning,
+        "ours",
+        "they write a message without a text on the channel analysis; the template asks whether there is a text",
+        [SYSTEM, user(), assistant("", reasoning_content="", tool_calls=[call()])],
+        "assistant⟦ to=functions.get",
+        "assistant⟦<|channel|>analysis<|message|><|end|>",
+        avoid=without_empty_reasoning,
     ),
     "several calls in a turn": Difference(
         GPT_OSS,

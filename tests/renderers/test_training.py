@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from niels_gpt.renderers.base import (
     build_trajectory_step,
     loss_weights,
 )
+from niels_gpt.renderers.masks import as_produced
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS
 from tests.renderers.small import (
@@ -158,8 +160,8 @@ def test_no_stop_to_put_there() -> None:
 def trained_turns(renderer: Any, messages: Messages, sample: Sample, *, bodies: bool = False) -> dict[int, int]:
     """Of each turn that a sample trains the end of its last trained token; checks that the sample is a rendering."""
     ids, mask = sample
-    for n in range(len(messages), 0, -1):
-        rendered = renderer.render(messages[:n])
+    for n, rendering in itertools.product(range(len(messages), 0, -1), (renderer, as_produced(renderer))):
+        rendered = rendering.render(messages[:n])
         if ids[: len(rendered.token_ids)] == rendered.token_ids and len(ids) - len(rendered.token_ids) <= 1:
             break
     else:
@@ -178,7 +180,7 @@ def trained_turns(renderer: Any, messages: Messages, sample: Sample, *, bodies: 
 def served(renderer: Any, messages: Messages, turn: int) -> list[int]:
     """The ids that the model saw and sampled in a turn."""
     prompt = renderer.render_ids(messages[:turn], add_generation_prompt=True)
-    made = renderer.render(messages[: turn + 1])
+    made = as_produced(renderer).render(messages[: turn + 1])
     facts = zip(made.token_ids, made.message_indices, made.sampled_mask, strict=True)
     return prompt + [token for token, owner, sampled in facts if owner == turn and sampled]
 
@@ -191,8 +193,6 @@ ALWAYS = ("glm", "laguna", "minimax", "nemotron", "qwen3.", "deepseek-r1", "deep
 def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
     openers = name == "glm-5 openers"
     options = {"enable_thinking": True} if name == "laguna-xs.2" else {}  # off by default
-    if name in TOKENS and TOKENS[name].empties:  # whose answers take the reasoning out of the cycle before them
-        options = {"preserve_thinking_between_tool_calls": True}
     if name == "deepseek-v3.1":
         options = {"thinking": True}  # off by default
     renderer = family("glm-5", sampled_openers=True) if openers else family(name, **options)

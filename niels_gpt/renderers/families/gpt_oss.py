@@ -62,6 +62,7 @@ class GptOssRenderer(Family):
     stops = ("<|return|>", "<|call|>")
     controls = (START, CHANNEL, MESSAGE, END)
     truncation_stop = END
+    version = 2  # samples keep the reasoning of the cycle before an answer
     calls = _DIALECT = HarmonyCalls()
 
     def begin(self, view: ConversationView, out: Emitter) -> int:

@@ -35,6 +35,7 @@ class KimiK25Renderer(TakesImages, KimiK2ThinkingRenderer):
 
     name = "kimi-k2.5"
     config_class = KimiK25RendererConfig
+    version = 2  # samples keep an answer's reasoning
     # The template writes a newline after each image.
     image_tokens = ("<|media_begin|>image<|media_content|>", "<|media_pad|>", "<|media_end|>\n")
     placeholders: ClassVar[dict[str, int]] = {"<|media_pad|>": 1}
