@@ -32,6 +32,7 @@ from benchmarks import (
     packing,
     pretrain,
     renderers,
+    streaming,
     tokenizer,
     windows,
 )
@@ -50,6 +51,7 @@ BENCHES: dict[str, Callable[[Path], list[Result]]] = {
     "pretrain": pretrain.run,
     "renderers": renderers.run,
     "families": families.run,
+    "streaming": streaming.run,
     "doctor": doctor.run,
 }
 
