@@ -81,7 +81,8 @@ def test_conversations_are_read_back(family: str, contents: list[str], system: s
     assert found.ids == ids, (messages, found.messages)
     if family == "mistral":  # its prompt is the end of the user's turn, which holds the system message
         return
-    assert found.prompt == prompt
+    if not family.startswith("mistral"):  # whose prompts write nothing behind the user's turn
+        assert found.prompt == prompt
     assert [m["content"] for m in found.messages][-len(contents) :][1:] == contents[1:]
 
 
