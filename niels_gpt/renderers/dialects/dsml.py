@@ -3,80 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from niels_gpt.renderers.conversation import Call
-from niels_gpt.renderers.dialects.base import Block, Schemas, call_block, text_or_json
+from niels_gpt.renderers.dialects.base import Schemas, StreamedDialect, call_block, close, text_or_json
 from niels_gpt.renderers.dialects.json_values import strict_json, typed_value
 from niels_gpt.renderers.dialects.sections import Section
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.parsing import ToolCallParseStatus as Status
 from niels_gpt.renderers.reading import Completion
+from niels_gpt.renderers.response import ResponseBuilder
+from niels_gpt.renderers.windows import Steps, Window, hold
 
-TOKEN = "｜DSML｜"  # one control token, so no text can hold a tag
+TOKEN = "｜DSML｜"  # one control token, in every tag: its spelling in several tokens is text, so no text can hold a tag
 
 _NAME = re.compile(r'(.*?)">', re.DOTALL)
-_KEY = re.compile(r'(.*?)"(?: string="(true|false)")?>', re.DOTALL)
+_KEY = re.compile(r'((?:(?!" string=").)*?)"(?: string="(true|false)")?>', re.DOTALL)
 
 
-class _TokenSection(Section):
-    """A section whose tags all hold the control token: its spelling in several tokens is text.
+@dataclass
+class _Read:
+    """What has been read of a call."""
 
-    It is read at the end of the completion.
-    """
-
-    def read(self, completion: Completion, start: int, call_at: Callable[[int, int], Block]) -> Iterator[Block]:
-        """The blocks of every section from `start` on.
-
-        Args:
-            call_at: reads the call whose tag is at its first argument; a malformed one ends before its second.
-        """
-        section = self.find(completion, self.opening, start)
-        while section >= 0:
-            at = section + len(self.opening)
-            yield Block(section, at)
-            limit = self._section_end(completion, at)
-            while 0 <= (call := self.find(completion, self.call, at)) < limit:
-                block = call_at(call, limit)
-                yield block
-                at = block.stop
-                # Strings in arguments may hold the section's tags, so its end is searched again after each call.
-                limit = self._section_end(completion, at)
-            if completion.text.startswith(self.closing, limit):
-                yield Block(limit, limit + len(self.closing))
-            section = self.find(completion, self.opening, limit)
-
-    def _section_end(self, completion: Completion, at: int) -> int:
-        """The end of the section that holds `at`: its closing tag, another opening one, or the end of the text."""
-        closing, opening = (self.find(completion, tag, at) for tag in (self.closing, self.opening))
-        return _first_of(len(completion.text), closing, opening)
-
-    def malformed_end(self, completion: Completion, at: int, limit: int) -> tuple[int, int, bool]:
-        """For a malformed call at `at`: the end of its inner text, the end of the call, whether it is unclosed."""
-        inner = at + len(self.call)
-        close = self.find(completion, self.end_call, inner, limit)
-        following = _first_of(limit, self.find(completion, self.call, inner, limit))
-        if 0 <= close < following:
-            return close, close + len(self.end_call), False
-        return following, following, True
-
-    def find(self, completion: Completion, tag: str, start: int, stop: int | None = None) -> int:
-        """The next character at which a tag begins, -1 if there is none."""
-        before, after = tag.index(TOKEN), len(tag) - tag.index(TOKEN)
-        at = completion.find(TOKEN, start + before, stop)
-        while at >= 0 and not completion.text.startswith(tag, at - before):
-            at = completion.find(TOKEN, at + 1, stop)
-        return at - before if at >= 0 and (stop is None or at + after <= stop) else -1
+    name: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+    status: Status = Status.MALFORMED_STRUCTURE
 
 
-def _first_of(default: int, *places: int) -> int:
-    """The smallest of the places that exist (are not -1)."""
-    return min((place for place in places if place >= 0), default=default)
-
-
-class DSML:
-    """`<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="k" string="true">v</｜DSML｜parameter>\n</｜DSML｜invoke>`.
+class DSML(StreamedDialect):
+    """`<｜DSML｜parameter name="k" string="true">v</｜DSML｜parameter>`, a line each, in invocations in a section.
 
     A text is written without quotes and marked `string="true"`, everything else as JSON. Reading takes the type of a
     value without such a mark from the tool's schema.
@@ -85,15 +42,11 @@ class DSML:
         tags: those of the section and of its calls; parameter: those of a parameter.
     """
 
-    tags: ClassVar[_TokenSection] = _TokenSection(
+    tags: ClassVar[Section] = Section(
         *(f"<{TOKEN}tool_calls>", f"</{TOKEN}tool_calls>", f'<{TOKEN}invoke name="', f"</{TOKEN}invoke>")
     )
     parameter: ClassVar[tuple[str, str]] = (f'<{TOKEN}parameter name="', f"</{TOKEN}parameter>")
-
-    @property
-    def opening(self) -> str:
-        """See `CallDialect`."""
-        return self.tags.opening
+    opening = tags.opening
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -108,48 +61,123 @@ class DSML:
             before = closing + "\n"
         out.model_markup(before + ("" if arguments else "\n") + self.tags.end_call, msg)
 
-    def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallDialect`."""
-        yield from self.tags.read(completion, start, lambda at, limit: self._read_call(completion, at, limit, schemas))
+    def scan(self, completion: Completion, start: int, schemas: Schemas, out: ResponseBuilder) -> Steps[None]:
+        """See `StreamedDialect`. Calls count within a section only."""
+        tags = self.tags
+        in_section = False
+        while True:
+            wanted = (tags.opening, tags.closing, tags.call) if in_section else (tags.opening,)
+            tag, at = yield from _next_tag(completion, start, wanted, out.content_to)
+            if not tag:
+                return
+            if tag == tags.call:
+                start = yield from self._scan_call(completion, at, schemas, out)
+                continue
+            in_section, start = tag == tags.opening, at + len(tag)
+            out.begin_block(at)
+            out.end_block(start)
 
-    def _read_call(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
+    def _scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[int]:
+        """Read the call whose tag is at a character; the character behind it."""
+        out.open_call(at)
         inner = at + len(self.tags.call)
-        inner_end, stop, unclosed = self.tags.malformed_end(completion, at, limit)
-        name, arguments, status, end = self._read_parts(completion, inner, inner_end, schemas)
-        if unclosed:
-            status = Status.UNCLOSED_BLOCK
-        elif completion.text[end:inner_end].strip():
-            status = Status.MALFORMED_STRUCTURE
-        return call_block(completion, (at, stop), (inner, inner_end), name, arguments, status)
+        read = _Read()
+        tag, end = yield from self._scan_parts(completion, inner, read, schemas, out)
+        if tag == self.tags.end_call:
+            span = at, end + len(tag)
+        else:
+            span, read.status = (at, end), Status.UNCLOSED_BLOCK
+        return close(call_block(completion, span, (inner, end), read.name, read.arguments, read.status), out)
 
-    def _read_parts(
-        self, completion: Completion, at: int, stop: int, schemas: Schemas
-    ) -> tuple[str | None, dict[str, Any], Status, int]:
-        """Name, arguments, status, and their end, as far as they can be read before `stop`."""
-        find, (opening, closing), text = self.tags.find, self.parameter, completion.text
-        following = completion.find(TOKEN, at, stop)
-        opened = _NAME.match(text, at, following if following >= 0 else stop)
-        arguments: dict[str, Any] = {}
+    def _scan_parts(
+        self, completion: Completion, at: int, read: _Read, schemas: Schemas, out: ResponseBuilder
+    ) -> Steps[tuple[str, int]]:
+        """Read name and parameters; the tag that ends the call ("" for the end of the completion), and where it is."""
+        tags, parameter = self.tags, self.parameter[0]
+        ends = (tags.end_call, tags.call, tags.closing, tags.opening)
+        opened = yield from _head(completion, at, _NAME)
         if opened is None:
-            return None, arguments, Status.MALFORMED_STRUCTURE, at
-        name, end, status = completion.decoded(*opened.span(1)).strip() or None, opened.end(), Status.OK
-        schema = schemas.get(name or "", {})
-        while (start := find(completion, opening, end, stop)) >= 0 and not text[end:start].strip():
-            close = find(completion, closing, start, stop)
-            head = _KEY.match(text, start + len(opening), close) if close >= 0 else None
-            if head is None:
-                return name, arguments, Status.MALFORMED_STRUCTURE, start
-            key, spelled = completion.decoded(*head.span(1)), completion.decoded(head.end(), close)
-            arguments[key], fits = _value(spelled, head.group(2), schema.get(key))
-            status, end = status if fits else Status.INVALID_JSON, close + len(closing)
-        return name, arguments, status if name else Status.MISSING_NAME, end
+            return (yield from _next_tag(completion, at, ends))
+        read.name, read.status = completion.decoded(*opened.span(1)).strip() or None, Status.OK
+        out.name(read.name)
+        schema, end = schemas.get(read.name or "", {}), opened.end()
+        while True:
+            tag, stop = yield from _next_tag(completion, end, (*ends, parameter))
+            if completion.text[end:stop].strip():
+                read.status = Status.MALFORMED_STRUCTURE
+            if tag != parameter:
+                read.status = read.status if read.name or read.status is not Status.OK else Status.MISSING_NAME
+                return tag, stop
+            tag, stop = yield from self._scan_value(completion, stop + len(parameter), read, schema, out)
+            if tag != self.parameter[1]:
+                read.status = Status.MALFORMED_STRUCTURE
+                return tag, stop
+            end = stop + len(tag)
+
+    def _scan_value(
+        self, completion: Completion, at: int, read: _Read, schema: Any, out: ResponseBuilder
+    ) -> Steps[tuple[str, int]]:
+        """Read a parameter behind its opening tag; the tag behind it, and where it is."""
+        ends = (self.parameter[1], self.tags.end_call, self.tags.call, self.tags.closing, self.tags.opening)
+        head = yield from _head(completion, at, _KEY)
+        if head is None:
+            read.status = Status.MALFORMED_STRUCTURE
+            return (yield from _next_tag(completion, at, ends))
+        key = completion.decoded(*head.span(1))
+        out.begin_argument(head.end(), key)
+        tag, stop = yield from _next_tag(completion, head.end(), ends, out.argument_to)
+        if tag == self.parameter[1]:
+            out.end_argument(stop)
+            value, fits = _value(completion.decoded(head.end(), stop), head.group(2), schema.get(key))
+            if key in read.arguments:
+                read.status = Status.MALFORMED_STRUCTURE
+            elif not fits and read.status is Status.OK:
+                read.status = Status.INVALID_JSON
+            read.arguments[key] = value
+        return tag, stop
 
 
 class SpacedDSML(DSML):
     """DSML with a blank in every tag, `<｜DSML｜ invoke name="f">`, as DeepSeek V4.1 writes it."""
 
-    tags = _TokenSection(*(f"<{TOKEN} calls>", f"</{TOKEN} calls>", f'<{TOKEN} invoke name="', f"</{TOKEN} invoke>"))
+    tags = Section(*(f"<{TOKEN} calls>", f"</{TOKEN} calls>", f'<{TOKEN} invoke name="', f"</{TOKEN} invoke>"))
     parameter = (f'<{TOKEN} parameter name="', f"</{TOKEN} parameter>")
+    opening = tags.opening
+
+
+def _next_tag(
+    completion: Completion, start: int, tags: tuple[str, ...], take: Callable[[int], object] = hold
+) -> Steps[tuple[str, int]]:
+    """The first of some tags from a character on, "" if there is none, and where it or the completion ends.
+
+    `take` is told how far the text goes that is certainly before it.
+    """
+    at, rest = start, Window(completion, start)
+    while True:
+        before = Window(completion, at, (TOKEN,), by_id=True)
+        yield from before.pass_on(lambda stop: take(max(start, stop - _half_tag(completion.text[start:stop]))))
+        if not before.marker:
+            take(before.stop)
+            return "", before.stop
+        for tag in tags:
+            opens = before.stop - tag.index(TOKEN)
+            if opens >= start and (yield from rest.starts_with(tag, opens)):
+                take(opens)
+                return tag, opens
+        at = before.stop + len(TOKEN)
+
+
+def _half_tag(text: str) -> int:
+    """How many characters at the end of a text may belong to a tag, whose token follows."""
+    return 2 if text.endswith("</") else int(text.endswith("<"))
+
+
+def _head(completion: Completion, at: int, pattern: re.Pattern[str]) -> Steps[re.Match[str] | None]:
+    """What a pattern matches at a character before the next tag."""
+    window = Window(completion, at, (TOKEN,), by_id=True)
+    while (found := pattern.match(completion.text, at, window.stop)) is None and not window.closed:
+        yield from window.grow()
+    return found
 
 
 def _value(text: str, is_string: str | None, schema: Any) -> tuple[Any, bool]:
