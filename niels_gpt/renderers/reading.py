@@ -185,7 +185,7 @@ class GrowingCompletion(Completion):
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """See `Completion`."""
-        first = bisect_right(self._starting, start) - 1
+        first = bisect_right(self._starting, start) - 1 if start < len(self.text) else len(self._starting)
         return first, max(first, bisect_left(self._starting, stop))
 
     @property

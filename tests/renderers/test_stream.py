@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+from niels_gpt.renderers.dialects.base import StreamedDialect
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.events import (
     ArgumentDelta,
@@ -23,13 +25,14 @@ from niels_gpt.renderers.events import (
     Stopped,
 )
 from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.reading import Completion, GrowingCompletion
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import Ids, damaged, stock_of
-from tests.renderers.sweeps import families
+from tests.renderers.sweeps import families, served_and_said
 from tests.renderers.test_parsers import PARSER_OF, by_template
-from tests.renderers.tiny_families import renderer_of
+from tests.renderers.tiny_families import TOKENS, renderer_of
 
 IN_ALL = 4000  # damaged completions, over all families together
 
@@ -132,6 +135,108 @@ def test_streams_of_damaged_completions(family: str) -> None:
 @pytest.mark.parametrize("name", PARSER_OF)
 def test_streams_read_by_parsers_of_templates(name: str) -> None:
     check_streams(by_template(name), name, 40, seed=7)
+
+
+@families
+def test_a_growing_completion_has_the_places_of_a_whole_one(family: str) -> None:
+    rng, stock, encoder = random.Random(family), stock_of(family), renderer_of(family).encoder
+    stops = renderer_of(family).get_stop_token_ids()
+    for _ in range(40):
+        ids = damaged(rng, stock)
+        whole, growing = Completion(encoder, ids, stops), GrowingCompletion(encoder, stops)
+        for token in ids:
+            growing.append(token)
+        growing.end()
+        assert (growing.text, growing.ids, growing.stopped) == (whole.text, whole.ids, whole.stopped)
+        for _ in range(20 if whole.ids else 0):
+            start, stop = sorted(rng.randint(0, len(whole.text)) for _ in range(2))
+            assert growing.span(start, stop) == whole.span(start, stop)
+            for marker in rng.choices([*encoder.added_ids, "a "], k=3):
+                assert growing.find(marker, start) == whole.find(marker, start)
+
+
+# ---- how soon
+
+
+PLAIN = "A longer answer, which has no markup at all, in one paragraph of some length."
+
+
+@families
+def test_a_plain_answer_is_reported_at_once(family: str) -> None:
+    """Behind its own prompt, a text lags at most two characters behind the tokens, be it reasoning or content."""
+    renderer = renderer_of(family)
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": PLAIN}]
+    served, said = served_and_said(renderer, turns, None)
+    parser, told, lags = renderer.stream(served), "", []
+    for at, token in enumerate(said):
+        told += "".join(e.text for e in parser.feed([token]) if isinstance(e, ReasoningDelta | ContentDelta))
+        sampled = renderer.encoder.decode(said[: at + 1])
+        if PLAIN[:20] in sampled and PLAIN not in sampled:
+            lags.append(len(sampled) - sampled.index(PLAIN[:20]) - len(told))
+    assert PLAIN in told
+    assert lags
+    assert max(lags) <= 2
+
+
+@families
+def test_calls_are_reported_as_they_come(family: str) -> None:
+    """The name comes before the call ends, and long arguments in many parts."""
+    renderer = renderer_of(family)
+    if not isinstance(renderer.calls, StreamedDialect):
+        pytest.skip("no calls, or read at the end of the completion")
+    call = {"id": "123456789", "function": {"name": "get_weather", "arguments": {"city": "word " * 30, "days": 1}}}
+    if "kimi" in family:
+        call["id"] = "functions.get_weather:0"
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    if TOKENS[family].opens_block:  # without reasoning, the call would be in the block that the prompt opens
+        turn["reasoning_content"] = "hm"
+    served, said = served_and_said(renderer, [{"role": "user", "content": "a"}, turn], TOOLS)
+    parser, named, deltas, closed = renderer.stream(served, tools=TOOLS), -1, [], -1
+    seen = []
+    for at, token in enumerate(said):
+        for event in parser.feed([token]):
+            named = at if isinstance(event, CallName) else named
+            closed = at if isinstance(event, CallClosed) else closed
+            deltas += [at] * isinstance(event, ArgumentDelta)
+        seen += [parser.calls[0].partial_arguments] if parser.calls else []
+    assert 0 <= named < min(deltas) + 1 < closed
+    assert len(set(deltas)) > 20
+    cities = [part["city"] for part in seen if part and "city" in part]
+    assert cities == sorted(cities, key=len)
+    assert len(set(cities)) > 20
+    assert parser.result().tool_calls[0].arguments == call["function"]["arguments"]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3.5", "glm-5", "kimi-k2", "minimax-m2", "deepseek-v3", "gpt-oss"])
+def test_the_work_for_a_token_does_not_grow(family: str) -> None:
+    """Four times the tokens take four times the calls of functions, whatever the text is within."""
+    renderer = renderer_of(family)
+
+    def calls(times: int) -> float:
+        call = {"function": {"name": "get_weather", "arguments": {"city": "a b " * 100 * times, "days": 1}}}
+        if family == "kimi-k2":
+            call["id"] = "functions.get_weather:0"
+        turn = {
+            "role": "assistant",
+            "content": "" if family == "gpt-oss" else "a b " * 100 * times,
+            "tool_calls": [call],
+        }
+        served, said = served_and_said(renderer, [{"role": "user", "content": "a"}, turn], TOOLS)
+        parser, number = renderer.stream(served), 0
+
+        def count(frame: Any, event: str, arg: Any) -> None:
+            nonlocal number
+            number += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            for token in said:
+                parser.feed([token])
+        finally:
+            sys.setprofile(None)
+        return number / len(said)
+
+    assert calls(4) < 1.1 * calls(1)
 
 
 @pytest.mark.slow
