@@ -51,13 +51,13 @@ check: .venv/installed  ## style, types, and which floor may import which
 docs: .venv/installed  ## the site, into site/; fails on links that lead nowhere
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-man: .venv/installed  ## the manual page, docs/niels-gpt.1, from the texts of --help
+man: .venv/installed  ## the manual page from the texts of --help: docs/niels-gpt.1, which `make dist` puts into wheels
 	$(BIN)/python -m docs.man_page
 
 licences: .venv/installed  ## docs/licences.md, from the metadata of what is installed
 	$(BIN)/python -m docs.licences
 
-dist: .venv/installed  ## the source distribution, a wheel of this platform and one for every platform, into dist/
+dist: man  ## the source distribution, a wheel of this platform and one for every platform, into dist/
 	rm -rf dist
 	NIELS_GPT_KERNEL=require $(BIN)/python -m uv build --quiet --out-dir dist
 	NIELS_GPT_KERNEL=off $(BIN)/python -m uv build --quiet --wheel --out-dir dist

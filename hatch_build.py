@@ -1,5 +1,7 @@
 """The build hook that compiles the native kernel (`niels_gpt/_kernel*.c`) when the package is installed.
 
+It also puts the manual page into wheels.
+
 The kernel is optional: without a C compiler the installation prints a warning, succeeds, and the package uses numpy.
 The kernel uses the limited API of Python 3.11, so one wheel serves 3.11 and all later versions.
 
@@ -22,6 +24,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCES = "niels_gpt/_kernel*.c"
+MAN_PAGE = "docs/niels-gpt.1"
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -33,6 +36,9 @@ class KernelHook(BuildHookInterface):  # type: ignore[type-arg]
         """Called by hatchling before each build; `version` is "editable" or "standard"."""
         if self.target_name != "wheel":
             return
+        page = Path(self.root) / MAN_PAGE
+        if page.is_file() and version == "standard":  # `make dist` writes it; `man` finds it in an environment, too
+            build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
         wanted = os.environ.get("NIELS_GPT_KERNEL", "auto")
         if wanted not in ("auto", "off", "require"):
             raise ValueError(f"NIELS_GPT_KERNEL is {wanted!r}; expected auto, off or require")

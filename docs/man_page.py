@@ -1,6 +1,6 @@
 """Writes docs/niels-gpt.1, the manual page of the command line, from the texts of `--help`: python -m docs.man_page
 
-Wheels install it, so that `man niels-gpt` shows it. A test compares the file with what this writes.
+`make dist` writes it before it builds wheels, which install it, so that `man niels-gpt` shows it. git ignores it.
 """
 
 from __future__ import annotations
