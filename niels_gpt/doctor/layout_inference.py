@@ -101,6 +101,12 @@ PROBES: Final[tuple[Probe, ...]] = (
         [user("Rain?"), call({"city": "Oslo"}, id="aBcDeF123"), result("4", id="aBcDeF123"), assistant("Cold.")],
         TOOLS,
     ),
+    (
+        # With another id: where a header holds the id, it is not the same in both.
+        "another tool call with a short id",
+        [user("Time?"), call({"city": "Rome"}, "clock", id="Zy9876543"), result("noon", "clock", id="Zy9876543")],
+        TOOLS,
+    ),
     ("two turns of one word", [user("a"), assistant("b"), user("c"), assistant("d")], None),
     ("other scripts", [user("你好"), assistant("Größe, мир 🤖"), user("1 + 1\n"), assistant("2\n\n= 2")], None),
 )

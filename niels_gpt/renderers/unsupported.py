@@ -103,21 +103,19 @@ def refuse_late_system(index: int, format_name: str) -> None:
 def check_alternates(view: ConversationView, index: int, format_name: str) -> None:
     """Check that users and assistants alternate, a user first.
 
-    Tool results, and turns that call tools, may come between a user and the answer; system messages may come anywhere
-    in formats that have a place for late ones.
+    Tool results, and turns that call tools, may come between a user and the answer.
 
     Raises:
         MessageError: `roles_do_not_alternate`.
     """
     role, before = view.roles[index], index - 1
     if role == "assistant":
-        while before >= 0 and (view.roles[before] in ("tool", "system") or view.calls(before)):
+        while before >= 0 and (view.roles[before] == "tool" or view.calls(before)):
             before -= 1
         fits = before >= 0 and view.roles[before] == "user"
     else:
-        while before >= 0 and view.roles[before] == "system":
-            before -= 1
-        fits = before < 0 or (view.roles[before] == "assistant" and not view.calls(before))
+        answered = before >= 0 and view.roles[before] == "assistant" and not view.calls(before)
+        fits = before < 0 or view.roles[before] == "system" or answered
     if not fits:
         found = repr(view.roles[index - 1]) if index else "nothing"
         raise MessageError(

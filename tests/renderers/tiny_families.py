@@ -131,7 +131,6 @@ _V4 = Tokens(
 )
 _KIMI_THINKING = replace(_KIMI, holds={"inline": False}, forgets=True, empties=True)  # think tags in contents stay
 _TURNS = {"loose": False, "user_first": True, "late_system": False}  # users and assistants take turns
-_LATE = {"late_system": True}
 _TEXTS = {"tools": False, "reasoning": False}  # no place for anything but texts
 
 
@@ -155,9 +154,10 @@ _TEKKEN = Tokens(
     ),
     call=("", ""),
     reasons=False,
-    holds=_TURNS | _LATE | {"call_id": lambda name, number: f"{name[:3]}{number:06d}"},
+    holds=_TURNS | {"call_id": lambda name, number: f"{name[:3]}{number:06d}"},
     shown=_json_again,
     moves=True,
+    late_system=False,
 )
 _LLAMA = Tokens(
     controls=(
@@ -281,7 +281,7 @@ TOKENS: dict[str, Tokens] = {
         reasons=True,
         keeps=True,
         moves=False,
-        holds=_TURNS | _LATE | {"inline": False},
+        holds=_TURNS | {"inline": False},
     ),
     "phi-3": _PHI,
     "phi-3.5": replace(_PHI, system_in_turn=True),

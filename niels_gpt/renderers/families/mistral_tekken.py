@@ -17,7 +17,7 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.families.mistral import check_call_id
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.unsupported import check_alternates
+from niels_gpt.renderers.unsupported import check_alternates, refuse_late_system
 
 
 class MistralV7RendererConfig(FamilyConfig):
@@ -69,7 +69,9 @@ class MistralV7Renderer(Family):
         return 0
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message where it stands."""
+        """Write the first message; refuse a system message that is not the first."""
+        if index or view.is_extension:
+            refuse_late_system(index, self.name)
         out.turn("[SYSTEM_PROMPT]", view.text(index), "[/SYSTEM_PROMPT]", index)
 
     def user(self, view: ConversationView, index: int, out: Emitter) -> None:
