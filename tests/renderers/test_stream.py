@@ -27,14 +27,15 @@ from niels_gpt.renderers.events import (
 from niels_gpt.renderers.parsing import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.reading import Completion, GrowingCompletion
 from niels_gpt.renderers.registry import FAMILIES
+from niels_gpt.renderers.template.parsers import REASONING_PARSERS, TOOL_PARSERS
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS
-from tests.renderers.damage import Ids, damaged, stock_of
+from tests.renderers.damage import TEXTS, Ids, damaged, stock_of
 from tests.renderers.sweeps import families, served_and_said
 from tests.renderers.test_parsers import PARSER_OF, by_template
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
-IN_ALL = 4000  # damaged completions, over all families together
+IN_ALL = 2000  # damaged completions, over all families together
 
 
 def chunks_of(rng: random.Random, ids: Ids) -> list[Ids]:
@@ -116,15 +117,20 @@ def value_told(text: str, expected: Any) -> Any:
 
 def check_streams(renderer: Family | TemplateRenderer, name: str, number: int, seed: int) -> None:
     rng, stock = random.Random(f"{name} {seed}"), stock_of(name)
-    prompts = [None, *(renderer.encoder.encode_pieces([end], [True])[0].tolist() for end in ("a", "<think>\n"))]
     for _ in range(number):
-        ids = damaged(rng, stock) if rng.random() < 0.9 else rng.choice(stock.completions)
-        if rng.random() < 0.5:
-            ids = [*ids, renderer.get_stop_token_ids()[0], *ids[:3]]
-        tools, prompt = rng.choice((None, TOOLS)) if renderer.calls else None, rng.choice(prompts)
-        events, result = streamed(renderer, chunks_of(rng, ids), prompt, tools)
-        assert result == renderer.parse_response(ids, tools=tools, prompt_ids=prompt)
-        check_events(events, result)
+        check_stream(renderer, rng, damaged(rng, stock) if rng.random() < 0.9 else rng.choice(stock.completions))
+
+
+def check_stream(renderer: Family | TemplateRenderer, rng: random.Random, ids: Ids) -> None:
+    """A completion in some division into chunks, with or without a stop, tools and a prompt."""
+    if rng.random() < 0.5:
+        ids = [*ids, renderer.get_stop_token_ids()[0], *ids[:3]]
+    end = rng.choice((None, "a", renderer.reasoning_tags[0] + "\n"))
+    prompt = None if end is None else renderer.encoder.encode_pieces([end], [True])[0].tolist()
+    tools = rng.choice((None, TOOLS)) if renderer.calls else None
+    events, result = streamed(renderer, chunks_of(rng, ids), prompt, tools)
+    assert result == renderer.parse_response(ids, tools=tools, prompt_ids=prompt)
+    check_events(events, result)
 
 
 @families
@@ -135,6 +141,25 @@ def test_streams_of_damaged_completions(family: str) -> None:
 @pytest.mark.parametrize("name", PARSER_OF)
 def test_streams_read_by_parsers_of_templates(name: str) -> None:
     check_streams(by_template(name), name, 40, seed=7)
+
+
+CALLS = ('{"name": "f", "arguments": {"a": 1}}', 'f(a="b")', "f", '{"a": 1}', "<function=f>", "[", "]", ", ", "\n", "a")
+
+
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_streams_of_all_parsers(name: str) -> None:
+    """Random texts made of a dialect's tags and of calls, in tokens of another model."""
+    rng = random.Random(name)
+    for reasoning, kind in REASONING_PARSERS.items():
+        renderer = by_template("qwen3", tool_parser=name, reasoning_parser=reasoning)
+        dialect = renderer.calls
+        assert dialect is not None
+        closing = [tag for tag in getattr(dialect, "__dict__", {}).values() if isinstance(tag, str) and tag]
+        pieces = [*kind.tags, *[dialect.opening] * 3, *closing, *CALLS, *CALLS, *TEXTS]
+        for _ in range(6):
+            text = "".join(rng.choices(pieces, k=rng.randint(1, 9)))
+            scaffold = rng.random() < 0.7  # else the tags are spelled
+            check_stream(renderer, rng, renderer.encoder.encode_pieces([text], [scaffold])[0].tolist())
 
 
 @families
