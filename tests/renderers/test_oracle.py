@@ -14,7 +14,7 @@ from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.template.certificate import Certificate, features, probes
-from niels_gpt.renderers.template.proof import HEADER, USUAL
+from niels_gpt.renderers.template.proof import HEADER, PREFIX, USUAL, WITHOUT
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.template.substitution import template_strings
 from tests.assets import needs_assets
@@ -156,6 +156,85 @@ def test_a_prompt_that_ends_in_words_which_history_leaves_out() -> None:
     proof = made(source).proof(normalise([user("Hi"), assistant("Hello.")]), None, False)
     assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [("Hello.<|im_end|>", HEADER)]
     assert made(source).render([user("Hi"), assistant("Hello.")]).attribution == "full"
+
+
+def test_an_assistant_first_where_nothing_is_rendered_before_any_message() -> None:
+    """The template writes its prompt in the loop, so that without messages there is none (Zephyr)."""
+    prompt = "{% if loop.last and add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}{% endfor %}"
+    source = CHATML.partition("{% endfor %}")[0] + prompt
+    renderer, chat = made(source), [assistant("Hello."), user("Hi")]
+    assert renderer.render(chat).attribution == "full"
+    assert [(text, index) for text, index, sampled, _ in runs(renderer, chat) if sampled] == [("Hello.<|im_end|>", 0)]
+
+
+def test_instructions_that_the_template_puts_first() -> None:
+    """As DeepSeek V3 does: what comes behind them is still in order."""
+    source = (
+        "{% for m in messages if m.role == 'system' %}{{ m.content }}\n{% endfor %}"
+        "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    renderer, chat = made(source), [user("Hi"), assistant("Hello."), system("be brief"), user("So?"), assistant("So.")]
+    proof = renderer.proof(normalise(chat), None, False)
+    assert proof.problems == []
+    assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "So.<|im_end|>"]
+    assert proof.text.startswith("be brief")
+    assert set(proof.owner[:8].tolist()) == {2}
+    assert renderer.render(chat).attribution == "full"
+    mixed = source.replace("m.role == 'system'", "m.role == 'user'").replace("m.role != 'system'", "m.role != 'user'")
+    assert made(mixed).render(chat).attribution.startswith("partial: the template writes message 1 behind a later one")
+
+
+TOOL = {"role": "tool", "content": "sunny", "tool_call_id": "1"}
+RESULTS = (
+    "{% for m in messages %}{% if m.role == 'tool' %}[{{ m.content }}]"
+    "{% else %}{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>{{ m.role }}\n{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_an_answer_behind_a_result_without_another_header() -> None:
+    """Serving writes the header again (Apertus); the model emits the content and its stop all the same."""
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    chat = [user("Hi"), {**assistant(""), "tool_calls": [call]}, TOOL, assistant("It is.")]
+    renderer = made(RESULTS)
+    proof = renderer.proof(normalise(chat), None, False)
+    assert [(proof.text[span.start : span.stop], span.rule) for span in proof.sampled] == [
+        ("look<|im_end|>", PREFIX),
+        ("It is.<|im_end|>", WITHOUT),
+    ]
+    assert renderer.render(chat).attribution == "full"
+    other = made(RESULTS.replace("{{ m.content }}{% for c", "Answer: {{ m.content }}{% for c"))
+    assert other.render(chat).attribution == "partial: message 3 does not begin as the generation prompt"
+
+
+ENDED_BY_THE_NEXT_TURN = (
+    "{% for m in messages %}{% if m.role == 'user' %}{% if not loop.first %}<|im_end|>{% endif %}<|im_start|>user\n"
+    "{% elif m.role == 'assistant' and messages[loop.index0 - 1].role != 'assistant' %}<|im_start|>assistant\n"
+    "{% endif %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_stop_that_only_a_users_turn_writes_is_one() -> None:
+    """Another answer would be joined to this one, so that not everybody who may speak next writes it (Apertus)."""
+    renderer = made(ENDED_BY_THE_NEXT_TURN)
+    chat = [user("Hi"), assistant("Hello."), user("So?"), assistant("So.")]
+    assert renderer.render(chat).attribution == "partial: message 3 ends without its stop '<|im_end|>'"
+    assert [text for text, _, sampled, _ in runs(renderer, chat) if sampled] == ["Hello.<|im_end|>", "So."]
+    assert renderer.render(chat[:3]).attribution == "full"
+
+
+def test_white_space_between_turns_may_be_of_either() -> None:
+    """The prompt begins without it, and a turn in the history with it (Tulu's thinker)."""
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{{ '' if loop.last else '\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"
+    )
+    chat = [user("Hi"), assistant("Hello."), assistant("Well?")]
+    proof = made(source).proof(normalise(chat), None, False)
+    assert proof.problems == []
+    assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "Well?<|im_end|>"]
 
 
 def test_a_rendering_does_not_depend_on_what_was_rendered_before() -> None:

@@ -27,8 +27,19 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.proof import HEADER, PREFIX, SHORTER, SPACES, TURN, USUAL, Ints, Proof, SampledSpan
-from niels_gpt.renderers.template.sampled_span import added_prompt
+from niels_gpt.renderers.template.proof import (
+    HEADER,
+    PREFIX,
+    SHORTER,
+    SPACES,
+    TURN,
+    USUAL,
+    WITHOUT,
+    Ints,
+    Proof,
+    SampledSpan,
+)
+from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
 from niels_gpt.renderers.template.spans import ControlTokens
 from niels_gpt.renderers.template.substitution import (
     NONE,
@@ -189,12 +200,17 @@ class _Turns:
         for index in range(len(self.messages)):
             least = ends[-1] if ends else 0
             end = self._end(index, least)
-            if end < least or (self.own[:end] > index).any():
+            if end < least or self._has_later(end, index):
                 if self.messages[index]["role"] not in ("system", "developer"):
                     raise Unproven(f"the template writes message {index} behind a later one, or mixes them")
                 end = least  # a text without a turn of its own: some formats put the system's text into the last turn
             ends.append(end)
         return ends
+
+    def _has_later(self, end: int, index: int) -> bool:
+        """Whether data of a later message is written before a place; but for instructions, which are put first."""
+        later = {int(message) for message in np.unique(self.own[:end]) if message > index}
+        return any(self.messages[message]["role"] not in ("system", "developer") for message in later)
 
     def _end(self, index: int, least: int) -> int:
         part = self.rendering(index + 1, False) or (self.whole if index + 1 == len(self.messages) else None)
@@ -210,7 +226,7 @@ class _Turns:
         served = self.rendering(index + 1, True)
         if served is not None and served.text == part.text:
             tail = self._without_prompt(index, part.text[:at], tail)
-        if tail and (spaced := _end_of_same(tail, self.real[place:limit])) is not None:
+        if tail and (spaced := end_of_same(tail, self.real[place:limit])) is not None:
             return place + spaced
         shared = self.controls.before_split_token(tail, common_prefix(tail, self.real[place:limit]))
         if shared < len(tail) and self._after_first_stop(tail):  # the end is written otherwise, but has a stop
@@ -328,7 +344,7 @@ class _Turns:
         for place, prompt, rule in self._prompts(index, begin):
             if prompt and self.real.startswith(prompt, place) and place + len(prompt) <= end:
                 return place + len(prompt), rule
-            stop = _end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
+            stop = end_of_same(prompt, self.real[place:first]) if prompt.strip() else None
             if stop is not None:
                 return place + stop, SPACES
             shared = self._shared(prompt, self.real[place:end])
@@ -339,6 +355,8 @@ class _Turns:
                 return first, HEADER
             if not prompt and place == first:
                 return place, rule
+        if first < end and self._served_place(index) == first:
+            return first, WITHOUT
         self.problems.append(f"message {index} does not begin as the generation prompt")
         return first, ""
 
@@ -352,12 +370,32 @@ class _Turns:
                 yield place, part.text[at:], PREFIX if self.whole.text.startswith(part.text) else TURN
             without = self.rendering(index, False)
             if without is not None:
-                yield begin, added_prompt(part.text, without.text, self.controls), TURN
-        if part is None or (index == 0 and part.text):  # before any message, templates refuse or write another prompt
+                added = added_prompt(part.text, without.text, self.controls)
+                yield begin, added, TURN
+                # White space between two turns may be written by either of them.
+                gap = len(self.real[begin:]) - len(self.real[begin:].lstrip())
+                if gap and added.strip():
+                    yield begin + gap, added.lstrip(), TURN
+        if part is None or index == 0:  # before any message, templates refuse, or write another prompt or none
             usual = self._usual_prompt()
             if index == 0 and usual.strip():  # it may follow a turn that the template adds
                 begin = max(begin, self._lead().rfind(usual.split()[0]))
             yield begin, usual, USUAL
+
+    def _served_place(self, index: int) -> int | None:
+        """Where in the whole rendering the prompt would begin: after what the messages before wrote.
+
+        Some formats answer behind a tool's result without another header, and serving adds a tag or a header there.
+        """
+        part, without = self.rendering(index, True), self.rendering(index, False)
+        if part is None or without is None or not part.text.startswith(without.text):
+            return None
+        aligned = self._aligned(without)
+        if aligned is None:
+            return None
+        at, place = aligned
+        tail = without.text[at:]
+        return place + len(tail) if self.real.startswith(tail, place) else None
 
     def _shared(self, prompt: str, text: str) -> int:
         """How many characters of a text the prompt supplies; never a part of a tag or of a control token."""
@@ -385,7 +423,8 @@ class _Turns:
             if plain or self.controls.is_stop(self.controls.at_end(self.real[last:stop])):
                 return stop
             # Without content the header's last token was found (gpt-oss: `<|message|>`); the stop may follow it.
-            token = self._same_next(self._next_tokens(index, stop))
+            following = self._next_texts(index, stop)
+            token = self._same_next({role: self.controls.first_at_start(text) for role, text in following.items()})
             return stop + len(token) if self.real.startswith(token, stop, limit) else stop
         footer = self.real[last:end]
         if footer.strip():  # the stop is ordinary text
@@ -393,20 +432,21 @@ class _Turns:
         return self._stop_in_next_turn(index, max(last, end), limit)
 
     def _stop_in_next_turn(self, index: int, end: int, limit: int) -> int:
-        """The stop that the next turn writes, if it is the same whoever speaks next.
+        """The stop that the next turn writes, if it is the same whoever speaks next, or if a header follows it.
 
         A control token that depends on who speaks next is an opener (GLM's `<|user|>`): it ends the turn before, and is
         no part of it. A turn that nothing ends is a problem.
         """
-        tokens = self._next_tokens(index, end)
+        following = self._next_texts(index, end)
+        tokens = {role: self.controls.first_at_start(text) for role, text in following.items()}
         part = self.rendering(index + 1, False)
         last = self.controls.first_at_start((part and self._after(part, end)) or "")  # where nothing follows
-        same = self._same_next(tokens)
+        stop = self._same_next(tokens) or self._before_header(following.get("user", ""))
         text = self.real[end:limit]
-        if same:
-            if self.controls.first_at_start(text) == same:
-                return end + len(text) - len(text.lstrip()) + len(same)
-            self.problems.append(f"message {index} ends without its stop {same!r}")
+        if stop:
+            if self.controls.first_at_start(text) == stop:
+                return end + len(text) - len(text.lstrip()) + len(stop)
+            self.problems.append(f"message {index} ends without its stop {stop!r}")
         elif last:
             self.problems.append(f"message {index} ends without its stop {last!r}")
         elif not tokens.get("user") and not tokens.get("tool"):
@@ -419,9 +459,15 @@ class _Turns:
         is_opener = not self.controls.is_stop(same) and same == self.controls.first(self._usual_prompt())
         return "" if is_opener else same
 
-    def _next_tokens(self, index: int, end: int) -> dict[str, str]:
-        """By the role of the next message, the control token at the end of a message, "" for none."""
-        tokens = {}
+    def _before_header(self, text: str) -> str:
+        """The stop with which the next turn begins, if its header follows; an opener is the header (GLM's)."""
+        token = self.controls.first_at_start(text)
+        header = text.partition(_PROBE)[0].partition(token)[2] if token else ""
+        return token if self.controls.is_stop(token) and self.controls.first(header) else ""
+
+    def _next_texts(self, index: int, end: int) -> dict[str, str]:
+        """By the role of the next message, what follows the end of a message."""
+        texts = {}
         user: Any = {"role": "user", "content": _PROBE}
         for role in ("user", "tool", "assistant"):
             probe: Any = {"role": role, "content": _PROBE}
@@ -432,9 +478,9 @@ class _Turns:
                     continue
                 after = self._after(_Rendering(text, self.made.find(text)), end)
                 if after is not None:
-                    tokens[role] = self.controls.first_at_start(after)
+                    texts[role] = after
                     break
-        return tokens
+        return texts
 
     def _after(self, part: _Rendering, place: int) -> str | None:
         """What follows a place of the whole in another rendering; `None` if that differs before it."""
@@ -447,21 +493,3 @@ class _Turns:
             return None
         at = int(places[-1]) - last + place
         return part.text[at:] if part.text[at - (place - last) : at] == self.whole.text[last:place] else None
-
-
-def _end_of_same(expected: str, text: str) -> int | None:
-    """Where a text ends that a longer one begins with, if white space does not count; `None` if they differ in more.
-
-    White space after it belongs to it if the expected text ends in white space::
-
-        expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
-        expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
-    """
-    at = 0
-    for character in "".join(expected.split()):
-        while at < len(text) and text[at] != character and text[at].isspace():
-            at += 1
-        if at == len(text) or text[at] != character:
-            return None
-        at += 1
-    return at + len(text[at:]) - len(text[at:].lstrip()) if expected[-1].isspace() else at

@@ -17,6 +17,7 @@ USUAL: Final = "the turn begins as the generation prompt does after another conv
 SPACES: Final = "the turn begins as the generation prompt does, apart from white space"
 SHORTER: Final = "the turn begins as the generation prompt does, without its last tag"
 HEADER: Final = "the turn begins as the generation prompt does, without the words that it ends in"
+WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,24 @@ def added_prompt(with_prompt: str, without: str, controls: ControlTokens) -> str
     return with_prompt[shared:]
 
 
+def end_of_same(expected: str, text: str) -> int | None:
+    """Where a text ends that a longer one begins with, if white space does not count; `None` if they differ in more.
+
+    White space after it belongs to it if the expected text ends in white space::
+
+        expected  "\\nASSISTANT:\\n"     text  "\\n    ASSISTANT: Hi"     ends before "Hi"
+        expected  "\\nASSISTANT:"       text  "\\n    ASSISTANT: Hi"     ends before " Hi"
+    """
+    at = 0
+    for character in "".join(expected.split()):
+        while at < len(text) and text[at] != character and text[at].isspace():
+            at += 1
+        if at == len(text) or text[at] != character:
+            return None
+        at += 1
+    return at + len(text[at:]) - len(text[at:].lstrip()) if expected[-1].isspace() else at
+
+
 def history_opening(prompt: str, controls: ControlTokens) -> str:
     """The start of a generation prompt that a turn in history has too: all but a tag at the prompt's end.
 
