@@ -7,6 +7,8 @@ so nothing is needed that is not in the repository.
 from __future__ import annotations
 
 import copy
+import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -82,6 +84,17 @@ HOW_TO_READ = (
     "token: [families.html](families.html). Options: [renderers](renderers.md). A family of your own: "
     "[add a family](add_a_family.md). This page is written by `python -m docs.families`."
 )
+
+
+BESIDE = (
+    "Conversations without tools in a second, on one core, in one run of {conversations} each (real text, processor "
+    "time, {date}, load {load}; {versions}), written by `python -m benchmarks.beside`. Transformers' template and the "
+    "`renderers` package: how many of these have our ids, and ids alone are measured. Ours are ids and mask, in "
+    "batches. What differs from the templates and from tml-renderers (counted over all options of a family), one by "
+    "one and with who is right: [deviations](deviations.md). Families that are not in the table were not measured."
+)
+_OTHERS = ("transformers' template", "`renderers`", "tml-renderers")
+_RIGHT = ("ours", "theirs", "a convention")
 
 
 @dataclass(frozen=True)
@@ -206,12 +219,59 @@ def _coded(text: str) -> str:
     return "".join(parts)
 
 
+def beside() -> str:
+    """The table of the families beside other packages, as `python -m benchmarks.beside` measured them."""
+    document = json.loads((HERE / "families_beside.json").read_text(encoding="utf-8"))
+    about, rows = document["about"], document["families"]
+    told = ", ".join(f"{package} {number}" for package, number in about["versions"].items())
+    text = BESIDE.format(**(about | {"versions": told}))
+    lines = [
+        f"| {name} | {' | '.join(_compared(name, rows[name], about['conversations']))} |"
+        for name in FAMILIES
+        if name in rows
+    ]
+    columns = ("family", "ours", *_OTHERS, "tml-renderers: who is right")
+    head = f"| {' | '.join(columns)} |\n|---|---:|---|---|---|---|"
+    return f"## Beside other packages\n\n{fill(text, 120)}\n\n{head}\n" + "\n".join(lines) + "\n"
+
+
+def _compared(name: str, row: dict[str, Any], size: int) -> list[str]:
+    """The cells of a family, of which `size` conversations were rendered."""
+
+    def rate(way: str) -> str:
+        return f"{row['rates'][way]:,}" if way in row["rates"] else ""
+
+    def equal(way: str) -> str:
+        same = row["equal"].get(way)
+        return (
+            "not compared" if same is None else f"{'equal' if same == size else f'{same} of {size} equal'}, {rate(way)}"
+        )
+
+    cells = [rate("ours"), equal("transformers"), equal("renderers")]
+    if row["tml"] is None:
+        return [*cells, "does not know it", ""]
+    listed = _listed(name)
+    state = f"`{row['tml']}`, {listed.total()} differences listed, {rate('tml-renderers')}"
+    return [*cells, state, ", ".join(f"{right}: {listed[right]}" for right in _RIGHT if listed[right])]
+
+
+def _listed(family: str) -> Counter[str]:
+    """How many differences from tml-renderers docs/deviations.md lists for a family, by who is right."""
+    page = (HERE / "deviations.md").read_text(encoding="utf-8")
+    table = page.partition("## From tml-renderers")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return Counter(
+        row[-1].removesuffix(" |") for row in rows if family in (each.split(" ")[0] for each in row[1].split(", "))
+    )
+
+
 def pages() -> dict[str, str]:
     """Both pages by their file names."""
     every = [Shown(name) for name in FAMILIES]
     links = " · ".join(f"[{one.name}](#{one.name.replace('.', '')})" for one in every)
-    written = f"# The families\n\n{fill(INTRODUCTION, 120)}\n\n{fill(HOW_TO_READ, 120)}\n\n{links}\n\n" + "\n".join(
-        map(markdown, every)
+    written = (
+        f"# The families\n\n{fill(INTRODUCTION, 120)}\n\n{fill(HOW_TO_READ, 120)}\n\n{links}\n\n{beside()}\n"
+        + "\n".join(map(markdown, every))
     )
     kinds = {token.kind for one in every for token in one.view.tokens}
     nav = "".join(f'<a href="#{one.name}">{one.name}</a>' for one in every)

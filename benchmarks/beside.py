@@ -1,0 +1,118 @@
+"""Every family beside tml-renderers and Transformers' template: conversations per second, and equal ids.
+
+`python -m benchmarks.beside [FAMILY...]` writes docs/families_beside.json, of the families named, the others stay; from
+it `python -m docs.families` makes its table. The `renderers` package takes part where it is installed.
+Chats without tools, real texts that no way has met, processor time on one core, one run. Ours are ids and mask of
+batches (`render_many`); tml-renderers' are `render_for_sft` with the conversion from OpenAI's messages; those of the
+`renderers` package are `render`; Transformers' are the ids of `apply_chat_template`, without a mask.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpus import Corpus
+from benchmarks.families import _blocks, model_of
+from benchmarks.fresh import Block, Way, take_turns
+from niels_gpt.renderers.registry import FAMILIES
+from tests.renderers import tml
+
+FILE = Path(__file__).parent.parent / "docs" / "families_beside.json"
+SIZE = 60  # conversations
+
+
+def measured(name: str, corpus: Corpus) -> dict[str, Any]:
+    """A family's row."""
+    model, kind = model_of(name)
+    day = {"conversation_start_date": datetime.now(UTC).strftime("%Y-%m-%d")} if name == "gpt-oss" else {}
+    renderer = FAMILIES[name](model, **day)  # gpt-oss' template always writes the day
+    ways = {"ours": Way(lambda block: renderer.render_many(block.chats).sampled)}
+    judged = next((label for label, case in tml.JUDGED.items() if case.family == name), None)
+    if judged is not None:
+        ways["tml-renderers"] = Way(_theirs(judged))
+    kind = kind.split(" ")[0]
+    others: dict[str, Callable[[Block], Any]] = {}
+    if kind != "tiny":
+        # The class of Kimi's tokenizer is a stand-in of ours here, which judges nothing.
+        others |= {} if model.name.startswith("kimi") else {"transformers": _official(model)}
+        others |= _known_package(name, model)
+    ways |= {way: Way(each) for way, each in others.items()}
+    for way in ways.values():
+        way.run(way.ready(next(_blocks(renderer, corpus, 1, 0.0, size=4))))
+    (block,) = _blocks(renderer, corpus, 1, 0.0, size=SIZE)
+    times = take_turns(ways, [block])
+    made = [rendered.token_ids for rendered in renderer.render_many(block.chats)]
+    return {
+        "tokenizer": kind,
+        "rates": {way: round(SIZE / taken.fresh[0]) for way, taken in times.items()},
+        "equal": {
+            way: sum(one == other for one, other in zip(made, each(block), strict=True)) for way, each in others.items()
+        },
+        "tml": None if judged is None else tml.JUDGED[judged].kind,
+    }
+
+
+def _theirs(label: str) -> Callable[[Block], Any]:
+    renderer, convert = tml.theirs(label), tml.chat.OpenAIMessage.from_oss_messages
+    return lambda block: [renderer.render_for_sft(convert(messages)) for messages in block.chats]
+
+
+def _official(model: Path) -> Callable[[Block], Any]:
+    from transformers import AutoTokenizer
+
+    warnings.simplefilter("ignore")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return lambda block: [tokenizer.apply_chat_template(chat, return_dict=False) for chat in block.chats]
+
+
+def _known_package(name: str, model: Path) -> dict[str, Callable[[Block], Any]]:
+    """The `renderers` package, where it is installed and knows the family."""
+    if find_spec("renderers") is None or name == "gpt-oss":  # which it downloads a vocabulary for
+        return {}
+    from renderers import config_from_name
+    from renderers.base import create_renderer
+    from transformers import AutoTokenizer
+
+    try:
+        config = config_from_name(name)
+    except ValueError:
+        return {}
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=model.name.startswith("kimi"))
+    renderer = create_renderer(tokenizer, config)
+    return {"renderers": lambda block: [list(renderer.render(chat).token_ids) for chat in block.chats]}
+
+
+def main() -> None:
+    """Measure the families and write the file."""
+    corpus = Corpus()
+    rows = json.loads(FILE.read_text(encoding="utf-8"))["families"] if FILE.is_file() else {}
+    for name in sys.argv[1:] or FAMILIES:
+        rows[name] = measured(name, corpus)
+        print(name, rows[name], flush=True)
+        _write({known: rows[known] for known in FAMILIES if known in rows})
+
+
+def _write(rows: dict[str, Any]) -> None:
+    packages = ("tml-renderers", "transformers", *(["renderers"] if find_spec("renderers") else []))
+    about = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processor": platform.machine(),
+        "load": round(os.getloadavg()[0], 1),
+        "conversations": SIZE,
+        "versions": {package: version(package) for package in packages},
+    }
+    FILE.write_text(json.dumps({"about": about, "families": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
