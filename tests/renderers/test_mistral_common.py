@@ -207,6 +207,15 @@ def test_ids_of_random_requests(family: str, number: int) -> None:
     assert sum(m["role"] == "tool" for messages, _ in made for m in messages) > number / 5
 
 
+@families
+def test_their_tokenizer_object_is_taken(family: str) -> None:
+    """A repository may hold tekken.json alone: `mistral-common` loads it, and our renderer takes that."""
+    judge, _ = pair_of(family)
+    ours = FAMILIES[family](judge.tokenizer)
+    for messages, tools in requests(family, 20, seed=3):
+        assert ours.render_ids(messages, tools=tools) == their_ids(judge, family, messages, tools)
+
+
 @pytest.mark.slow
 @families
 def test_ids_with_the_whole_vocabulary(family: str) -> None:
