@@ -287,7 +287,7 @@ def build(
             "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
             "trained"
         )
-    config = source.config()
+    config = source.config(progress)
     own = dict(renderer_options or {})
     if images is not None and not hasattr(tokenizer, "render"):
         from niels_gpt.renderers.images.processors import load_processor

@@ -19,6 +19,12 @@ class Progress:
     def expect(self, total: int) -> None:
         """The current phase is now estimated to have `total` steps."""
 
+    def reached(self, fraction: float) -> None:
+        """This share of the current phase's work is done, 0 to 1, as far as that is known beside its steps.
+
+        May be called from another thread.
+        """
+
     def note(self, text: str) -> None:
         """Show a line of text beside the progress."""
 

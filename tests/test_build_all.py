@@ -463,6 +463,18 @@ def test_two_runs_at_once_are_both_in_the_report(builder: Builder, hub: Hub) -> 
 def test_a_missing_folder_of_notes_names_the_way_out(builder: Builder, hub: Hub, tmp_path: Path) -> None:
     code, printed = builder.run(hub, "--only", "roam", "--roam-dir", tmp_path / "nowhere")
     assert code == 3
+    assert "--roam-dir" in printed
+    assert "--skip roam" in printed
+    assert not builder.cache.exists()
+
+
+def test_without_the_usual_folder_of_notes_the_other_corpora_are_built(
+    builder: Builder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, printed = builder.run(hub, "--only", "roam", "--only", "dolly15k", "--roam-dir", "data/roam")
+    assert code == 3
+    assert builder.report()["dolly15k"]["status"] == "built"
     reason = builder.report()["roam"]["reason"]
     assert "--roam-dir" in reason
     assert "--skip roam" in reason

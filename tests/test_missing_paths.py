@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from niels_gpt.samples import chats_file
 
 # Loading any of these takes longer than the whole answer may.
 HEAVY = (
@@ -15,48 +16,112 @@ HEAVY = (
     "gigatoken",
     "transformers",
     "datasets",
+    "huggingface_hub",
     "pyarrow",
     "torch",
     "jinja2",
     "starlette",
+    "ray",
 )
 COMMANDS = (
-    ("doctor", "NOTHING", "--tokenizer", "."),
-    ("render", "NOTHING", "--tokenizer", "."),
-    ("explore", "NOTHING"),
-    ("export", "NOTHING", "--to", "hf", "--out", "o"),
-    ("import", "NOTHING", "--from", "hf", "--out", "o"),
-    ("publish", "NOTHING", "s3://bucket/x"),
-    ("episodes", "build", "NOTHING", "--tokenizer", ".", "--out", "o"),
-    ("episodes", "pack", "NOTHING", "--out", "o", "--sequence-length", "64"),
-    ("preferences", "build", "NOTHING", "--tokenizer", ".", "--out", "o"),
-    ("rollouts", "import", "NOTHING", "--out", "o"),
-    ("cache", "build-sft", "NOTHING", "--tokenizer", ".", "--out", "o"),
-    ("cache", "build-pretrain", "NOTHING", "--tokenizer", ".", "--out", "o"),
-    ("tokenizer", "train", "NOTHING", "--out", "o"),
+    "tokenizer train NOTHING --out o",
+    "cache build-sft NOTHING --tokenizer . --out o",
+    "cache build-sft NOTHING --tokenizer . --out o --engine ray",
+    "cache build-sft CHATS --tokenizer ./NOTHING --out o",
+    "cache build-pretrain NOTHING --tokenizer . --out o",
+    "cache build-pretrain CHATS --tokenizer /NOTHING/there --out o",
+    "cache build-all --tokenizer ./NOTHING --out o",
+    "cache build-all --tokenizer . --roam-dir NOTHING --out o",
+    "cache info NOTHING",
+    "cache verify NOTHING",
+    "episodes build NOTHING --tokenizer . --out o --workers 2",
+    "episodes build CHATS --tokenizer NOTHING/spm.model --out o",
+    "episodes build CHATS --tokenizer . --template NOTHING --out o",
+    "episodes build CHATS --tokenizer . --images NOTHING --out o",
+    "episodes pack NOTHING --out o --sequence-length 64",
+    "episodes info NOTHING",
+    "episodes verify NOTHING",
+    "episodes config NOTHING",
+    "preferences build NOTHING --tokenizer . --out o",
+    "preferences info NOTHING",
+    "preferences verify NOTHING",
+    "rollouts import NOTHING --out o",
+    "rollouts import CHATS --tokenizer ./NOTHING --out o",
+    "rollouts info NOTHING",
+    "rollouts show NOTHING 0",
+    "rollouts verify NOTHING",
+    "build NOTHING.toml",
+    "build NOTHING.lock.json --engine ray",
+    "init NOTHING --tokenizer .",
+    "init CHATS --tokenizer ./NOTHING",
+    "show NOTHING",
+    "show NOTHING.jsonl --tokenizer .",
+    "render NOTHING --tokenizer .",
+    "render CHATS --tokenizer ./NOTHING",
+    "render CHATS --tokenizer . --template NOTHING",
+    "explore NOTHING",
+    "explore CHATS --tokenizer ./NOTHING",
+    "explore CHATS --findings NOTHING",
+    "doctor NOTHING --tokenizer .",
+    "doctor CHATS --tokenizer ./NOTHING",
+    "doctor CHATS --tokenizer . --template NOTHING",
+    "doctor CHATS --tokenizer . --validation NOTHING",
+    "doctor . ./NOTHING",
+    "doctor . . --chats NOTHING",
+    "doctor --script NOTHING",
+    "doctor template ./NOTHING",
+    "doctor template . --template NOTHING",
+    "export NOTHING --to hf --out o",
+    "import NOTHING --from hf --out o",
+    "publish NOTHING s3://bucket/x",
 )
+# Each command in a process of its own, forked from one that has imported what all commands share.
 RUN = """
-import json, sys
+import json, os, sys
 from niels_gpt.cli.main import main
-try:
-    main()
-except SystemExit as end:
-    loaded = [name for name in {heavy!r} if name in sys.modules]
-    print(json.dumps([end.code, loaded]))
+heavy, commands = json.loads(sys.argv[1])
+before = [name for name in heavy if name in sys.modules]
+assert not before, before
+for number, command in enumerate(commands):
+    sys.stdout.flush()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    os.dup2(os.open(f"{number}.said", os.O_WRONLY | os.O_CREAT), 2)
+    sys.argv[1:] = command
+    code = None
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException as error:
+        code = repr(error)
+    loaded = [name for name in heavy if name in sys.modules]
+    print(json.dumps([number, code, loaded]), flush=True)
+    os._exit(0)
 """
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_missing_path_is_refused_before_anything_heavy_is_loaded(command: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object, list[str], str]]:
+    """Exit code, libraries that were loaded, and what was said, of every command."""
+    folder = tmp_path_factory.mktemp("empty")
+    lines = [[str(chats_file()) if word == "CHATS" else word for word in command.split()] for command in COMMANDS]
     done = subprocess.run(
-        [sys.executable, "-c", RUN.format(heavy=HEAVY), *command],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=True,
+        [sys.executable, "-c", RUN, json.dumps([HEAVY, lines])], capture_output=True, text=True, cwd=folder, check=True
     )
-    code, loaded = json.loads(done.stdout.splitlines()[-1])
-    assert (code, loaded) == (3, [])
-    assert done.stderr.startswith("error: NOTHING")
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    told = {number: (code, loaded) for number, code, loaded in map(json.loads, done.stdout.splitlines())}
+    said = {number: (folder / f"{number}.said").read_text() for number in told}
+    assert {file.name for file in folder.iterdir()} == {f"{number}.said" for number in told}, "nothing is left behind"
+    return {COMMANDS[number]: (*told[number], said[number]) for number in told}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_missing_path_is_refused_before_anything_heavy_is_loaded(
+    answers: dict[str, tuple[object, list[str], str]], command: str
+) -> None:
+    code, loaded, said = answers[command]
+    assert (code, loaded) == (3, []), said
+    assert said.startswith("error: ")
+    assert "NOTHING" in said.partition(":")[2].partition(":")[0]
+    assert "Traceback" not in said

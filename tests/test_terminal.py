@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -42,7 +43,49 @@ def test_plain_lines_tell_rate_and_time_left(
         progress.advance(600)
     first, second = capsys.readouterr().err.splitlines()
     assert first == "notes: 600 tokens, 100 tokens/s"
-    assert second == "notes: 1,200 tokens, 100 tokens/s, about 12 s left"
+    assert second == "notes: 1,200 of about 2,400 tokens, 100 tokens/s, about 12 s left"
+
+
+def test_the_share_that_is_done_decides_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    with ShownProgress() as progress:
+        progress.begin("chats", unit="tokens")
+        progress.reached(0.25)
+        clock.now = 6
+        progress.advance(0)  # nothing of the output is there yet
+        progress.reached(0.2)  # an attempt began again
+        clock.now = 12
+        progress.advance(600)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "chats: 0 tokens, 25%, about 18 s left"
+    assert second == "chats: 600 tokens, 50 tokens/s, 25%, about 36 s left"
+
+
+def test_bytes_are_told_in_megabytes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    monkeypatch.setattr(terminal, "time", clock)
+    with ShownProgress() as progress:
+        progress.begin("reading", total=60_000_000, unit="bytes")
+        clock.now = 6
+        progress.advance(30_000_000)
+    assert capsys.readouterr().err.splitlines() == ["reading: 30.0 of 60.0 MB, 5.0 MB/s, about 6 s left"]
+
+
+def test_lines_come_where_nothing_advances(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(terminal, "PLAIN_SECONDS", 0.0)
+    with ShownProgress() as progress:
+        progress.begin("training unigram")
+        time.sleep(1.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(re.fullmatch(r"training unigram: \d s", line) for line in lines)
+    with ShownProgress(quiet=True) as progress:
+        progress.begin("training unigram")
+        time.sleep(0.6)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_last_line_tells_the_whole_count(
@@ -61,7 +104,7 @@ def test_the_last_line_tells_the_whole_count(
         phase(progress, 6)
         phase(progress, 7)  # short: it has no line at all
     assert capsys.readouterr().err.splitlines() == [
-        "notes: 600 tokens, 100 tokens/s, about 3 s left",
+        "notes: 600 of 900 tokens, 100 tokens/s, about 3 s left",
         "notes: 900 tokens, 150 tokens/s",
     ]
     with pytest.raises(KeyError), ShownProgress() as progress:  # noqa: PT012
@@ -77,10 +120,12 @@ def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         progress.begin("notes", unit="tokens")
         progress.advance(600)
         progress.expect(2400)
+        time.sleep(0.11)
+        progress.advance(0)
         assert progress._bar is not None
         progress._bar.refresh()
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "600 tokens" in shown
+    assert "600 of about 2,400 tokens" in shown
     assert "left," in shown
 
 

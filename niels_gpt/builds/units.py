@@ -23,10 +23,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -39,6 +40,7 @@ from niels_gpt.builds.build import differences
 from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
 from niels_gpt.progress import Progress
+from niels_gpt.sources.base import Source
 from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import ALL, REJECTED_NAME, Rejections
 from niels_gpt.sources.slices import Slice, Sliceable
@@ -64,6 +66,7 @@ ATTEMPTS: Final = "attempts"
 REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
 ROWS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
+TELL_SECONDS: Final = 1.0  # how often an attempt tells how far it is
 
 
 def units_path(out: Path) -> Path:
@@ -194,6 +197,20 @@ class UnitTask:
         """Where this attempt is written; it exists once the attempt has begun."""
         return self.folder / ATTEMPTS / f"{self.path.name}.{self.attempt}"
 
+    @property
+    def share_path(self) -> Path:
+        """Where an attempt writes which share of its slice it has read, for whoever waits."""
+        return self.folder / ATTEMPTS / f"{self.path.name}.share"
+
+    def share_done(self) -> float:
+        """Which share of the unit is done, 0 to 1, by the attempt that told last."""
+        if self.path.exists():
+            return 1.0
+        try:
+            return min(1.0, float(self.share_path.read_text()))
+        except (OSError, ValueError):  # not begun, or written at this moment
+            return 0.0
+
     def again(self) -> UnitTask:
         """The next attempt at the same unit."""
         return replace(self, attempt=self.attempt + 1)
@@ -215,6 +232,7 @@ def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
         _commit(aside, unit_task)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        unit_task.share_path.unlink(missing_ok=True)
 
 
 def is_finished(unit_task: UnitTask) -> bool:
@@ -245,10 +263,11 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
 def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> None:
     """Write all files of a unit, its manifest last."""
     writer = _UnitWriter(folder, binary_mask=task.binary_mask, with_metadata=task.with_metadata)
-    rejections = _UnitRejections(folder, writer)
+    rejections, told = _UnitRejections(folder, writer), time.monotonic()
     try:
         for chunk in task.chunks(source.read(unit_task.part), rejections):
             writer.write(chunk)
+            told = _tell_share(source, unit_task, told)
         files = writer.close()
         rejections.close()
         files |= {name: record.to_json() for name, record in rejections.files.items()}
@@ -264,6 +283,17 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
         "files": files,
     }
     write_atomic(folder / MANIFEST_NAME, json_bytes(with_manifest_hash(manifest)))
+
+
+def _tell_share(source: Sliceable, unit_task: UnitTask, told: float) -> float:
+    """Write how far the slice is read, once in `TELL_SECONDS`; returns when it was told last."""
+    now = time.monotonic()
+    fraction = source.fraction_read() if isinstance(source, Source) and now - told >= TELL_SECONDS else None
+    if fraction is None:
+        return told
+    with suppress(OSError):  # the build does not depend on it
+        unit_task.share_path.write_text(f"{fraction:.4f}")
+    return now
 
 
 def _recorded(part: Slice) -> dict[str, Any]:

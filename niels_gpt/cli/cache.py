@@ -153,7 +153,7 @@ def build_sft(
     from niels_gpt.cache.build_cache import build_sft_cache  # here, because it needs torch and `info` does not
 
     with ShownProgress() as progress:
-        config = source.config()
+        config = source.config(progress)
         progress.note(describe_dialects(source, config))
         build_sft_cache(
             source,
@@ -173,6 +173,7 @@ def build_sft(
             num_threads=executor.threads,
             overwrite=overwrite,
             executor=runner,
+            fraction_read=source.fraction_read,
             progress=progress,
         )
     _report(directory, as_json, tokenizer)
@@ -237,11 +238,12 @@ def build_pretrain(
             seed=seed,
             token_dtype=limits.token_dtype,
             source_name=source.name,
-            source_config=source.config(),
+            source_config=source.config(progress),
             max_bad_rows=max_bad_rows,
             num_threads=executor.threads,
             overwrite=overwrite,
             executor=runner,
+            fraction_read=source.fraction_read,
             progress=progress,
         )
     _report(directory, as_json, tokenizer)
@@ -276,9 +278,10 @@ def build_all_command(
 
     In parallel: niels-gpt cache build-all --out cache --skip roam --order units --workers 16
     """
+    limits.check()
+    corpora.check()
     from niels_gpt.cache.build_all import REPORT_NAME, Settings, build_all
 
-    limits.check()
     # A path as it is: a SentencePiece model is copied from where it lies.
     chosen = tokenizer if tokenizer.exists() else str(tokenizer)
     # Only a shard's size in tokens needs the tokenizer, whose vocabulary decides how many bytes they have.

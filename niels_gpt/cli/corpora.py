@@ -14,6 +14,7 @@ from niels_gpt import ranges
 from niels_gpt.cache.formats import SPLITS
 from niels_gpt.cli.options import name_and_value
 from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, table_of
+from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")  
 CORPORA = "Corpora"
 
 
+ROAM_DIR = Path("data/roam")
+
+
 @dataclass(frozen=True)
 class CorporaFlags:
     """Which corpora are built, and from where."""
 
     roam_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA)
-    ] = Path("data/roam")
+    ] = ROAM_DIR
     dataset: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,6 +103,19 @@ class CorporaFlags:
         for text in self.dataset or ():
             name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
         return dict(parse_dataset(text) for text in self.dataset or ())
+
+    def check(self) -> None:
+        """Refuse a folder of notes that was named and is not there; without the usual one the others are built.
+
+        Raises:
+            InputError: there is nothing.
+        """
+        wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
+        if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
+            raise InputError(
+                f"{self.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
+                "--skip roam"
+            )
 
 
 def print_plan(settings: Settings, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from niels_gpt.cli.options import (
     RendererOption,
     Template,
     existing_or_hub,
+    existing_tokenizer,
     grouped,
     name_and_value,
     note_automatic,
@@ -30,7 +31,7 @@ from niels_gpt.cli.options import (
     sequence_length,
 )
 from niels_gpt.cli.terminal import ShownProgress, note, out
-from niels_gpt.errors import UsageError
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.preference_rows import FORMS
 from niels_gpt.storage.files import write_atomic
@@ -243,8 +244,13 @@ def doctor(
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
     if source is not None and script is not None:
         raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
-    if source is not None:
-        existing_or_hub(source)
+    for place in (source, chats, rows.validation):
+        if place is not None:
+            existing_or_hub(place)
+    for place in (other, tokenizer):
+        if place is not None:
+            existing_tokenizer(place)
+    command = _words(script)
     chosen = renderer_options(renderer, renderer_option, template, date)
     own = chosen if renderer is not None or chosen.options else None
     from niels_gpt.doctor.run import diagnose
@@ -254,12 +260,6 @@ def doctor(
 
         how = rows.options(loss_on=loss_on, silence=silence, evidence=report.evidence)
         named = {"tokenizer": tokenizer, "template": template, "renderer": own, "date": date}
-        try:
-            command = shlex.split(script)
-        except ValueError as error:
-            raise UsageError(
-                f"--script {script!r}: {error}; expected a command such as 'train.py --lr 1e-5'"
-            ) from error
         found = judge_script(command, options=how, **named)
         _write(found, shape, report.file)
         raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
@@ -282,6 +282,17 @@ def doctor(
     if found.repaired is not None and shape != "json":
         note(repairs(found.repaired))
     raise typer.Exit(_exit_code(found, report.fail_on, strict=report.strict))
+
+
+def _words(script: str | None) -> list[str]:
+    """The words of --script, whose first is the path of a script that is there."""
+    try:
+        words = shlex.split(script or "")
+    except ValueError as error:
+        raise UsageError(f"--script {script!r}: {error}; expected a command such as 'train.py --lr 1e-5'") from error
+    if script is not None and not (words and Path(words[0]).is_file()):
+        raise InputError(f"{words[0] if words else '--script'}: no such file; expected a Python script")
+    return words
 
 
 def repairs(done: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from niels_gpt.cli.options import Date, Json, RendererOption, Template, renderer_options
+from niels_gpt.cli.options import EXISTING_TOKENIZER, Date, Json, RendererOption, Template, renderer_options
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -24,6 +24,7 @@ def doctor_template(
             metavar="MODEL",
             help="A directory or hub name, with the tokenizer and its chat template.",
             show_default=False,
+            **EXISTING_TOKENIZER,
         ),
     ],
     template: Template = None,

@@ -30,6 +30,7 @@ from niels_gpt.cli.options import (
     ShardBytes,
     ShardSize,
     ValFrac,
+    existing,
     grouped,
     sequence_length,
     shard_bytes,
@@ -46,7 +47,7 @@ from niels_gpt.cli.terminal import (
     print_json,
     table_of,
 )
-from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest
+from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, kind_of, open_manifest, require_episodes
 from niels_gpt.errors import UsageError
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
@@ -94,6 +95,7 @@ def build(
             help="The folder of the images in conversations; paths in rows are relative to it. The model's image "
             "processor, which says how many tokens an image takes, is loaded from where the tokenizer is.",
             rich_help_panel=RENDERING,
+            **existing("the folder of the conversations' images", "directory"),
         ),
     ] = None,
     mask: Annotated[
@@ -127,7 +129,7 @@ def build(
     from niels_gpt.episodes.build import build_episodes
 
     with ShownProgress() as progress:
-        config = source.config()
+        config = source.config(progress)
         progress.note(describe_dialects(source, config))
         build_episodes(
             source,
@@ -143,6 +145,7 @@ def build(
             max_bad_rows=rows.max_bad_rows,
             overwrite=overwrite,
             executor=runner,
+            fraction_read=source.fraction_read,
             progress=progress,
         )
     manifest = open_manifest(directory) or {}
@@ -201,6 +204,7 @@ def pack(
 
     Example: niels-gpt episodes pack episodes/chats --sequence-length 2048 --out episodes/chats-2048
     """
+    require_episodes(dataset)
     from niels_gpt.episodes.build import pack_episodes
 
     with ShownProgress() as progress:

@@ -19,6 +19,7 @@ from niels_gpt.cli.options import (
     ShardBytes,
     ShardSize,
     Split,
+    existing,
     grouped,
     name_and_value,
     one_of,
@@ -72,7 +73,13 @@ class ArrangementFlags:
 @grouped
 def export_command(
     source: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="A cache, episodes or preferences.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DATASET",
+            help="A cache, episodes or preferences.",
+            show_default=False,
+            **existing("a cache, episodes or preferences", "directory"),
+        ),
     ],
     to: Annotated[
         str,
@@ -179,7 +186,8 @@ def _counts(splits: dict[str, dict[str, int]]) -> Table:
 
 def import_command(
     source: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False)
+        Path,
+        typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False),
     ],
     form: Annotated[
         str,

@@ -11,10 +11,12 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
     EXISTING,
+    EXISTING_TOKENIZER,
     Date,
     RendererName,
     RendererOption,
     Template,
+    existing,
     note_automatic,
     renderer_options,
 )
@@ -36,6 +38,7 @@ def explore(
         typer.Option(
             metavar="PATH",
             help="A tokenizer directory or hub name, or a directory of such directories; repeat for more.",
+            **EXISTING_TOKENIZER,
         ),
     ] = None,
     renderer: RendererName = None,
@@ -43,7 +46,12 @@ def explore(
     template: Template = None,
     date: Date = None,
     findings: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A report of the doctor (doctor --json).")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A report of the doctor (doctor --json).",
+            **existing("a report of the doctor (doctor --json)", "file"),
+        ),
     ] = None,
     port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,

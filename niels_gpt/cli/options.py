@@ -51,16 +51,46 @@ def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
     return {"callback": checked, "autocompletion": completion.of_names(known)}
 
 
-def _there(value: Any) -> Any:
-    """Refuse paths at which nothing is, before any library or tokenizer is loaded; patterns and URLs are not looked up.
+def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
+    """The check of a path, or of a list of them: one at which nothing is is refused before a library is loaded.
+
+    Patterns and URLs are not looked up.
+
+    Args:
+        expected: what is read there, for the message.
+    """
+
+    def there(value: Any) -> Any:
+        for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
+            if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
+                remedy = f"expected {expected}. Check the path" if expected else "check the path"
+                raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
+        return value
+
+    return {"callback": there}
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except RuntimeError:  # "~name" of an unknown user
+        return False
+
+
+def existing_tokenizer(text: str | Path) -> Path:
+    """The path of a tokenizer; one that can be no name on the hub must exist.
 
     Raises:
         InputError: there is nothing.
     """
-    for text in map(str, value if isinstance(value, list) else [] if value is None else [value]):
-        if not ("://" in text or any(sign in text for sign in "*?[") or Path(text).expanduser().exists()):
-            raise InputError(f"{text}: no such file or directory; check the path (it is relative to {Path.cwd()})")
-    return value
+    shown = str(text)
+    is_path = shown.startswith((".", "/", "~")) or shown.count("/") > 1 or shown.endswith((".model", ".json", ".jinja"))
+    if is_path and "://" not in shown and not _is_there(shown):
+        raise InputError(
+            f"{shown}: no such file or directory; expected a tokenizer: a directory with tokenizer.json or spm.model, "
+            f"or a name on the Hugging Face hub. Check the path (it is relative to {Path.cwd()})"
+        )
+    return Path(text)
 
 
 def existing_or_hub(text: str) -> None:
@@ -71,12 +101,21 @@ def existing_or_hub(text: str) -> None:
     """
     # What looks like a path is one, so that a typing error is not looked up online.
     is_path = text.count("/") != 1 or text.startswith((".", "/", "~")) or text.endswith((*CHAT_SUFFIXES, ".arrow"))
-    if is_path and "://" not in text and not Path(text).expanduser().exists():
+    if is_path and "://" not in text and not _is_there(text):
         raise InputError(f"{text}: no such file or directory, and no name of a dataset on the hub; check the path")
 
 
 CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
-EXISTING: Final[dict[str, Any]] = {"callback": _there}
+EXISTING: Final = existing()
+
+
+def _tokenizers_there(value: Any) -> Any:
+    for text in value if isinstance(value, list) else [] if value is None else [value]:
+        existing_tokenizer(text)
+    return value
+
+
+EXISTING_TOKENIZER: Final[dict[str, Any]] = {"callback": _tokenizers_there}  # for options that stay text
 
 
 def name_and_value(flag: str, text: str, expected: str = "NAME=VALUE") -> tuple[str, str]:
@@ -162,7 +201,12 @@ TokenTable = Annotated[bool, typer.Option("--table/--no-table", help="Ids and ta
 
 AnyTokenizer = Annotated[
     Path,
-    typer.Option("--tokenizer", metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
+    typer.Option(
+        "--tokenizer",
+        metavar="PATH",
+        help="A Hugging Face tokenizer directory or hub name, or a spm.model.",
+        parser=existing_tokenizer,
+    ),
 ]
 DatasetTokenizer = Annotated[
     Path | None,
@@ -171,6 +215,7 @@ DatasetTokenizer = Annotated[
         metavar="PATH",
         help="The tokenizer that the dataset was built with, or the one to render conversations with.  \\[default: "
         "looked for beside the dataset]",
+        parser=existing_tokenizer,
     ),
 ]
 
@@ -283,7 +328,12 @@ def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> 
 
 Template = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="A chat template to use in place of the tokenizer's.", rich_help_panel=RENDERING),
+    typer.Option(
+        metavar="FILE",
+        help="A chat template to use in place of the tokenizer's.",
+        rich_help_panel=RENDERING,
+        **existing("a Jinja chat template", "file"),
+    ),
 ]
 Date = Annotated[
     str | None,

@@ -99,7 +99,7 @@ def build(
     source, runner = preference_files(files, rows.form), executor.open()
     most_bytes = shard_bytes(shard_size, shard_size_bytes)
     with ShownProgress() as progress:
-        config = source.config()  # refuses files without preferences before a tokenizer is loaded
+        config = source.config(progress)  # refuses files without preferences before a tokenizer is loaded
         progress.note(f"{source.name}: read as {config['form']} (override with --format)")
         encoder = conversation_encoder(tokenizer, renderer, LossFlags(), rows, executor.threads, quiet=as_json)
         from niels_gpt.preferences.build import build_preferences
@@ -116,6 +116,7 @@ def build(
             max_bad_rows=rows.max_bad_rows,
             overwrite=overwrite,
             executor=runner,
+            fraction_read=source.fraction_read,
             progress=progress,
         )
     manifest = open_manifest(directory) or {}

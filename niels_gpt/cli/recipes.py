@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cli.build_options import ExecutorFlags
-from niels_gpt.cli.options import ChatInputs, Json, Overwrite, grouped
+from niels_gpt.cli.options import EXISTING_TOKENIZER, ChatInputs, Json, Overwrite, existing, grouped
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, table_of
 from niels_gpt.errors import OutputExists
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 RecipeFile = Annotated[
     Path,
     typer.Argument(
-        metavar="RECIPE", help="A recipe (.toml, .yaml), or the lock of one (.lock.json).", show_default=False
+        metavar="RECIPE",
+        help="A recipe (.toml, .yaml), or the lock of one (.lock.json).",
+        show_default=False,
+        **existing("a recipe (niels-gpt init DATA writes one), or the lock of one", "file"),
     ),
 ]
 Settings = Annotated[
@@ -200,7 +203,10 @@ def init(
     tokenizer: Annotated[
         str,
         typer.Option(
-            "--tokenizer", metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."
+            "--tokenizer",
+            metavar="PATH",
+            help="A Hugging Face tokenizer directory or hub name, or a spm.model.",
+            **EXISTING_TOKENIZER,
         ),
     ],
     recipe: Annotated[Path, typer.Option("--out", metavar="RECIPE", help="The file to write.")] = Path("recipe.toml"),

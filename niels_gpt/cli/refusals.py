@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import typer
 
-from niels_gpt.errors import UsageError, did_you_mean, nearest, shown
+from niels_gpt.errors import NielsError, UsageError, did_you_mean, nearest, shown
 
 # typer contains click in its newest versions and imports it in others; `BadParameter` comes from the one that is used.
 _Refused: Final[type[Exception]] = typer.BadParameter.__mro__[1]
@@ -41,6 +41,10 @@ def in_our_words(ctx: Any) -> Iterator[None]:
         # The page that a group prints when it is called without a command is raised too.
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
+        for cause in _causes(error):
+            refused = cause.get("ctx", {}).get("error")
+            if isinstance(refused, NielsError):  # of a function of ours that converts a value, see `options`
+                raise refused from None
         raise UsageError(_message(error, ctx)) from error
 
 
@@ -69,11 +73,17 @@ def _option_message(error: Any, ctx: Any, help_page: str) -> str:
     return f"no option {name}{did_you_mean(name, [each for each in known if each.startswith('--')])} {help_page}"
 
 
+def _causes(error: Any) -> list[dict[str, Any]]:
+    """What pydantic says about a value that it could not convert; empty if it was not pydantic."""
+    causes = getattr(error.__cause__, "errors", None)
+    found: list[dict[str, Any]] = causes() if callable(causes) else []
+    return found
+
+
 def _value_message(error: Any, param: Any, message: str) -> str:
     """A value of the wrong type, or none of the choices."""
-    causes = getattr(error.__cause__, "errors", None)
     # pydantic, which converts values for typer, knows what it was passed.
-    value = causes()[0]["input"] if callable(causes) else None
+    value = next((cause["input"] for cause in _causes(error)), None)
     found = f" is {shown(value)}" if value is not None else ""
     choices = _CHOICES.search(message)
     if choices:

@@ -23,9 +23,11 @@ from niels_gpt.cli.options import (
     RendererFlags,
     RowNumber,
     TokenTable,
+    existing_tokenizer,
     grouped,
 )
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, table_of
+from niels_gpt.episodes.format import require_episodes
 from niels_gpt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ def show(
 
     Example: niels-gpt rollouts show rollouts/step_7 0
     """
+    require_episodes(dataset)
     from niels_gpt.datasets.dataset import token_text_of
     from niels_gpt.rollouts.dataset import RolloutDataset
 
@@ -143,6 +146,7 @@ def import_(
             "--tokenizer",
             metavar="PATH",
             help="The tokenizer of these ids: recorded, and ids outside its vocabulary are refused.",
+            parser=existing_tokenizer,
         ),
     ] = None,
     no_logprobs: Annotated[

@@ -31,6 +31,7 @@ from niels_gpt.cli.options import (
 )
 from niels_gpt.cli.terminal import out, print_json
 from niels_gpt.errors import UsageError
+from niels_gpt.storage.manifests import no_such_directory
 from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ def show(
 
     Example: niels-gpt show chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
     """
-    from niels_gpt.explorer.example_view import view_episode, view_example
-
     path = as_file(source)
     # A file without one of these suffixes is treated as a misspelt dataset, whose error says what was expected.
     if isinstance(path, RemoteFile) or (path.suffix in CHAT_SUFFIXES and not path.is_dir()):
@@ -92,10 +91,17 @@ def show(
                 raise UsageError(f"{path}: rendering needs a tokenizer; pass --tokenizer")
             _print_messages(path, number, as_json)
             return
+        EXISTING["callback"](source)
         view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
-    elif renderer.named or loss.loss_on is not None:
+        _print(view, as_json=as_json, table=table)
+        return
+    if renderer.named or loss.loss_on is not None:
         raise UsageError(f"{path}: its rows were rendered when it was built; rendering options are for conversations")
-    elif packed:
+    if not path.exists():
+        raise no_such_directory(path, "a cache, episodes or a file of conversations")
+    from niels_gpt.explorer.example_view import view_episode, view_example
+
+    if packed:
         view = view_episode(path, number, split=split, T=length, packed=True, tokenizer=tokenizer)
     else:
         view = view_example(path, number, split=split, T=length, tokenizer=tokenizer)

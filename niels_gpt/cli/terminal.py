@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -132,12 +133,15 @@ def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
 
 
 PLAIN_SECONDS = 5.0
+BYTES = "bytes"
+BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million times a second
 
 
 class ShownProgress(Progress):
     """Progress on stderr: a live bar in a terminal, a plain line every few seconds elsewhere.
 
-    Use it as a context manager; `quiet` shows nothing but notes.
+    The lines also come where nothing advances, as while a tokenizer is trained: a thread writes them. Use it as a
+    context manager; `quiet` shows nothing but notes.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -147,40 +151,71 @@ class ShownProgress(Progress):
         self._what, self._unit = "", ""
         self._done = 0
         self._total: int | None = None
+        self._estimated = False  # the total is an estimate
+        self._fraction: float | None = None  # what is done, where that is known beside the steps
         self._printed: int | None = None  # the count of the last plain line
         self._started = self._last_line = time.monotonic()
+        self._lock, self._end = threading.Lock(), threading.Event()
 
     def __enter__(self) -> ShownProgress:
+        # In a log file a moving bar would be thousands of lines.
+        if not self._console.is_terminal and not self._quiet:
+            threading.Thread(target=self._watch, daemon=True).start()
         return self
+
+    def _watch(self) -> None:
+        """Write a line where none has come for a while."""
+        while not self._end.wait(max(0.5, self._last_line + PLAIN_SECONDS - time.monotonic())):
+            with self._lock:
+                if self._what:
+                    self._line_if_due(time.monotonic())
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
         """A phase starts; the one before it is finished."""
-        self._finish()
-        self._what, self._unit, self._done, self._total = what, unit, 0, total
-        self._started = self._last_line = time.monotonic()
-        # In a log file a moving bar would be thousands of lines.
+        with self._lock:
+            self._finish()
+            self._what, self._unit, self._done, self._total = what, unit, 0, total
+            self._estimated, self._fraction = False, None
+            self._started = self._last_line = time.monotonic()
         if self._console.is_terminal and not self._quiet:
             from rich.progress import Progress as Bar
 
             self._bar = Bar(*_columns(unit), console=self._console, transient=True)
-            self._bar.add_task(what, total=total, rate="")
+            self._bar.add_task(what, total=total, amount=self._amount(self._started))
             self._bar.start()
 
     def advance(self, steps: int) -> None:
         """`steps` more units are done."""
         self._done += steps
         now = time.monotonic()
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], advance=steps, rate=self._rate(now))
-        elif not self._quiet and now - self._last_line >= PLAIN_SECONDS:
-            self._last_line, self._printed = now, self._done
-            self._line(now)
+        if now - self._last_line < (PLAIN_SECONDS if self._bar is None else BAR_SECONDS):
+            return
+        with self._lock:
+            if self._bar is None:
+                self._line_if_due(now)
+            else:
+                self._last_line = now
+                self._draw(self._bar, now)
 
     def expect(self, total: int) -> None:
-        """From now on the bar and the time left refer to this total."""
-        self._total = total
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], total=total)
+        """From now on the bar and the time left refer to this total, an estimate."""
+        self._total, self._estimated = total, True
+
+    def reached(self, fraction: float) -> None:
+        """From now on the bar and the time left refer to this share."""
+        with self._lock:
+            self._fraction = max(fraction, self._fraction or 0.0)
+            if self._bar is not None:
+                self._draw(self._bar, time.monotonic())
+
+    def _draw(self, bar: Bar, now: float) -> None:
+        done, total = (self._done, self._total) if self._fraction is None else (self._fraction, 1.0)
+        bar.update(bar.task_ids[0], completed=done, total=total, amount=self._amount(now))
+
+    def _line_if_due(self, now: float) -> None:
+        if not self._quiet and now - self._last_line >= PLAIN_SECONDS:
+            self._last_line, self._printed = now, self._done
+            self._line(now)
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
@@ -188,25 +223,45 @@ class ShownProgress(Progress):
 
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
-    def _rate(self, now: float) -> str:
+    def _amount(self, now: float) -> str:
+        """How much is done, of how much, and how fast: `1,200 of 2,400 tokens, 100 tokens/s`."""
+        if not self._unit:
+            return ""
+        of = "" if self._total is None else f" of {'about ' if self._estimated else ''}{self._count(self._total)}"
+        amount = f"{self._count(self._done)}{of} {self._size_unit()[0]}"
         seconds = now - self._started
         # A rate of the first moments means nothing.
         if not self._done or seconds < 0.5:
-            return ""
-        rate = f", {self._done / seconds:,.0f} {self._unit}/s"
-        if self._bar is not None or self._total is None:  # the bar has a column for the time left
-            return rate
-        return f"{rate}, about {max(0, self._total - self._done) * seconds / self._done:,.0f} s left"
+            return amount
+        rate = self._done / seconds
+        return f"{amount}, " + (f"{rate / 1e6:,.1f} MB/s" if self._unit == BYTES else f"{rate:,.0f} {self._unit}/s")
+
+    def _size_unit(self) -> tuple[str, float]:
+        if self._unit != BYTES:
+            return self._unit, 1
+        return ("GB", 1e9) if max(self._done, self._total or 0) >= 1e9 else ("MB", 1e6)
+
+    def _count(self, steps: int) -> str:
+        return f"{steps:,}" if self._unit != BYTES else f"{steps / self._size_unit()[1]:,.1f}"
 
     def _line(self, now: float) -> None:
         from rich.text import Text
 
-        self._console.print(Text(f"{self._what}: {self._done:,} {self._unit}{self._rate(now)}"))
+        seconds, left = now - self._started, ""
+        share = self._done / self._total if self._total else None
+        if self._fraction is not None and self._total != self._done:
+            share = self._fraction
+            left = f", {share:.0%}"
+        if share:  # a bar has a column for the time left
+            left += f", about {max(0.0, 1 - share) * seconds / share:,.0f} s left"
+        amount = self._amount(now) or f"{seconds:,.0f} s"
+        self._console.print(Text(f"{self._what}: {amount}{left}"), soft_wrap=True)
 
     def _finish(self) -> None:
         if self._printed not in (None, self._done):  # the last line of a phase has its whole count
-            self._total = None
+            self._total = self._fraction = None
             self._line(time.monotonic())
+        self._what = ""
         self._printed = None
         if self._bar is not None:
             self._bar.stop()
@@ -215,15 +270,16 @@ class ShownProgress(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
-            self._printed = None  # an interrupted phase has no whole count
-        self._finish()
+        self._end.set()
+        with self._lock:
+            if kind is not None:
+                self._printed = None  # an interrupted phase has no whole count
+            self._finish()
 
 
 def _columns(unit: str) -> list[Any]:
     from rich.progress import (
         BarColumn,
-        DownloadColumn,
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
@@ -231,11 +287,8 @@ def _columns(unit: str) -> list[Any]:
     )
 
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
-    if unit == "bytes":
-        columns += [BarColumn(), DownloadColumn()]
-    elif unit:
-        amount = TextColumn(f"{{task.completed:,.0f}} {unit}{{task.fields[rate]}}")
-        columns += [BarColumn(), amount, TimeRemainingColumn(), TextColumn("left,")]
+    if unit:
+        columns += [BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn(), TextColumn("left,")]
     return [*columns, TimeElapsedColumn()]
 
 

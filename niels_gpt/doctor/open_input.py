@@ -28,11 +28,12 @@ from niels_gpt.doctor.stored import document_slices
 from niels_gpt.doctor.token_files import TokenFiles, format_of
 from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
+from niels_gpt.forks import cached_property
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import order
 from niels_gpt.sources.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.hub import HubDataset
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, read_jsonl
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand, read_jsonl
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.preference_rows import FORMS, detect_form
 from niels_gpt.sources.records import RECORD_SUFFIXES, batch_records, read_records
@@ -66,6 +67,7 @@ class Opened:
     splits: dict[str, int] = field(default_factory=dict)
     dataset: Dataset | None = None
     token_files: TokenFiles | None = None
+    read: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     @property
     def stored(self) -> Dataset:
@@ -90,6 +92,16 @@ class Opened:
             return sum(int(parquet_file(file).metadata.num_rows) for file in self.files)
         return None
 
+    def fraction_read(self, tokens: int) -> float | None:
+        """How much has been read, 0 to 1, once `tokens` tokens are examined; `None` where that is not known."""
+        total = None if self.token_files is None else self._tokens
+        return tokens / total if total else self.read.fraction()
+
+    @cached_property
+    def _tokens(self) -> int | None:
+        assert self.token_files is not None
+        return self.token_files.tokens()
+
     def slices(self, sample: int | None = None, seed: int = 0) -> Iterator[Slice]:
         """The rows in slices, in order.
 
@@ -100,8 +112,9 @@ class Opened:
             UsageError: a sample of a stream. InputError: files that cannot be read.
         """
         chosen = None if sample is None else self._drawn(sample, seed)
+        self.read.begin((*self.files, *self.remote) if self.form in ("jsonl", "records", "arrow") else ())
         if self.form == "jsonl":
-            return of_lines(self.files, chosen)
+            return of_lines(self.files, chosen, self.read)
         if self.form in ("parquet", "arrow"):
             return of_batches(self._batches(), chosen)
         if self.form in ("cache", "episodes"):
@@ -137,14 +150,18 @@ class Opened:
                 yield Record(f"{self.name} {split} row {number}", row, arrow=True)
         else:
             for file in (*self.files, *self.remote):
-                yield from read_records(file)
+                yield from read_records(file, self.read)
 
     def _batches(self) -> Iterator[tuple[str, int, Any]]:
         """`(file, number of its first row, record batch)`."""
         for file in self.files:
             at = 0
-            read = parquet_batches if self.form == "parquet" else arrow_batches
-            for batch in read(file, SLICE_ROWS):
+            batches = (
+                parquet_batches(file, SLICE_ROWS)
+                if self.form == "parquet"
+                else arrow_batches(file, SLICE_ROWS, self.read)
+            )
+            for batch in batches:
                 yield str(file), at, batch
                 at += batch.num_rows
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,8 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
             copies.take(part)
             counters.merge(part)
             how.progress.advance(part.sums["rows"])
+            if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
+                how.progress.expect(int(counters.sums["rows"] / fraction))
         copies.finish(counters, splits, how.progress)
     # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:
@@ -170,10 +172,16 @@ def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> C
     # Only their hashes are wanted, so the rules that need a renderer are left out.
     reader = replace(examination, opened=validation, renderer=None)
     how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
-    found = copies.read_validation(examine_slices(reader, validation.slices(), how.workers))
+    found = copies.read_validation(_told(examine_slices(reader, validation.slices(), how.workers), how.progress))
     if not found.sums["rows"]:
         raise InputError(f"{validation.name}: contains no rows; check the path")
     return copies
+
+
+def _told(parts: Iterable[Counters], progress: Progress) -> Iterator[Counters]:
+    for part in parts:
+        yield part
+        progress.advance(part.sums["rows"])
 
 
 def _open_chats(chats: Any, how: DiagnoseOptions) -> Opened | None:

@@ -23,7 +23,7 @@ import numpy as np
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
-from niels_gpt.sources.inputs import Record, Rejected, parse_line, read_lines
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, parse_line, read_lines
 from niels_gpt.sources.records import batch_records
 
 # Large enough that numpy calls cost little, small enough that two slices a worker are a few megabytes.
@@ -69,11 +69,12 @@ class Stored:
     split: str
 
 
-def of_lines(files: Iterable[Path], chosen: Int64s | None) -> Iterator[Slice]:
+def of_lines(files: Iterable[Path], chosen: Int64s | None, count: ReadProgress | None = None) -> Iterator[Slice]:
     """JSON lines in slices, undecoded.
 
     Args:
         chosen: only rows with these numbers, sorted; `None` for all.
+        count: counts the bytes that are read.
     """
     wanted = None if chosen is None else iter(chosen.tolist())
     # Both sequences ascend, so one comparison per line decides; -1 matches no line.
@@ -82,7 +83,7 @@ def of_lines(files: Iterable[Path], chosen: Int64s | None) -> Iterator[Slice]:
     lines: list[tuple[str, bytes]] = []
     size, number = 0, -1
     for file in files:
-        for where, line in read_lines(file):
+        for where, line in read_lines(file, count=count):
             number += 1
             if wanted is not None:
                 if number != next_wanted:
@@ -199,13 +200,14 @@ def parquet_batches(file: Path, rows: int) -> Iterator[Any]:
         raise InputError(f"{file}: cannot be read to its end ({' '.join(str(error).split())[:200]})") from error
 
 
-def arrow_batches(file: Path, rows: int) -> Iterator[Any]:
+def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:
     """The record batches of an Arrow file as `datasets` writes it (a stream), each of at most `rows` rows."""
     check_library("pyarrow")
     import pyarrow as pa
 
     try:
-        with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as reader:
+        mapped = pa.memory_map(str(file))
+        with mapped as source, count.reading(source, file.stat().st_size), pa.ipc.open_stream(source) as reader:
             for batch in reader:
                 for at in range(0, batch.num_rows, rows):
                     # A slice shares memory; `packed` copies its rows only.

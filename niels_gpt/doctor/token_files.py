@@ -100,6 +100,11 @@ class TokenFiles:
             raise UsageError(f"{self.path}: no split {self.split!r}; it has {', '.join(found)}")
         return {name: files for name, files in found.items() if self.split in (None, name)}
 
+    def tokens(self) -> int | None:
+        """How many tokens all files have; `None` where that is not known before they are read."""
+        counts = [files.tokens for files in self.splits().values()]
+        return None if None in counts else sum(filter(None, counts))
+
     def slices(self, chosen: Int64s | None) -> Iterator[Slice]:
         """The rows in slices, in order, numbered through all splits.
 

@@ -28,7 +28,18 @@ DTYPES = {magic: dtype for dtype, (magic, _) in MAGIC_AND_VERSION.items()}
 def _open_arrays(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     files = [path] if path.is_file() else sorted(path.rglob("*.npy"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".npy file")
-    return {split: SplitFiles(own, False, partial(_read_arrays, own, options.eos_id)) for split, own in found.items()}
+    return {
+        split: SplitFiles(own, False, partial(_read_arrays, own, options.eos_id), sum(map(_ids_in, own)))
+        for split, own in found.items()
+    }
+
+
+def _ids_in(file: Path) -> int:
+    """How many ids a file holds; 0 for one that is no array, which is reported when it is read."""
+    try:
+        return int(np.load(file, mmap_mode="r", allow_pickle=False).size)
+    except Exception:  # see `array_of`
+        return 0
 
 
 def _read_arrays(files: list[Path], eos_id: int | None) -> Iterator[Rows]:
@@ -83,8 +94,19 @@ def _open_token_files(path: Path, options: ImportOptions) -> dict[str, SplitFile
     files = [path] if path.is_file() else sorted(path.glob("*.bin"))
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin file")
     return {
-        split: SplitFiles(own, False, partial(_read_token_files, own, options.eos_id)) for split, own in found.items()
+        split: SplitFiles(
+            own,
+            False,
+            partial(_read_token_files, own, options.eos_id),
+            sum(max(0, file.stat().st_size - HEADER_BYTES) // _item_bytes(file) for file in own),
+        )
+        for split, own in found.items()
     }
+
+
+def _item_bytes(file: Path) -> int:
+    magic = np.fromfile(file, dtype="<i4", count=1)
+    return np.dtype(DTYPES.get(int(magic[0]) if len(magic) else 0, "<u2")).itemsize
 
 
 def _read_token_files(files: list[Path], eos_id: int | None) -> Iterator[Rows]:

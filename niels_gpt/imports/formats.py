@@ -44,11 +44,13 @@ class SplitFiles:
     Attributes:
         has_mask: they record which tokens are trained.
         read: reads the rows, about a million tokens at a time.
+        tokens: how many there are, as far as sizes of files and headers tell; `None` where they do not.
     """
 
     files: list[Path]
     has_mask: bool
     read: Callable[[], Iterator[Rows]]
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,18 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     del options
     root = path if path.is_dir() else path.parent
     found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
-    return {split: SplitFiles(files, _has_mask(files[0]), partial(_read, files)) for split, files in found.items()}
+    return {
+        split: SplitFiles(files, _has_mask(files[0]), partial(_read, files), sum(map(_ids_in, files)))
+        for split, files in found.items()
+    }
+
+
+def _ids_in(path: Path) -> int:
+    """How many ids a file holds, as its footer records it."""
+    metadata = _parquet(path).metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == "input_ids")
 
 
 @contextmanager

@@ -38,8 +38,16 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         masks = [file.with_name(f"{file.stem}_mask.idx") for file in files]
         # A mask counts only where every file has one: an episode without a mask would be trained whole.
         has_mask = all(mask.is_file() for mask in masks)
-        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask))
+        splits[split] = SplitFiles(files, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
     return splits
+
+
+def _tokens_of(index: Path) -> int:
+    """How many tokens a file has; 0 where it is damaged, which is reported when it is read."""
+    with index.open("rb") as file:
+        data, tokens = file.read(HEADER_BYTES), index.with_suffix(".bin")
+    code = data[len(MAGIC) + 8] if len(data) == HEADER_BYTES else 0
+    return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and tokens.is_file() else 0
 
 
 def _read(files: list[Path], masked: bool) -> Iterator[Rows]:

@@ -26,7 +26,13 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         )
     dtype = {None: "<u2", "uint16": "<u2", "uint32": "<u4"}[options.token_dtype]
     return {
-        split: SplitFiles(files, False, partial(_read, files, dtype, options.eos_id)) for split, files in found.items()
+        split: SplitFiles(
+            files,
+            False,
+            partial(_read, files, dtype, options.eos_id),
+            sum(file.stat().st_size for file in files) // np.dtype(dtype).itemsize,
+        )
+        for split, files in found.items()
     }
 
 

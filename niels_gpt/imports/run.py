@@ -109,7 +109,7 @@ def import_episodes(
         counts = dict.fromkeys(("train", "val"), _NO_ROWS)
         for name, found in splits.items():
             writer = build.add(EpisodeWriter(build.path, name, mask_dtype=mask_dtype, shard_bytes=shard_bytes))
-            progress.begin(f"{place.name} {name}", unit="tokens")
+            progress.begin(f"{place.name} {name}", total=found.tokens, unit="tokens")
             for rows in _checked(found.read(), size, place):
                 writer.write(rows.ids, rows.lengths, rows.weights if mask_dtype else None)
                 progress.advance(len(rows.ids))

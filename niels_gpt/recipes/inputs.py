@@ -119,7 +119,7 @@ def open_recipe(
         for name, found in _duplicates(loaded, sources, files, progress).items():
             checks[name].append(found)
         sources = {name: _checked(files[name], checks[name]) for name in files}
-    configs = stored | {name: source.config() for name, source in sources.items()}
+    configs = stored | {name: source.config(progress) for name, source in sources.items()}
     return OpenedRecipe(loaded, sources, datasets, configs, encoder)
 
 

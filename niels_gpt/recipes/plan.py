@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -106,7 +106,6 @@ def plan_recipe(opened: OpenedRecipe, progress: Progress = SILENT) -> Plan:
     recipe = opened.loaded.recipe
     estimates = []
     for name in opened.names:
-        progress.begin(f"sampling {name}", unit="rows")
         estimates.append(_counted(opened, name) if name in opened.datasets else _estimate(opened, name, progress))
     phases = []
     if recipe.mixture is not None and all(each.training_rows for each in estimates):
@@ -161,20 +160,31 @@ class _Sample:
 def _estimate(opened: OpenedRecipe, name: str, progress: Progress) -> SourceEstimate:
     recipe, source = opened.loaded.recipe, opened.sources[name]
     resolved: Any = source.resolved()  # type: ignore[attr-defined]
-    slices = list(resolved.slices(SLICE_BYTES))
+    slices = _listed(resolved, name, opened.configs[name], progress)
     sample = _Sample()
     # Of 31 slices every second one: 0 2 4 ... 30. Of 16 or fewer, all.
     last, number_chosen = len(slices) - 1, min(SLICES, len(slices))
     chosen = {round(number * last / max(1, number_chosen - 1)) for number in range(number_chosen)}
     task = EpisodeTask(opened.encoder, "uint8", prefixes=isinstance(opened.encoder, SampleEncoder))
+    progress.begin(f"sampling {name}", total=len(chosen), unit="parts")
     for number in sorted(chosen):
-        before = sample.seen
         with tempfile.TemporaryDirectory() as folder:
             _look(task, resolved, slices[number], Path(folder), sample, whole=len(slices) == 1)
-        progress.advance(sample.seen - before)
+        progress.advance(1)
     # Rows of the slices that were looked into stand for the others.
     rows = round(sample.rows * len(slices) / max(1, len(chosen)))
     return _scaled(recipe, name, opened.configs[name], sample, rows)
+
+
+def _listed(source: Any, name: str, config: Mapping[str, Any], progress: Progress) -> list[Slice]:
+    """The slices of a source. To find those of lines, its files are read once."""
+    total = sum(int(one["bytes"]) for one in config.get("inputs", ()))
+    progress.begin(f"finding parts of {name}", total=total, unit="bytes")
+    slices: list[Slice] = []
+    for part in source.slices(SLICE_BYTES):
+        progress.advance(int(part.read * total) - int(slices[-1].read * total if slices else 0))
+        slices.append(part)
+    return slices
 
 
 def _look(task: EpisodeTask, source: Any, part: Slice, folder: Path, sample: _Sample, *, whole: bool) -> None:

@@ -116,6 +116,7 @@ def _build_source(opened: OpenedRecipe, name: str, executor: Executor, *, overwr
             relative_to=opened.loaded.base,
             overwrite=overwrite,
             executor=executor,
+            fraction_read=opened.sources[name].fraction_read,
             progress=progress,
         ),
     )

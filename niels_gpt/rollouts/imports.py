@@ -18,7 +18,7 @@ from typing import Any, Final
 from niels_gpt.errors import InputError, TokenizerError, UsageError, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.rollouts.writer import RolloutWriter
-from niels_gpt.sources.inputs import Rejected, read_jsonl
+from niels_gpt.sources.inputs import ReadProgress, Rejected, read_jsonl
 
 TURN_FIELDS: Final = ("prompt_ids", "completion_ids", "completion_mask", "version")
 LOGPROBS: Final = ("completion_logprobs", "logprobs")
@@ -49,12 +49,16 @@ def import_rollouts(
     options = {"name": Path(out_dir).name, **options}
     with RolloutWriter(out_dir, renderer, **options) as writer:
         progress.begin(Path(out_dir).name, unit="rollouts")
-        for file in files:
-            for record in read_jsonl(Path(file)):
+        count, paths = ReadProgress(), [Path(file) for file in files]
+        count.begin(paths)
+        for path in paths:
+            for record in read_jsonl(path, count=count):
                 if isinstance(record, Rejected):
                     raise InputError(record.detail)
                 _add(writer, record.value, record.where, with_logprobs=options.get("logprobs", True))
                 progress.advance(1)
+                if fraction := count.fraction():
+                    progress.expect(int(writer.rollouts / fraction))
         return writer.rollouts
 
 

@@ -16,6 +16,7 @@ the input was cut, so the output does not depend on the units.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -33,6 +34,8 @@ from niels_gpt.sources.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.slices import SLICE_BYTES, Sliceable
 from niels_gpt.storage.staging import rename_and_delete
+
+LOOK_SECONDS = 1.0  # how often units that are not finished are looked at
 
 
 class Runner(Protocol):
@@ -84,17 +87,23 @@ class UnitExecutor:
         source = rows.resolved()
         folder = self._folder = unit_store.prepare(out, recipe, self._slice_bytes, progress)
         self._fraction_read = None
+        watch = _Watch(progress)
         unit_tasks = (
-            _without_outdated(task, UnitTask(number, part, folder), progress)
+            watch.begun(_without_outdated(task, UnitTask(number, part, folder), progress))
             for number, part in enumerate(unit_store.listed(folder, source, self._slice_bytes))
         )
         usable_rows = 0
-        with closing(self._runner.run(task, source, unit_tasks)) as finished:
+        with watch, closing(self._runner.run(task, source, unit_tasks)) as finished:
             for unit_task in finished:
                 unit = _open_unit(task, source, unit_task, progress)
-                yield from _chunks_of(unit, rejections)
+                before, tokens = self._fraction_read or 0.0, 0
+                for chunk in _chunks_of(unit, rejections):
+                    tokens += len(chunk.ids)
+                    self._fraction_read = before + (unit_task.part.read - before) * tokens / max(1, unit.tokens)
+                    yield chunk
                 usable_rows += unit.rows
                 self._fraction_read = unit_task.part.read
+                watch.consumed(unit_task)
         if not usable_rows:  # the build is about to fail with "no usable rows", and the units hold nothing
             rename_and_delete(unit_store.units_path(out))
 
@@ -112,6 +121,55 @@ class UnitExecutor:
         folder, self._folder = self._folder, None
         if folder is not None:  # else this executor had not begun: another process is building here, for one
             unit_store.retain_or_delete(out, folder, progress)
+
+
+class _Watch:
+    """Tells the progress how much of the input is done in all units, also in those that are not finished.
+
+    A thread looks once a second, because the process itself may be building a unit.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._end = progress, threading.Event()
+        self._lock = threading.Lock()
+        self._begun: dict[int, UnitTask] = {}  # those that are not consumed
+        self._consumed = 0.0  # the share of the input
+
+    def begun(self, unit_task: UnitTask) -> UnitTask:
+        """A unit is given to the runner."""
+        with self._lock:
+            self._begun[unit_task.number] = unit_task
+        return unit_task
+
+    def consumed(self, unit_task: UnitTask) -> None:
+        """A unit is part of the output."""
+        with self._lock:
+            self._begun.pop(unit_task.number, None)
+            self._consumed = unit_task.part.read
+        self._tell()
+
+    def __enter__(self) -> _Watch:
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._end.wait(LOOK_SECONDS):
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            begun, before = list(self._begun.values()), self._consumed
+        done = before
+        for unit_task in begun:
+            done += unit_task.share_done() * (unit_task.part.read - before)
+            before = unit_task.part.read
+        if done:
+            self._progress.reached(done)
 
 
 def _chunks_of(unit: Unit, rejections: Rejections) -> Generator[Chunk]:

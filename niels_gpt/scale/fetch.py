@@ -28,7 +28,14 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import HashedWriter, sync_directory, write_atomic
-from niels_gpt.storage.manifests import Manifest, check_file_records, check_keys, check_manifest_hash, read_manifest
+from niels_gpt.storage.manifests import (
+    Manifest,
+    bytes_of,
+    check_file_records,
+    check_keys,
+    check_manifest_hash,
+    read_manifest,
+)
 from niels_gpt.storage.remote import READ_BYTES, PatientFile, file_system, remote_errors, size_at
 from niels_gpt.storage.retries import is_missing
 from niels_gpt.storage.staging import rename_and_delete
@@ -83,7 +90,8 @@ class ReadCache:
         # off, which the next `open` continues.
         write_atomic(place / f".{name}.wanted", data)
         files = _files_of(place / f".{name}.wanted", Path(root) / name)
-        self._make_room(sum(record["bytes"] for record in files.values()), place)
+        self._make_room(bytes_of(files), place)
+        self._progress.begin(f"fetching {place.name}", total=bytes_of(files), unit="bytes")
         for file, record in files.items():
             _download(fs, f"{root}/{file}", place / file, record, self._progress)
         with storage_errors("completing", place):
@@ -163,8 +171,8 @@ def _files_of(manifest: Path, where: Path) -> Manifest:
 
 def _download(fs: Any, path: str, file: Path, record: Manifest, progress: Progress) -> None:
     if file.is_file() and file_record(file).sha256 == record["sha256"]:
+        progress.advance(record["bytes"])
         return  # fetched before, by a run that was cut off
-    progress.begin(file.name, total=record["bytes"], unit="bytes")
     aside = file.with_name(f".{file.name}.part")
     with storage_errors("writing", file):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ from niels_gpt.scale.uploads import (
     put_small,
 )
 from niels_gpt.storage.files import json_bytes
-from niels_gpt.storage.manifests import Manifest
+from niels_gpt.storage.manifests import Manifest, bytes_of
 from niels_gpt.storage.remote import READ_BYTES, file_system, remote_errors, size_at
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
@@ -104,6 +104,8 @@ def publish(
     with publishing_lock(fs, root, break_lock=break_lock, progress=progress):
         _make_room(fs, root, url, overwrite)
         uploader = _uploader(fs, part_bytes, progress)
+        # Every file is sent, and read back.
+        progress.begin(f"publishing {folder.name}", total=2 * bytes_of(manifest["files"]), unit="bytes")
         sent = [
             _send(
                 fs, uploader, OutgoingFile(folder / file, record["bytes"], record["sha256"]), f"{root}/{file}", progress
@@ -171,18 +173,18 @@ class _Sent:
 
 def _send(fs: Any, uploader: Uploader, out: OutgoingFile, path: str, progress: Progress) -> _Sent | None:
     """Upload a file and check it; `None` if it had arrived before."""
-    progress.begin(out.file.name, total=out.size, unit="bytes")
-    if has_file(fs, path, out.size, out.sha256):
+    if has_file(fs, path, out.size, out.sha256, progress):
+        progress.advance(out.size)
         progress.note(f"{without_passwords(path)}: exists already")
         return None
     with remote_errors("writing", path):
         before = uploader.send(out, path)
-    if not has_file(fs, path, out.size, out.sha256):
+    if not has_file(fs, path, out.size, out.sha256, progress):
         raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
     return _Sent(out.size - before, before)
 
 
-def has_file(fs: Any, path: str, size: int, wanted: str) -> bool:
+def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
     """Whether a file of this size and sha256 is at `path`. If the size is right, the whole file is read back."""
     if size_at(fs, path) != size:
         return False
@@ -190,6 +192,7 @@ def has_file(fs: Any, path: str, size: int, wanted: str) -> bool:
     with remote_errors("reading", path), fs.open(path, "rb", cache_type="none") as file:
         while chunk := file.read(READ_BYTES):
             seen.update(chunk)
+            progress.advance(len(chunk))
     return seen.hexdigest() == wanted
 
 

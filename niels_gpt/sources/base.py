@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from niels_gpt.messages import Conversation
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.inputs import Document, Rejected
 
 if TYPE_CHECKING:
@@ -20,18 +21,6 @@ SHUFFLE_BUFFER = 10_000  # documents
 ORDERS: Final = ("shuffle-buffer", "units")  # the hub library's own, in one process; or one that workers share
 
 Row = TypeVar("Row", Document, Conversation)
-
-
-@dataclass
-class ReadProgress:
-    """How many items (rows, files) a source has read, of how many."""
-
-    done: int = 0
-    total: int = 0
-
-    def fraction(self) -> float | None:
-        """`done / total`, at most 1; `None` while either is 0."""
-        return min(1.0, self.done / self.total) if self.done and self.total else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +71,7 @@ class Source(ABC, Generic[Row]):
         """The exact version of the data: a commit; `None` for files, which `config` identifies by their hashes."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """All that decides the rows, as caches record it. It may read files or ask the hub."""
 
     @abstractmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from glob import has_magic
 from itertools import chain, islice
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_of
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, expand, fingerprint
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, expand, fingerprint
 from niels_gpt.sources.locations import files_of
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.provider_shapes import SHAPES
@@ -51,6 +52,7 @@ class ChatFile(ChatSource):
     path: AnyFile
     dialect: str | None = None
     mapping: RowMapping = NO_MAPPING
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", as_file(self.path))  # callers may pass a string
@@ -69,9 +71,9 @@ class ChatFile(ChatSource):
     def revision(self) -> None:
         """None: `config` identifies the version by the file's hash."""
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of the file, and the dialect that it is read as. Reads the file once."""
-        inputs = fingerprint([existing_file(self.path)])
+        inputs = fingerprint([existing_file(self.path)], progress)
         return {"inputs": inputs, "dialect": self.detected_dialect(), **self.mapping.describe()}
 
     def detected_dialect(self) -> str | None:
@@ -103,7 +105,12 @@ class ChatFile(ChatSource):
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The normalised conversations in order, from row `start` on; `Rejected` in place of unusable rows."""
-        return self._conversations(islice(read_records(self.path), start, None))
+        self.count.begin([self.path])
+        return self._conversations(islice(read_records(self.path, self.count), start, None))
+
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the bytes."""
+        return self.count.fraction()
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""
@@ -111,11 +118,11 @@ class ChatFile(ChatSource):
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
-        return self._conversations(read_slice(self.path, part))
+        return self._conversations(read_slice(self.path, part, self.count))
 
     def resolved(self) -> ChatFile:
         """See `Sliceable`: the dialect is detected once, not for every slice."""
-        return replace(self, dialect=self.detected_dialect() or "messages")
+        return replace(self, dialect=self.detected_dialect() or "messages", count=ReadProgress())
 
     def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         dialect = self.detected_dialect() or "messages"
@@ -224,15 +231,23 @@ class ChatFiles(ChatSource):
     def revision(self) -> None:
         """None: `config` identifies the version by the files' hashes."""
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""
-        described = [file.config() for file in self.files]
-        inputs = [{**one["inputs"][0], "dialect": one["dialect"]} for one in described]
+        hashed = fingerprint([existing_file(file.path) for file in self.files], progress)
+        inputs = [{**one, "dialect": file.detected_dialect()} for one, file in zip(hashed, self.files, strict=True)]
         return {"inputs": inputs, **self.files[0].mapping.describe()}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
+        for file in self.files:
+            file.count.begin([file.path])
         return islice(_rows_of(self.files), start, None)
+
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the bytes."""
+        total = sum(file.count.total for file in self.files)
+        read = sum(file.count.total * (file.count.fraction() or 0.0) for file in self.files)
+        return min(1.0, read / total) if read and total else None
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small files share a slice, because a unit has costs of its own."""
@@ -241,6 +256,8 @@ class ChatFiles(ChatSource):
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
+        for file in self.files:
+            file.count.begin(())
         if part.kind == "files":
             return _rows_of(self.files[part.start : part.stop])
         file = next(file for file in self.files if address(file.path) == part.path)

@@ -182,6 +182,7 @@ class _Seen:
 
     def read(self, number: int, source: ChatSource, files: Sequence[str], progress: Progress) -> None:
         rows = (row for row in source.iterate() if isinstance(row, Conversation))
+        before = self.rows
         while batch := list(islice(rows, ROWS_AT_ONCE)):
             self._write("hashes", np.array([_hash_of(chat) for chat in batch], dtype="<u8"))
             self._write("places", np.array([place_of(chat.where, files) for chat in batch], dtype="<i8"))
@@ -191,6 +192,8 @@ class _Seen:
                 self.minhashes.add(minhashes_of(messages, self._options.words, self._options.roles))
             self.rows += len(batch)
             progress.advance(len(batch))
+            if fraction := source.fraction_read():
+                progress.expect(int((self.rows - before) / fraction))
 
     def _write(self, name: str, values: npt.NDArray[Any]) -> None:
         self._files[name].write(values.tobytes())

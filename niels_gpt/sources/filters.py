@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 from niels_gpt.errors import MissingExtra, UsageError, did_you_mean
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import Conversation, Message
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.inputs import Rejected
@@ -245,9 +246,9 @@ class Filtered(ChatSource):
         revision: str | None = self.source.revision
         return revision
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """The source's own, and what decides the checks."""
-        described: dict[str, Any] = dict(self.source.config())
+        described: dict[str, Any] = dict(self.source.config(progress))
         for check in self.checks:
             described |= check.describe()
         return described
@@ -255,6 +256,11 @@ class Filtered(ChatSource):
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """See `Source`."""
         return self._checked(self.source.iterate(start=start))
+
+    def fraction_read(self) -> float | None:
+        """See `Source`."""
+        fraction: float | None = self.source.fraction_read()
+        return fraction
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""

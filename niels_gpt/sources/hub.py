@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Final, Self
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
 from niels_gpt.forks import cached_property
-from niels_gpt.sources.base import ReadProgress, SourceOptions
-from niels_gpt.sources.inputs import Document, Rejected
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.base import SourceOptions
+from niels_gpt.sources.inputs import Document, ReadProgress, Rejected
 from niels_gpt.sources.records import open_parquet
 from niels_gpt.sources.slices import Slice, read_slice, slice_file
 from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
@@ -144,7 +145,7 @@ class HubSource:
         """The commit; the first use asks the hub."""
         return self.dataset.sha
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit."""
         return self.dataset.describe()
 

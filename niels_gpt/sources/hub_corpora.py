@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Self
 from niels_gpt import ranges, seeds
 from niels_gpt.errors import MessageError, SourceError
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.hub import (
     WHOLE,
@@ -67,11 +68,11 @@ class FineWebEdu(HubSource, TextSource):
         """See `Source`."""
         return cls(seed=options.seed, shuffle_buffer=options.shuffle_buffer, **cls._dataset_option(options))
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit, and the shuffling."""
         # Another version of the library may shuffle differently, so its version is part of the configuration.
         shuffle = {"seed": self.seed, "buffer_size": self.shuffle_buffer, "datasets": version("datasets")}
-        return {**super().config(), "shuffle": shuffle}
+        return {**super().config(progress), "shuffle": shuffle}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in shuffled order, from row `start` on."""
@@ -115,10 +116,10 @@ class FineWebEduUnits(HubSource, TextSource):
         """See `Source`."""
         return cls(seed=options.seed, **cls._dataset_option(options))
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit, and the order."""
         order = {"order": "units", "seed": self.seed, "window_files": WINDOW_FILES, "unit_bytes": UNIT_BYTES}
-        return {**super().config(), "shuffle": order}
+        return {**super().config(progress), "shuffle": order}
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`; the size is `UNIT_BYTES` always. Footers are read window by window."""

@@ -13,13 +13,14 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast, overload
 
 from niels_gpt.errors import InputError, storage_errors
 from niels_gpt.extras import check_library
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
 
@@ -79,6 +80,41 @@ class Record:
     where: str
     value: Any
     arrow: bool = False
+
+
+@dataclass
+class ReadProgress:
+    """How many items (rows, files, bytes) a source has read, of how many.
+
+    Attributes:
+        file: the file that is being read, if bytes are counted; its position is added to those of the files before it.
+    """
+
+    done: int = 0
+    total: int = 0
+    file: IO[bytes] | None = None
+
+    def fraction(self) -> float | None:
+        """The share that has been read, at most 1; `None` while nothing is, or the total is unknown."""
+        done = self.done + (0 if self.file is None or self.file.closed else self.file.tell())
+        return min(1.0, done / self.total) if done > 0 and self.total else None
+
+    def begin(self, files: Iterable[AnyFile]) -> None:
+        """Count the bytes of these files from now on. Compressed files count as they are on the disk."""
+        self.done, self.total, self.file = 0, sum(size_of(file) for file in files), None
+
+    @contextmanager
+    def reading(self, file: IO[bytes], size: int) -> Iterator[None]:
+        """A block that reads a file of `size` bytes."""
+        self.file = file
+        try:
+            yield
+        finally:
+            self.done, self.file = self.done + size, None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the open file, which another process cannot use."""
+        return ReadProgress, (self.done, self.total)
 
 
 def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
@@ -160,19 +196,22 @@ def size_of(file: AnyFile) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def fingerprint(files: Iterable[AnyFile]) -> list[dict[str, Any]]:
+def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
     """Name, size in bytes and sha256 of each file, as manifests record inputs. Reads each file once, except for files
     of a hub's commit, of which the hub has both on record.
     """
-    return [_fingerprint(file) for file in files]
+    listed = list(files)
+    progress.begin("hashing the input", total=sum(map(size_of, listed)), unit="bytes")
+    return [_fingerprint(file, progress) for file in listed]
 
 
-def _fingerprint(file: AnyFile) -> dict[str, Any]:
+def _fingerprint(file: AnyFile, progress: Progress) -> dict[str, Any]:
     if isinstance(file, RemoteFile) and file.is_immutable:
         existing_file(file)
         if (sha256 := file.known_sha256()) is not None:
+            progress.advance(size_of(file))
             return {"name": file.name, "bytes": size_of(file), "sha256": sha256}
-    record = file_record(file)
+    record = file_record(file, progress)
     return {"name": file.name, "bytes": record.bytes, "sha256": record.sha256}
 
 
@@ -209,8 +248,11 @@ def decode(data: bytes, where: str, *, first_line: int | None = None, first_byte
 
 
 @contextmanager
-def open_bytes(path: AnyFile) -> Iterator[IO[bytes]]:
+def open_bytes(path: AnyFile, count: ReadProgress | None = None) -> Iterator[IO[bytes]]:
     """Open a file for reading, decompressed if its name ends in `.gz` or `.zst`.
+
+    Args:
+        count: counts the bytes that are read of it.
 
     Raises:
         InputError: missing, a directory, empty, or truncated or damaged as a compressed file.
@@ -219,12 +261,16 @@ def open_bytes(path: AnyFile) -> Iterator[IO[bytes]]:
     path = existing_file(path)
     with reading(path):
         try:
-            with path.open("rb") as file, _decompressed(path, file) as plain:
+            with path.open("rb") as file, _counted(count, file, path), _decompressed(path, file) as plain:
                 yield plain
         except (EOFError, zlib.error, OSError) as error:
             if isinstance(error, OSError) and (error.errno is not None or not _is_compressed(path)):
                 raise  # an error of the disk, not of the decompression
             raise InputError(f"{path}: not a whole {path.suffix} file ({error}); compress or copy it again") from error
+
+
+def _counted(count: ReadProgress | None, file: IO[bytes], path: AnyFile) -> AbstractContextManager[None]:
+    return nullcontext() if count is None else count.reading(file, size_of(path))
 
 
 def _is_compressed(path: AnyFile) -> bool:
@@ -243,7 +289,7 @@ def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
 
 
 def read_jsonl(
-    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0, count: ReadProgress | None = None
 ) -> Iterator[Record | Rejected]:
     """The records of a JSON-lines file, one by one in constant memory; blank lines are skipped.
 
@@ -252,17 +298,18 @@ def read_jsonl(
     Args:
         start, stop: the bytes (decompressed) to read, from the beginning of a line to the end of one.
         before: number of lines before `start`, so that lines are numbered as in the whole file.
+        count: counts the bytes that are read.
 
     Raises:
         InputError: missing, a directory or empty (on the first step).
         StorageError: the disk failed.
     """
-    lines = read_lines(path, start=start, stop=stop, before=before)
+    lines = read_lines(path, start=start, stop=stop, before=before, count=count)
     return (parse_line(line, where) for where, line in lines)
 
 
 def read_lines(
-    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0
+    path: AnyFile, *, start: int = 0, stop: float = math.inf, before: int = 0, count: ReadProgress | None = None
 ) -> Iterator[tuple[str, bytes]]:
     """`(where, line)` of the lines of a file that are not blank, undecoded, in constant memory.
 
@@ -272,7 +319,7 @@ def read_lines(
     Raises:
         InputError, StorageError: as `read_jsonl`.
     """
-    with open_bytes(path) as file:
+    with open_bytes(path, count) as file:
         if start:  # 0 for compressed files, which cannot seek
             file.seek(start)
         number, at = before, start

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, normalise
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
 from niels_gpt.sources.hub import WHOLE, HubDataset, HubSource
@@ -56,10 +57,10 @@ class OpenAssistant(HubSource, ChatSource):
         """See `Source`."""
         return cls(english_only=options.english_only, max_messages=options.max_messages, **cls._dataset_option(options))
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit, and what is left out."""
         options = {"english_only": self.english_only, "max_messages": self.max_messages, "hub_split": self.hub_split}
-        return {**super().config(), **options}
+        return {**super().config(progress), **options}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The threads, from thread `start` on. Holds all messages in memory: those of a tree are stored far apart."""

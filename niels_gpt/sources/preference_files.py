@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, chat_files
-from niels_gpt.sources.inputs import Record, Rejected, existing_file, fingerprint
+from niels_gpt.sources.inputs import ReadProgress, Record, Rejected, existing_file, fingerprint
 from niels_gpt.sources.preference_rows import FORMS, Preference, detect_form, to_preference
 from niels_gpt.sources.records import read_records
 from niels_gpt.sources.slices import Slice, read_slice, slice_file, slice_files
@@ -33,6 +34,7 @@ class PreferenceFiles:
 
     files: tuple[AnyFile, ...]
     form: str | None = None
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMS:
@@ -44,9 +46,14 @@ class PreferenceFiles:
         more = len(self.files) - 1
         return self.files[0].name.partition(".")[0] + (f" + {more} more" if more else "")
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the form of their rows. Reads every file once."""
-        return {"inputs": fingerprint([existing_file(path) for path in self.files]), "form": self.detected_form()}
+        inputs = fingerprint([existing_file(path) for path in self.files], progress)
+        return {"inputs": inputs, "form": self.detected_form()}
+
+    def fraction_read(self) -> float | None:
+        """How much of the files has been read so far, 0 to 1; `None` if that is not known."""
+        return self.count.fraction()
 
     def detected_form(self) -> str:
         """The form of the rows.
@@ -71,7 +78,8 @@ class PreferenceFiles:
     def iterate(self, *, start: int = 0) -> Iterator[Preference | Rejected]:
         """The preferences in order, from row `start` on; `Rejected` in place of unusable rows."""
         form = self.detected_form()
-        records = chain.from_iterable(map(read_records, self.files))
+        self.count.begin(self.files)
+        records = chain.from_iterable(read_records(path, self.count) for path in self.files)
         return _preferences(islice(records, start, None), form)
 
     def __iter__(self) -> Iterator[Preference | Rejected]:
@@ -88,11 +96,11 @@ class PreferenceFiles:
         if part.kind == "files":
             return _preferences(chain.from_iterable(map(read_records, self.files[part.start : part.stop])), form)
         path = next(path for path in self.files if address(path) == part.path)
-        return _preferences(read_slice(path, part), form)
+        return _preferences(read_slice(path, part, self.count), form)
 
     def resolved(self) -> PreferenceFiles:
         """See `Sliceable`: the form is detected once, not for every slice."""
-        return replace(self, form=self.detected_form())
+        return replace(self, form=self.detected_form(), count=ReadProgress())
 
 
 def preference_source(inputs: Sequence[str | AnyFile], form: str | None) -> PreferenceFiles | None:

@@ -13,7 +13,16 @@ from typing import IO, Any
 
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
-from niels_gpt.sources.inputs import MAX_LINE_BYTES, Record, Rejected, existing_file, open_bytes, read_jsonl
+from niels_gpt.sources.inputs import (
+    MAX_LINE_BYTES,
+    ReadProgress,
+    Record,
+    Rejected,
+    existing_file,
+    open_bytes,
+    read_jsonl,
+    size_of,
+)
 from niels_gpt.storage.remote import AnyFile, RemoteFile
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
@@ -23,10 +32,13 @@ _BATCH_ROWS = 1024
 _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
-def read_records(path: AnyFile) -> Iterator[Record | Rejected]:
+def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
     """The records of a file, whose name tells its format.
 
     JSON is parsed value by value, not through Arrow, which would infer column types and add nulls.
+
+    Args:
+        count: counts the bytes that are read.
 
     Raises:
         InputError: missing, a directory, empty, or damaged.
@@ -34,10 +46,10 @@ def read_records(path: AnyFile) -> Iterator[Record | Rejected]:
     """
     name = path.name
     if name.endswith(".parquet"):
-        return parquet_records(path)
+        return parquet_records(path, count=count)
     if not is_array(path):
-        return read_jsonl(path)
-    return _whole_array(path)
+        return read_jsonl(path, count=count)
+    return _whole_array(path, count)
 
 
 def is_array(path: AnyFile) -> bool:
@@ -48,8 +60,8 @@ def is_array(path: AnyFile) -> bool:
         return file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def _whole_array(path: AnyFile) -> Iterator[Record]:
-    with open_bytes(path) as file:
+def _whole_array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record]:
+    with open_bytes(path, count) as file:
         yield from _array(path, file)
 
 
@@ -144,15 +156,20 @@ def open_parquet(path: AnyFile) -> Iterator[Any]:
         raise InputError(f"{path}: cannot be read ({reason[:200]}); restore the file") from error
 
 
-def parquet_records(path: AnyFile, groups: Sequence[int] | None = None, before: int = 0) -> Iterator[Record | Rejected]:
+def parquet_records(
+    path: AnyFile, groups: Sequence[int] | None = None, before: int = 0, count: ReadProgress | None = None
+) -> Iterator[Record | Rejected]:
     """The rows of a parquet file, or of some of its row groups, which begin at row `before` of the file."""
     with open_parquet(path) as file:
         number = before
+        rows, size = max(1, file.metadata.num_rows), size_of(path)
         # One row group at a time: of a remote file, whatever is asked for at once is held in memory.
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group]):
                 yield from batch_records(batch, [f"{path} row {at}" for at in range(number, number + batch.num_rows)])
                 number += batch.num_rows
+                if count is not None:  # as if rows had the same sizes, because a row group is read at once
+                    count.done += size * number // rows - size * (number - batch.num_rows) // rows
 
 
 def batch_records(batch: Any, wheres: Sequence[str]) -> list[Record | Rejected]:

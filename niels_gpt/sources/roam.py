@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.errors import InputError
-from niels_gpt.sources.base import ReadProgress, SourceOptions, TextSource
-from niels_gpt.sources.inputs import Document, Rejected, expand, fingerprint, read_text
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.base import SourceOptions, TextSource
+from niels_gpt.sources.inputs import Document, ReadProgress, Rejected, expand, fingerprint, read_text
 from niels_gpt.sources.slices import Slice, slice_files
 
 SUFFIXES = (".md", ".markdown")
@@ -57,9 +58,9 @@ class RoamNotes(TextSource):
         """
         return expand([self.folder], SUFFIXES) if self.note_files is None else list(self.note_files)
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
-        return {"inputs": fingerprint(self.files())}
+        return {"inputs": fingerprint(self.files(), progress)}
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the files."""

@@ -19,7 +19,16 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.errors import without_passwords
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.inputs import Document, Record, Rejected, existing_file, open_bytes, read_jsonl, size_of
+from niels_gpt.sources.inputs import (
+    Document,
+    ReadProgress,
+    Record,
+    Rejected,
+    existing_file,
+    open_bytes,
+    read_jsonl,
+    size_of,
+)
 from niels_gpt.sources.preference_rows import Preference
 from niels_gpt.sources.records import is_array, open_parquet, parquet_records, read_records
 from niels_gpt.storage.remote import AnyFile, address
@@ -108,13 +117,21 @@ def slice_files(
         yield Slice("files", first, len(files), 0, 1.0, address(files[first]))
 
 
-def read_slice(path: AnyFile, part: Slice) -> Iterator[Record | Rejected]:
-    """The records of a slice of one file, with the places that `read_records` gives them."""
+def read_slice(path: AnyFile, part: Slice, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
+    """The records of a slice of one file, with the places that `read_records` gives them.
+
+    Args:
+        count: counts the bytes of the slice that are read, except for row groups, which are read at once.
+    """
+    if count is not None:
+        count.begin([path] if part.kind == "whole" else [])
     if part.kind == "lines":
-        return read_jsonl(path, start=part.start, stop=part.stop, before=part.before)
+        if count is not None:  # the position in the file counts from its beginning
+            count.done, count.total = -part.start, part.stop - part.start
+        return read_jsonl(path, start=part.start, stop=part.stop, before=part.before, count=count)
     if part.kind == "row_groups":
         return parquet_records(path, range(part.start, part.stop), part.before)
-    return read_records(path)
+    return read_records(path, count)
 
 
 def _lines(path: AnyFile, slice_bytes: int) -> Iterator[Slice]:

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.forks import cached_property
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.inputs import (
     JSONL_SUFFIXES,
     TEXT_SUFFIXES,
     Document,
+    ReadProgress,
     Record,
     Rejected,
     decode,
@@ -50,6 +53,7 @@ class TextFiles(TextSource):
     """
 
     inputs: Sequence[str | AnyFile]
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -70,13 +74,18 @@ class TextFiles(TextSource):
         # Once: the hub could name another commit the second time.
         return files_of(self.inputs, SEARCHED_SUFFIXES)
 
-    def config(self) -> dict[str, Any]:
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file. Reads every file once."""
-        return {"inputs": fingerprint(self.files())}
+        return {"inputs": fingerprint(self.files(), progress)}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in order, from document `start` on; `Rejected` in place of unusable rows and files."""
-        return islice(chain.from_iterable(map(_documents, self.files())), start, None)
+        self.count.begin(self.files())
+        return islice(chain.from_iterable(_documents(file, self.count) for file in self.files()), start, None)
+
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the bytes."""
+        return self.count.fraction()
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`: small text files share a slice, larger ones are cut between their parts."""
@@ -84,22 +93,28 @@ class TextFiles(TextSource):
 
     def read(self, part: Slice) -> Iterator[Document | Rejected]:
         """See `Sliceable`."""
+        self.count.begin(())
         if part.kind == "files":
             return chain.from_iterable(map(_documents, self.files()[part.start : part.stop]))
         file = as_file(part.path)
         if part.kind == "text":
-            return _parts(file, part.start, part.stop, part.before)
-        return map(_document, read_slice(file, part))
+            self.count.done, self.count.total = -part.start, part.stop - part.start
+            return _parts(file, part.start, part.stop, part.before, self.count)
+        return map(_document, read_slice(file, part, self.count))
 
     def resolved(self) -> TextFiles:
         """See `Sliceable`: directories and patterns are searched once."""
         return TextFiles(self.files())
 
 
-def _documents(file: AnyFile) -> Iterator[Document | Rejected]:
+def _documents(file: AnyFile, count: ReadProgress | None = None) -> Iterator[Document | Rejected]:
     if file.name.endswith(RECORD_SUFFIXES):
-        return map(_document, read_records(file))
-    return _parts(file) if _is_large(file) else iter((_whole(file),))
+        return map(_document, read_records(file, count))
+    if _is_large(file):
+        return _parts(file, count=count)
+    if count is not None:
+        count.done += size_of(file)
+    return iter((_whole(file),))
 
 
 def _is_large(file: AnyFile) -> bool:
@@ -156,10 +171,14 @@ def _document(record: Record | Rejected) -> Document | Rejected:
     return Document(where, row["text"])
 
 
-def _parts(file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 0) -> Iterator[Document | Rejected]:
+def _parts(
+    file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 0, count: ReadProgress | None = None
+) -> Iterator[Document | Rejected]:
     """The parts of a large text from byte `start` to `stop`, with `before` lines before them."""
     line, at = 1 + before, start
-    with reading(file), file.open("rb") as stream:
+    with reading(file), file.open("rb") as stream, ExitStack() as counted:
+        if count is not None:
+            counted.enter_context(count.reading(stream, size_of(file)))
         stream.seek(start)
         while at < stop and (part := _read_part(stream)):
             where = f"{file}:{line}"

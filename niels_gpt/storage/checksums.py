@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from niels_gpt.errors import storage_errors
+from niels_gpt.progress import SILENT, Progress
 
 BLOCK_BYTES = 256 * 1024  # eight digits a block are 32 bytes of manifest for each MiB of data
 COPY_BYTES = 1 << 20
@@ -75,8 +76,11 @@ class Readable(Protocol):
     def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
 
 
-def file_record(path: Readable) -> FileRecord:
+def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
     """Read a whole file and return its record.
+
+    Args:
+        progress: its phase counts bytes.
 
     Raises:
         StorageError: the file cannot be read.
@@ -85,6 +89,7 @@ def file_record(path: Readable) -> FileRecord:
     with storage_errors("reading", str(path)), path.open("rb") as file:
         while chunk := file.read(COPY_BYTES):
             checksums.update(memoryview(chunk))
+            progress.advance(len(chunk))
     return checksums.record()
 
 

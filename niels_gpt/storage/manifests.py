@@ -187,17 +187,21 @@ def check_files(folder: Path, files: FileRecords, *, manifest: str, patterns: Se
             )
 
 
+def bytes_of(files: FileRecords) -> int:
+    """The bytes of all listed files."""
+    return sum(int(record["bytes"]) for record in files.values())
+
+
 def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) -> Iterator[str]:
     """Read every listed file and yield a line for each damaged block, with its offset."""
+    progress.begin(f"reading {folder.name}", total=bytes_of(files), unit="bytes")
     for name, record in files.items():
         path = folder / name
-        progress.begin(name, total=record["bytes"], unit="bytes")
-        if file_record(path).sha256 != record["sha256"]:
+        if file_record(path, progress).sha256 != record["sha256"]:
             damaged = list(_damage_lines(path, record["crc32_blocks"]))
             yield from damaged
             if not damaged:
                 yield f"{path}: another sha256 than recorded, but its blocks agree: the record was edited. {REPAIR}"
-        progress.advance(record["bytes"])
 
 
 def _damage_lines(path: Path, crc32_blocks: str) -> Iterator[str]:

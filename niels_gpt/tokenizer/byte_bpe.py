@@ -14,13 +14,13 @@ from niels_gpt import ranges
 from niels_gpt.errors import TokenizerError
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, fingerprint
+from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, ReadProgress, fingerprint
 from niels_gpt.sources.locations import files_of
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.staging import StagedDirectory
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
-from niels_gpt.tokenizer.training import META_NAME, Sample, lines_of
+from niels_gpt.tokenizer.training import LINES_TOLD, META_NAME, Sample, lines_of
 from niels_gpt.version import __version__
 
 EOS: Final = "<|end_of_text|>"
@@ -69,9 +69,13 @@ def train_byte_bpe(
         progress.begin("reading text", unit="lines")
         sample = Sample(max_lines, seed)
         # Line ends stay: a blank line is to become one token.
-        for line in lines_of(files, with_ends=True):
+        count = ReadProgress()
+        count.begin(files)
+        for line in lines_of(files, with_ends=True, count=count):
             sample.add(line)
             progress.advance(1)
+            if sample.seen % LINES_TOLD == 0 and (fraction := count.fraction()):
+                progress.expect(int(sample.seen / fraction))
         progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
         record = write_atomic(staged.path / TOKENIZER_NAME, _train(sample.lines(), vocab_size))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "bos_token": BOS}

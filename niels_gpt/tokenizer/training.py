@@ -17,7 +17,16 @@ from niels_gpt import ranges
 from niels_gpt.errors import InputError, MessageError, TokenizerError, UsageError
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.inputs import JSONL_SUFFIXES, TEXT_SUFFIXES, Rejected, fingerprint, read_jsonl, read_text
+from niels_gpt.sources.inputs import (
+    JSONL_SUFFIXES,
+    TEXT_SUFFIXES,
+    ReadProgress,
+    Rejected,
+    fingerprint,
+    read_jsonl,
+    read_text,
+    size_of,
+)
 from niels_gpt.sources.locations import files_of
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.remote import AnyFile
@@ -37,6 +46,7 @@ DROPPED_CHARACTER = "\u2585"
 _WITH_ENDS = re.compile(r"[^\n]+\n*|\n+")
 # The result depends on how many threads share the work (sums of floats), so the number is fixed.
 THREADS = 8
+LINES_TOLD = 10_000  # how often the expected number of lines is told
 
 
 @dataclass(frozen=True)
@@ -97,9 +107,13 @@ def train_tokenizer(
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         progress.begin("reading text", unit="lines")
         sample = Sample(options.max_lines, options.seed)
-        for line in lines_of(files):
+        count = ReadProgress()
+        count.begin(files)
+        for line in lines_of(files, count=count):
             sample.add(line)
             progress.advance(1)
+            if sample.seen % LINES_TOLD == 0 and (fraction := count.fraction()):
+                progress.expect(int(sample.seen / fraction))
         progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
         model = _train(sample.lines(), options)
         record = write_atomic(staged.path / MODEL_NAME, model)
@@ -127,14 +141,18 @@ def _check(options: TrainingOptions) -> None:
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
 
 
-def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False) -> Iterator[str]:
+def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False, count: ReadProgress | None = None) -> Iterator[str]:
     """The lines of files, long ones in parts of `LINE_CHARACTERS`.
 
     Args:
         with_ends: with the line ends after each, several where lines are blank; for SentencePiece, without any.
+        count: counts the bytes that are read.
     """
     for file in files:
-        texts = _jsonl_texts(file) if file.name.endswith(JSONL_SUFFIXES) else [read_text(file)]
+        is_rows = file.name.endswith(JSONL_SUFFIXES)
+        if count is not None and not is_rows:
+            count.done += size_of(file)
+        texts = _jsonl_texts(file, count) if is_rows else [read_text(file)]
         for text in texts:
             lines = _WITH_ENDS.findall(text) if with_ends else text.replace(DROPPED_CHARACTER, "\n").splitlines()
             for line in lines:
@@ -142,8 +160,8 @@ def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False) -> Iterator[s
                     yield line[start : start + LINE_CHARACTERS]
 
 
-def _jsonl_texts(file: AnyFile) -> Iterator[str]:
-    for record in read_jsonl(file):
+def _jsonl_texts(file: AnyFile, count: ReadProgress | None) -> Iterator[str]:
+    for record in read_jsonl(file, count=count):
         if isinstance(record, Rejected):
             raise InputError(record.detail)
         row = record.value if isinstance(record.value, dict) else {}

@@ -1,0 +1,278 @@
+"""Long work tells how much there is and how much of it is done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pty
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from niels_gpt.builds import units
+from niels_gpt.builds.build import BuildOptions
+from niels_gpt.doctor.run import diagnose
+from niels_gpt.episodes.build import build_episodes
+from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.imports.run import import_episodes
+from niels_gpt.progress import Progress
+from niels_gpt.rollouts.imports import import_rollouts
+from niels_gpt.scale import executor
+from niels_gpt.scale.executor import LocalRunner, UnitExecutor
+from niels_gpt.scale.fetch import ReadCache
+from niels_gpt.scale.publish import publish as publish_dataset
+from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
+from niels_gpt.sources.filters import Filtered, RowFilters
+from niels_gpt.sources.inputs import fingerprint
+from niels_gpt.sources.preference_files import preference_files
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.tokenizer import train_tokenizer
+from tests.conftest import FakeTokenizer
+
+ROWS = 3000
+
+
+class Heard(Progress):
+    """Every phase as (name, unit, total, steps), the totals that each expected, and all shares."""
+
+    def __init__(self) -> None:
+        self.phases: list[list[Any]] = []
+        self.expected: list[list[int]] = []
+        self.shares: list[float] = []
+
+    def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
+        self.phases.append([what, unit, total, 0])
+        self.expected.append([])
+
+    def advance(self, steps: int) -> None:
+        self.phases[-1][3] += steps
+
+    def expect(self, total: int) -> None:
+        self.expected[-1].append(total)
+
+    def reached(self, fraction: float) -> None:
+        self.shares.append(fraction)
+
+    def phase(self, beginning: str) -> list[Any]:
+        return next(phase for phase in self.phases if phase[0].startswith(beginning))
+
+    def totals(self, beginning: str) -> list[int]:
+        return self.expected[self.phases.index(self.phase(beginning))]
+
+
+def chat(number: int) -> dict[str, Any]:
+    return {
+        "messages": [
+            {"role": "user", "content": f"What is {number} and {number}?"},
+            {"role": "assistant", "content": f"It is {2 * number}, as everybody knows."},
+        ]
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows in every form."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path_factory.mktemp("rows")
+    rows = [chat(number) for number in range(ROWS)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    (folder / "a.jsonl").write_bytes(lines)
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+    (folder / "c.json").write_text(json.dumps(rows))
+    pq.write_table(pa.Table.from_pylist(rows), folder / "d.parquet", row_group_size=1000)
+    pairs = [{"prompt": "a", "chosen": f"b {number}", "rejected": "c"} for number in range(ROWS)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    (folder / "text.jsonl").write_text(
+        "".join(json.dumps({"text": f"text {n * 7919:x} of {chr(97 + n % 26) * 9}"}) + "\n" for n in range(ROWS))
+    )
+    (folder / "large.txt").write_text("a line of a large text\n" * 400_000)
+    return folder
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "lines": lambda folder: ChatFile(folder / "a.jsonl"),
+    "compressed": lambda folder: ChatFile(folder / "b.jsonl.gz"),
+    "array": lambda folder: ChatFile(folder / "c.json"),
+    "parquet": lambda folder: ChatFile(folder / "d.parquet"),
+    "several": lambda folder: chat_files([folder / "a.jsonl", folder / "d.parquet"]),
+    "filtered": lambda folder: Filtered(ChatFile(folder / "a.jsonl"), (RowFilters(min_messages=1),)),
+    "preferences": lambda folder: preference_files([folder / "pairs.jsonl"]),
+    "texts": lambda folder: TextFiles([folder / "text.jsonl", folder / "large.txt"]),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_tell_how_much_of_their_files_they_have_read(folder: Path, name: str) -> None:
+    source = SOURCES[name](folder)
+    assert source.fraction_read() is None
+    shares = [source.fraction_read() or 0.0 for _ in source.iterate()]
+    assert shares == sorted(shares)
+    if name != "array":  # it is smaller than the chunks that it is read in
+        assert len(set(shares)) > 2, "it advances within a file"
+        assert shares[0] < 0.9
+        again = source.iterate()
+        next(again)
+        assert (source.fraction_read() or 0.0) < 0.9, "read again, counted again"
+        assert sum(1 for _ in again) == len(shares) - 1
+    assert source.fraction_read() == 1.0
+
+
+@pytest.mark.parametrize("name", ["lines", "compressed", "several", "filtered", "texts"])
+def test_slices_tell_how_much_of_them_is_read(folder: Path, name: str) -> None:
+    source = SOURCES[name](folder).resolved()
+    parts = [part for part in source.slices(60_000) if part.kind != "row_groups"]
+    assert len(parts) == 1 if name == "compressed" else len(parts) > 2
+    for part in parts:
+        shares = [source.fraction_read() or 0.0 for _ in source.read(part)]
+        assert shares == sorted(shares)
+        assert source.fraction_read() == 1.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("file", ["a.jsonl", "b.jsonl.gz"])
+def test_units_that_are_not_finished_are_part_of_the_progress(
+    folder: Path, tmp_path: Path, fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch, workers: int, file: str
+) -> None:
+    monkeypatch.setattr(units, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(executor, "LOOK_SECONDS", 0.002)
+    heard, fake.vocab_size = Heard(), 60_000
+    runner = UnitExecutor(LocalRunner(workers), slice_bytes=150_000)
+    build_episodes(ChatFile(folder / file), tmp_path / "o", encoder=fake, executor=runner, progress=heard)
+    assert heard.shares == sorted(heard.shares)
+    assert heard.shares[-1] == 1.0
+    if workers == 1 and file == "a.jsonl":  # processes take the seconds of the real setting
+        assert any(0 < share < 0.4 for share in heard.shares)
+    _, unit, _, tokens = heard.phase("o")
+    assert unit == "tokens"
+    assert abs(heard.totals("o")[-1] - tokens) <= 1
+    assert [path.name for path in tmp_path.iterdir()] == ["o"], "nothing is left of what units told"
+
+
+def test_an_attempt_tells_its_share_and_withdraws_it(folder: Path, tmp_path: Path) -> None:
+    source = ChatFile(folder / "a.jsonl").resolved()
+    part = next(iter(source.slices(1 << 30)))
+    (tmp_path / units.ATTEMPTS).mkdir()
+    unit_task = units.UnitTask(0, part, tmp_path)
+    assert unit_task.share_done() == 0.0
+    rows = source.read(part)
+    next(rows)
+    units._tell_share(source, unit_task, 0.0)
+    assert 0 < unit_task.share_done() < 1
+    unit_task.share_path.write_text("0.")  # half written
+    assert unit_task.share_done() == 0.0
+    unit_task.path.mkdir()
+    assert unit_task.share_done() == 1.0
+
+
+def test_hashing_verifying_publishing_and_fetching_count_bytes(
+    folder: Path, tmp_path: Path, fake: FakeTokenizer
+) -> None:
+    heard = Heard()
+    files = [folder / "a.jsonl", folder / "c.json"]
+    size = sum(file.stat().st_size for file in files)
+    fingerprint(files, heard)
+    assert heard.phases == [["hashing the input", "bytes", size, size]]
+    source = chat_files(files)
+    assert isinstance(source, ChatFiles)
+    assert source.config(heard) == source.config()
+    assert heard.phases[1:] == [["hashing the input", "bytes", size, size]]
+    fake.vocab_size = 60_000
+    build_episodes(source, tmp_path / "o", encoder=fake, options=BuildOptions(source_name="o"))
+    heard = Heard()
+    assert list(verify_dataset(tmp_path / "o", progress=heard)) == []
+    what, unit, total, done = heard.phases[0]
+    assert (what, unit, total) == ("reading o", "bytes", done)
+    for _ in range(2):  # the second time the files are there, and are read back all the same
+        publish_dataset(tmp_path / "o", f"file://{tmp_path}/published", progress=heard)
+        (tmp_path / "published" / "episodes.json").unlink()
+    assert [phase[2:] for phase in heard.phases if phase[0] == "publishing o"] == [[2 * total, 2 * total]] * 2
+    publish_dataset(tmp_path / "o", f"file://{tmp_path}/published", progress=heard)
+    ReadCache(tmp_path / "fetched", progress=heard).open(f"file://{tmp_path}/published")
+    assert heard.phase("fetching")[1:] == ["bytes", total, total]
+
+
+def test_the_doctor_expects_as_many_rows_as_there_are(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink:
+        table = pa.Table.from_pylist([chat(number) for number in range(ROWS)])
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=500)
+    np.save(tmp_path / "ids.npy", np.arange(ROWS * 20).reshape(ROWS, 20))
+    files = [folder / name for name in ("a.jsonl", "b.jsonl.gz", "c.json")]
+    for file in (*files, tmp_path / "rows.arrow", tmp_path / "ids.npy"):
+        heard = Heard()
+        diagnose(file, progress=heard)
+        _, unit, total, rows = heard.phase("examining")
+        assert (unit, rows) == ("rows", ROWS)
+        assert total is None
+        assert abs(heard.totals("examining")[-1] - ROWS) <= 1, file
+    heard = Heard()
+    diagnose(folder / "d.parquet", validation=folder / "d.parquet", progress=heard)
+    assert heard.phase("examining")[2:] == [ROWS, ROWS]
+    assert heard.phase(f"reading {folder}")[2:] == [ROWS, ROWS]
+
+
+def test_imports_know_how_many_tokens_come(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ids = np.arange(1, 1001, dtype="<u2")
+    ids.tofile(tmp_path / "train.bin")
+    (tmp_path / "hf").mkdir()
+    pq.write_table(pa.table({"input_ids": [[1, 2, 3]] * 50, "labels": [[1, 2, 3]] * 50}), tmp_path / "hf" / "x.parquet")
+    np.save(tmp_path / "x.npy", np.ones((10, 7), dtype=np.int32))
+    cases = (("nanogpt", "train.bin", 1000, 1), ("npy", "x.npy", 70, 1), ("hf", "hf", 150, None))
+    for form, name, tokens, eos_id in cases:
+        heard = Heard()
+        import_episodes(tmp_path / name, form, tmp_path / f"o-{form}", eos_id=eos_id, progress=heard)
+        assert [phase[1:] for phase in heard.phases] == [["tokens", tokens, tokens]], form
+
+
+def test_rollouts_and_tokenizers_expect_what_their_files_hold(folder: Path, tmp_path: Path) -> None:
+    row = {"prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.5], "reward": 1.0}
+    (tmp_path / "r.jsonl").write_text((json.dumps(row) + "\n") * 500)
+    heard = Heard()
+    import_rollouts([tmp_path / "r.jsonl"], tmp_path / "o", progress=heard)
+    assert heard.totals("o")[-1] == 500
+    assert min(heard.totals("o")) > 300
+    heard = Heard()
+    files = [folder / "text.jsonl", folder / "large.txt"]
+    train_tokenizer(files, tmp_path / "t", vocab_size=300, max_lines=2000, progress=heard)
+    assert heard.phase("reading")[3] == 400_000 + ROWS
+    assert heard.totals("reading")
+
+
+def frames(command: list[str], folder: Path) -> str:
+    """What a command writes in a terminal of 150 columns, without the codes that move the cursor."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.environ |= {"COLUMNS": "150", "TERM": "xterm-256color"}
+        os.execv(sys.executable, [sys.executable, "-m", "niels_gpt", *command])
+    written = b""
+    try:
+        while part := os.read(terminal, 1 << 16):
+            written += part
+    except OSError:  # how Linux says that the command has ended
+        pass
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, written.decode()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode())
+
+
+def test_a_terminal_shows_the_total_and_the_time_left(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
+    command = ["episodes", "build", str(folder / "a.jsonl"), "--tokenizer", str(tokenizer_dir), "--out", "o"]
+    shown = frames(command, tmp_path)
+    assert re.search(r"hashing the input .* of 0\.\d MB .*left,", shown)
+    assert re.search(r"\bo ━.*tokens.* left, 0:00:0\d", shown)
+    assert "o is complete" in shown
