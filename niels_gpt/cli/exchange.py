@@ -19,7 +19,6 @@ from niels_gpt.cli.options import (
     ShardBytes,
     ShardSize,
     Split,
-    existing,
     grouped,
     name_and_value,
     one_of,
@@ -32,6 +31,7 @@ from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.run import FORMATS as IMPORTS
+from niels_gpt.storage.manifests import no_such_directory
 
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
 # `--option NAME=VALUE` of each format, for the help: "hf: assistant_masks; ..."
@@ -78,7 +78,6 @@ def export_command(
             metavar="DATASET",
             help="A cache, episodes or preferences.",
             show_default=False,
-            **existing("a cache, episodes or preferences", "directory"),
         ),
     ],
     to: Annotated[
@@ -130,6 +129,8 @@ def export_command(
     # They are options of one format, with flags of their own because Megatron's users look for them.
     padding = {"pad_multiple": pad_multiple, "pad_id": pad_id}
     options = _options_of(to, option or ()) | {name: value for name, value in padding.items() if value is not None}
+    if not source.exists():
+        raise no_such_directory(source, "a cache, episodes or preferences")
     from niels_gpt.export.run import export
 
     with ShownProgress() as progress:

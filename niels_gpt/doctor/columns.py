@@ -132,7 +132,7 @@ def token_rows(
         if name in columns:
             wrong = (columns[name].lengths != ids.lengths) & usable
             problems += [
-                Problem("unusable-row", row, f"{ids.lengths[row]:,} ids and {columns[name].lengths[row]:,} {name}")
+                Problem("unusable-row", row, _misfit(int(ids.lengths[row]), int(columns[name].lengths[row]), name))
                 for row in np.flatnonzero(wrong).tolist()
             ]
             # A row is left out at its first misfit, so it is reported once.
@@ -158,6 +158,10 @@ def token_rows(
         mask_from=origin,
     )
     return rows, sorted(problems, key=lambda problem: problem.row)
+
+
+def _misfit(ids: int, found: int, name: str) -> str:
+    return f"{ids:,} ids and {found:,} {name}" if found else f"{ids:,} ids without {name}, which other rows have"
 
 
 def _select_rows(column: Column, usable: Bools) -> np.ndarray[Any, Any]:

@@ -46,6 +46,8 @@ class Layout:
         first_ids: ids that renderings of the probes begin with; empty if one of them could be ordinary text.
         repeats_opener: the model itself writes the assistant's opener between parts of an answer (gpt-oss's channels).
         min_white_space: for each opener the fewest bytes of white space that follow it in the probes.
+        most_white_space: the most bytes of white space between an assistant's opener and what follows it in the probes,
+            by `(index in openers, the control token that follows, or -1)`.
         header_pairs: `(first id of an opener, the id after it)` as seen in the probes, for openers that begin with a
             control token.
         names: text of added tokens, by id.
@@ -69,6 +71,7 @@ class Layout:
     first_ids: frozenset[int] = frozenset()
     repeats_opener: bool = False
     min_white_space: tuple[int, ...] = ()
+    most_white_space: dict[tuple[int, int], int] = field(default_factory=dict)
     header_pairs: frozenset[tuple[int, int]] = frozenset()
     names: dict[int, str] = field(default_factory=dict)
 
@@ -132,6 +135,11 @@ class Layout:
             open_ &= white > 0
             size, at = size + white, at + open_
         return place, which, at, size
+
+    def followers(self, rows: TokenRows, after: Int64s) -> Int64s:
+        """The control tokens and think tags at some positions, -1 where another token is."""
+        found = rows.ids[np.minimum(after, len(rows.ids) - 1)]
+        return np.where(np.isin(found, [*self.controls, *(self.think or ())]), found, -1)
 
     def unknown_headers(self, rows: TokenRows) -> Int64s:
         """Positions of control tokens that begin headers and are followed by an id that no probe has there."""

@@ -174,6 +174,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
         layout,
         repeats_opener=_repeats_opener(layout, shown),
         min_white_space=_min_white_space(layout, shown),
+        most_white_space=_most_white_space(layout, shown),
         header_pairs=_header_pairs(layout, shown),
     )
     refusal = next((str(error) for error in made_of.values() if isinstance(error, MessageError)), "")
@@ -361,6 +362,19 @@ def _min_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> tuple[i
         int(sizes[which == at].min()) if role != TOOL and (which == at).any() else 0
         for at, (role, _) in enumerate(layout.openers)
     )
+
+
+def _most_white_space(layout: Layout, shown: Sequence[RenderedTokens]) -> dict[tuple[int, int], int]:
+    """The most bytes of white space after each of the assistant's openers, by the control token that follows them."""
+    rows = rows_of([made.token_ids for made in shown])
+    _, which, after, sizes = layout.white_space_after(rows)
+    found: dict[tuple[int, int], int] = {}
+    for opener, follower, size in zip(
+        which.tolist(), layout.followers(rows, after).tolist(), sizes.tolist(), strict=True
+    ):
+        if layout.openers[opener][0] == ASSISTANT:
+            found[opener, follower] = max(size, found.get((opener, follower), 0))
+    return found
 
 
 def _header_pairs(layout: Layout, shown: Sequence[RenderedTokens]) -> frozenset[tuple[int, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,22 @@ class Scope:
     decode_id: Callable[[int], str] = str
     max_length: int | None = None
     sentinels: Mapping[str, int] = field(default_factory=dict)
+
+
+class WrongHeaders(NamedTuple):
+    """Where turns begin with headers that the format does not write; positions of their first tokens, in order.
+
+    Attributes:
+        short: less white space follows than the format writes.
+        unknown: the header is another one.
+        long: more white space follows, before a block of reasoning.
+        spaced: more white space follows, which may also be the first of the message.
+    """
+
+    short: Int64s
+    unknown: Int64s
+    long: Int64s
+    spaced: Int64s
 
 
 @dataclass(frozen=True)
@@ -143,12 +160,12 @@ class View:
         return first[cut], last[cut]
 
     @cached_property
-    def wrong_headers(self) -> tuple[Int64s, Int64s]:
-        """Openers followed by less white space than the format writes, and positions of headers it never writes."""
+    def wrong_headers(self) -> WrongHeaders:
+        """Headers that the format does not write."""
         layout, rows = self.scope.layout, self.rows
         none = np.zeros(0, dtype=np.int64)
         if self.rendered_turns is not None or layout is None or self.turns is None or not len(rows.ids):
-            return none, none
+            return WrongHeaders(none, none, none, none)
         place, which, after, sizes = layout.white_space_after(rows)
         # The white space that this opener needs, per place.
         wanted = np.array(layout.min_white_space or [0] * len(layout.openers), dtype=np.int64)[which]
@@ -156,7 +173,13 @@ class View:
         whole = after < rows.starts[1:][rows.row_of[place]]
         whole &= ~self.padding[np.minimum(after, len(rows.ids) - 1)]
         unknown = layout.unknown_headers(rows)
-        return place[whole & (sizes < wanted)], unknown[~self.padding[np.minimum(unknown + 1, len(rows.ids) - 1)]]
+        followers = layout.followers(rows, after)
+        headers = zip(which.tolist(), followers.tolist(), strict=True)
+        # A header that no probe has is not judged: no white space is too much for it.
+        most = np.array([layout.most_white_space.get(header, 1 << 30) for header in headers], dtype=np.int64)
+        unknown = unknown[~self.padding[np.minimum(unknown + 1, len(rows.ids) - 1)]]
+        long, thinks = whole & (sizes > most), followers == (layout.think or (-2,))[0]
+        return WrongHeaders(place[whole & (sizes < wanted)], unknown, place[long & thinks], place[long & ~thinks])
 
     @cached_property
     def role_of(self) -> Int64s:

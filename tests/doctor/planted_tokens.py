@@ -149,6 +149,21 @@ def header_without_white_space(family: str, given: list[Sample]) -> Any:
     return rows(given)
 
 
+def header_with_more_white_space(family: str, given: list[Sample]) -> Any:
+    """The assistant's header with a line more before the text, or before the empty think block."""
+    line = renderer_of(family).encoder.encode_pieces(["\n"], [False])[0].tolist()
+    for sample in given:
+        for header in sample.headers[::-1]:
+            at = sample.ids.index(line[0], header) if family in ("chatml", "qwen2.5", "qwen3", "gemma") else None
+            if at is None:
+                at = next(
+                    body for opener, (body, _) in zip(sample.headers, sample.bodies, strict=True) if opener == header
+                )
+            sample.ids[at:at] = line
+            sample.trained[at:at] = [False] * len(line)
+    return rows(given)
+
+
 def mask_of_the_right_header(family: str, given: list[Sample]) -> Any:
     """The same, with the mask that the header with its white space would have: a token too late."""
     for row in header_without_white_space(family, given):
@@ -358,11 +373,20 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("first-turn-only", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
     ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
     ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
-    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ()),
-    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), partial(in_some, forged_answer), ()),
+    # The forged answer begins with the space before a word.
+    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ("answers-begin-with-space",)),
+    (
+        "turns-untrained",
+        ("chatml", "llama-3", "kimi-k2", "gemma"),
+        partial(in_some, forged_answer),
+        ("answers-begin-with-space",),
+    ),
     ("header-drift", HEADERS, header_without_white_space, ()),
     ("header-drift", HEADERS, partial(in_some, header_without_white_space), ()),
     ("header-drift", HEADERS, mask_of_the_right_header, ("mask-holes",)),
+    ("header-drift", (*HEADERS, "qwen3"), header_with_more_white_space, ("mask-holes",)),
+    ("answers-begin-with-space", HEADERS, partial(in_some, header_with_more_white_space), ("mask-holes",)),
+    ("header-drift", ("qwen3",), partial(in_some, header_with_more_white_space), ("mask-holes",)),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), header_of_another_role, MANY),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), partial(in_some, header_of_another_role), MANY),
     ("tail-trained", WITH_TAIL, tail, ()),

@@ -70,11 +70,23 @@ class _HeaderDrift(Rule):
     """Headers that the format does not write."""
 
     def check_rows(self, view: View) -> None:
-        short, unknown = view.wrong_headers
+        short, unknown, long, spaced = view.wrong_headers
+        turns = view.turns
         notes = dict.fromkeys(short.tolist(), "the white space after this header is missing")
         notes |= dict.fromkeys(unknown.tolist(), "the header that begins here is not one of this format")
+        notes |= dict.fromkeys(long.tolist(), _MORE_SPACE)
         places = np.array(sorted(notes), dtype=np.int64)
         view.hit(self.id, view.rows.row_of[places], places, lambda _, at: notes[at])
+        view.counters.sums["long headers"] += len(long)
+        view.counters.sums["answers"] += 0 if turns is None else len(turns.assistants)
+        view.hit(SPACE_FIRST, view.rows.row_of[spaced], spaced, lambda _, __: _MORE_SPACE)
+
+
+# One answer may begin with an empty line. Where many do, the model learns to begin so; where nearly all do, the header
+# has another line.
+SPACE_FIRST = "answers-begin-with-space"
+FEWEST_SPACED, SPACED_SHARE, ALL_SPACED_SHARE = 3, 0.03, 0.9
+_MORE_SPACE = "more white space than the format writes follows this header"
 
 
 RULES = (
@@ -156,12 +168,24 @@ RULES = (
         "header-drift",
         "error",
         "turns begin with other headers than the format writes",
-        "The model is trained on headers that serving never writes: another token, or a missing one, between role and "
-        "text.",
+        "The model is trained on headers that serving never writes: another token, a missing one, or one too many, "
+        "between role and text.",
         "Another version of the template, an edited template, or rows that were joined from texts.",
         "Render with the template that will serve (`niels-gpt doctor TRAINED SERVED` compares two).",
         ("ollama/ollama#6823", "InternLM/lmdeploy#1945"),
         ("tokens",),
+        needs=("turns",),
+    ),
+    Rule(
+        SPACE_FIRST,
+        "warning",
+        "many answers begin with white space that the format does not write",
+        "The model learns to begin its answers with an empty line, or is trained on a header that serving does not "
+        "write.",
+        "The rows were rendered with another version of the template, whose header has another line; or the answers "
+        "themselves begin with white space.",
+        "Render with the template that will serve, and strip the answers.",
+        applies=("tokens",),
         needs=("turns",),
     ),
     Rule(
@@ -260,6 +284,11 @@ def _follows_role(turns: Turns, role: int) -> Bools:
 
 def finish(counters: Counters) -> None:
     """Decide what only the whole input shows."""
+    spaced, answers = counters.hits.get(SPACE_FIRST), counters.sums["answers"]
+    if spaced is not None and spaced.count < max(FEWEST_SPACED, SPACED_SHARE * answers):
+        counters.drop(SPACE_FIRST)
+    elif spaced is not None and (counters.sums["long headers"] or spaced.count >= ALL_SPACED_SHARE * answers):
+        counters.move(SPACE_FIRST, "header-drift")
     # Where no turn at all is closed, rows were not cut: the format has no end.
     if not counters.sums["turns closed"]:
         counters.move("truncated-mid-turn", "eot-missing")
