@@ -244,7 +244,8 @@ def doctor(
         raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
     if source is not None and script is not None:
         raise UsageError(f"{source} and --script: one thing at a time; leave out one of them")
-    for place in (source, chats, rows.validation):
+    # Conversations without a second tokenizer are a wrong use, which `diagnose` explains.
+    for place in (source, None if other is None else chats, rows.validation):
         if place is not None:
             existing_or_hub(place)
     for place in (other, tokenizer):
