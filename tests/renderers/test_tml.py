@@ -152,7 +152,10 @@ def with_words(*words: str) -> tuple[str, ...]:
 SYSTEM = {"role": "system", "content": "s"}
 FUNCTION = {"name": "get", "description": "d", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
-QWEN3, QWEN35 = of("qwen3"), of("qwen3.5")
+PARAMETERS = {"type": "object", "properties": {"b": {}, "a": {}}}
+UNSORTED = [{"type": "function", "function": {**FUNCTION, "parameters": PARAMETERS}}]
+QWEN3, QWEN35, QWEN38 = of("qwen3"), of("qwen3.5"), of("qwen3.8")
+GLM = of("glm-5.2", "glm-5.3")
 NANO, ULTRA = of("nemotron-3"), of("nemotron-3-ultra")
 NEMOTRON = (*NANO, *ULTRA)
 GPT_OSS = of("gpt-oss")
@@ -193,7 +196,7 @@ DIFFERENCES: dict[str, Difference] = {
         tokens=True,
     ),
     "an answer without reasoning behind an opened block": Difference(
-        of("qwen3.5", without=SILENT),
+        of("qwen3.5", "qwen3.8", without=SILENT),
         "either",
         "the text is the same; the official tokenizer makes one token of the newline of the prompt and that of the "
         "answer, and they keep the prompt's ids as they were served",
@@ -216,9 +219,9 @@ DIFFERENCES: dict[str, Difference] = {
         tuple(name for name in tml.JUDGED if not name.startswith("deepseek")),
         "ours",
         "they join them to one turn, without anything between; templates write a turn for each message",
-        [SYSTEM, user("a"), user("b"), assistant("y", reasoning_content="r")],
-        "a<|",
-        "ab",
+        [SYSTEM, user("u1"), user("u2"), assistant("y", reasoning_content="r")],
+        "u1<|",
+        "u1u2",
     ),
     "reasoning of a call that was answered": Difference(
         ("qwen3",),
@@ -258,7 +261,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=first_turn,
     ),
     "reasoning where thinking is off": Difference(
-        SILENT[:2] + tuple(name for name in SILENT if "nemotron" in name),
+        tuple(name for name in SILENT if not name.startswith("kimi")),
         "either",
         "they refuse it; the template writes what the message holds",
         [SYSTEM, user(), assistant("y", reasoning_content="r")],
@@ -276,7 +279,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=without_reasoning,
     ),
     "an empty system message, and tools": Difference(
-        QWEN35,
+        (*QWEN35, *QWEN38),
         "ours",
         "they write the blank line before the message, the template only before one that holds text",
         [{"role": "system", "content": ""}, user(), assistant("y", reasoning_content="r")],
@@ -286,7 +289,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=without_blank_system,
     ),
     "a text before a call": Difference(
-        QWEN35,
+        (*QWEN35, *QWEN38),
         "ours",
         "they write one newline between them, the template two",
         calling("t"),
@@ -295,7 +298,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=without_texts_beside_calls,
     ),
     "objects and lists as arguments": Difference(
-        (*QWEN35, *NEMOTRON),
+        (*QWEN35, *QWEN38, *NEMOTRON),
         "ours",
         "they write JSON without spaces, the template with",
         calling(a={"b": [1, 2]}),
@@ -304,7 +307,7 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=plain_arguments,
     ),
     "large and small numbers as arguments": Difference(
-        (*QWEN35, *NEMOTRON, *GPT_OSS),
+        (*QWEN35, *QWEN38, *NEMOTRON, *GPT_OSS),
         "ours",
         "they read numbers as floats and write them as Rust does: the integer has lost its digits",
         calling(a=10**30 + 1, b=-1e-7),
@@ -429,11 +432,11 @@ DIFFERENCES: dict[str, Difference] = {
         avoid=without_reasoning,
     ),
     "answers of Kimi K2 in history": Difference(
-        ("kimi-k2",),
+        of("kimi-k2", "kimi-k2-thinking"),
         "ours",
         "they make one example, in which the last answer alone is trained",
         HISTORY,
-        "⟦x<|im_end|>⟧",
+        "x<|im_end|>⟧",
         "",
         avoid=first_turn,
     ),
@@ -475,12 +478,40 @@ DIFFERENCES: dict[str, Difference] = {
         undeclared=True,
     ),
     "a call without an id": Difference(
-        of("kimi-k2", "kimi-k2.5"),
+        of("kimi-k2", "kimi-k2-thinking", "kimi-k2.5"),
         "either",
         "they refuse it; ours counts functions.NAME:N as Kimi's ids do; the template writes an empty one",
         [*calling()[:2], assistant("", tool_calls=[{k: held for k, held in call().items() if k != "id"}])],
         "functions.get:0",
         None,
+    ),
+    "reasoning of answers that are history by now": Difference(
+        of("glm-5.2"),
+        "ours",
+        "they make one example, which trains answers without the reasoning that a later prompt drops",
+        HISTORY,
+        "⟦r</think>x",
+        "⟦</think>x",
+        avoid=recent_reasoning,
+    ),
+    "tools of GLM": Difference(
+        GLM,
+        "ours",
+        "they sort the properties of a schema; the template writes them as they come",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        '"properties": {"b": {}, "a": {}}',
+        '"properties": {"a": {}, "b": {}}',
+        UNSORTED,
+        undeclared=True,
+    ),
+    "an answer's reasoning of Kimi K2 Thinking": Difference(
+        ("kimi-k2-thinking",),
+        "theirs",
+        "as K2.5's: the template empties the block of an answer once it is written",
+        [SYSTEM, user(), assistant("y", reasoning_content="r")],
+        "⟦<think></think>y",
+        "⟦<think>r</think>y",
+        avoid=without_reasoning,
     ),
     **{
         f"think tags in a content, {family}": Difference(

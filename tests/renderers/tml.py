@@ -50,6 +50,7 @@ _KEPT = {"strip_thinking_from_history": False}
 _KEEPS = {"preserve_all_thinking": True}
 _THINKING, _CHAT, _PREVIEW = {"thinking": True}, {"thinking_mode": "chat"}, {"reasoning_effort_profile": "preview"}
 _LOW, _HIGH, _MAX, _THIRTY = ({"reasoning_effort": effort} for effort in ("low", "high", "max", 30))
+_ENDS = {"sampled_openers": True}
 JUDGED: dict[str, Judged] = {
     "qwen3": Judged("qwen3", "Qwen3"),
     "qwen3 without thinking": Judged("qwen3", "Qwen3", {"prefix_empty_thinking": True}, {"enable_thinking": False}),
@@ -105,6 +106,14 @@ JUDGED: dict[str, Judged] = {
     "nemotron-3-ultra that keeps reasoning": Judged(
         "nemotron-3-ultra", "Nemotron3", {"ultra": True, **_KEPT}, {"truncate_history_thinking": False}
     ),
+    "qwen3.8": Judged("qwen3.8", "Qwen38"),
+    "qwen3.8, low effort": Judged("qwen3.8", "Qwen38", _LOW, _LOW),
+    "qwen3.8 without thinking": Judged("qwen3.8", "Qwen38", {"support_thinking": False}, {"enable_thinking": False}),
+    "kimi-k2-thinking": Judged("kimi-k2-thinking", "KimiK2"),
+    "glm-5.2": Judged("glm-5.2", "Glm52", options=_ENDS),
+    "glm-5.3": Judged("glm-5.3", "Glm53", {"clear_thinking": False}, _ENDS),
+    "glm-5.3, low effort": Judged("glm-5.3", "Glm53", {"clear_thinking": False, **_LOW}, {**_ENDS, **_LOW}),
+    "glm-5.3-flash": Judged("glm-5.3", "Glm53Flash", {"clear_thinking": False}, _ENDS),
 }
 
 
@@ -221,7 +230,9 @@ def _kept(name: str, sample: Sample) -> Sample:
 
 def our_samples(name: str, messages: Messages, tools: Any = None) -> list[Sample]:
     """Our samples of the same conversation, one for each turn that renders differently."""
-    return [Sample(*sample) for sample in build_training_samples(ours(name), messages, tools=tools)]
+    closed = JUDGED[name].family.startswith("glm")  # its format does not end the last turn
+    samples = build_training_samples(ours(name), messages, tools=tools, ensure_final_stop=closed)
+    return [Sample(*sample) for sample in samples]
 
 
 class Turn(NamedTuple):
