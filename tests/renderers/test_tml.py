@@ -504,15 +504,6 @@ DIFFERENCES: dict[str, Difference] = {
         UNSORTED,
         undeclared=True,
     ),
-    "an answer's reasoning of Kimi K2 Thinking": Difference(
-        ("kimi-k2-thinking",),
-        "theirs",
-        "as K2.5's: the template empties the block of an answer once it is written",
-        [SYSTEM, user(), assistant("y", reasoning_content="r")],
-        "⟦<think></think>y",
-        "⟦<think>r</think>y",
-        avoid=without_reasoning,
-    ),
     **{
         f"think tags in a content, {family}": Difference(
             of(family, without=SILENT),
