@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,11 +25,12 @@ class Layout:
     """What the turns of a format look like in ids. A part of it for ChatML, without the system role::
 
         openers  (1, (<|im_start|>, user)), (2, (<|im_start|>, assistant))      stops  (<|im_end|>,)
-        supplied (newline,), or (newline, <think>) where the generation prompt opens a think block
+        supplied 1: (newline,), or (newline, <think>) where the generation prompt opens a think block
 
     Attributes:
         openers: `(role, ids)`: what begins a turn, without the white space and think tags after it.
-        supplied: what a generation prompt may write after the assistant's opener, longest first.
+        supplied: for the openers of assistants, by their index in `openers`, what a generation prompt may write after
+            them. DeepSeek-R1's prompt opens a think block after the header, and nothing after results of tools.
         stops: the ids that end an assistant turn.
         has_own_stop: assistant turns end in a token of their own. Without it (GLM) the opener of the next turn ends
             them, and `stops` are these openers.
@@ -54,7 +55,7 @@ class Layout:
     """
 
     openers: tuple[tuple[int, Ids], ...]
-    supplied: tuple[Ids, ...]
+    supplied: Mapping[int, tuple[Ids, ...]]
     stops: Ids
     has_own_stop: bool
     preamble: Ids
@@ -86,7 +87,7 @@ class Layout:
         edges = np.union1d(np.union1d(place, np.flatnonzero(rows.first_of_document)), [n])
         end = edges[np.searchsorted(edges, place, side="right")]
         supplied = np.minimum(place + length, end)
-        body = np.where(role == ASSISTANT, self._body(ids, supplied, end), supplied)
+        body = np.where(role == ASSISTANT, self._body(ids, which, supplied, end), supplied)
         stop = np.where(role == ASSISTANT, self._stop(ids, body, end, rows), -1)
         return Turns(row, role, place, supplied, body, stop, end)
 
@@ -152,30 +153,36 @@ class Layout:
         unknown = np.fromiter((pair not in self.header_pairs for pair in pairs), dtype=np.bool_, count=len(places))
         return places[unknown]
 
-    def _body(self, ids: Int64s, after: Int64s, end: Int64s) -> Int64s:
+    def _body(self, ids: Int64s, which: Int64s, after: Int64s, end: Int64s) -> Int64s:
         """Where the sampled text begins: after the longest of `supplied` that is found at `after`.
 
         White space is compared by its length, not by its tokens: a newline of the format may share a token with white
         space that the model wrote. Such a token belongs to the format, as its first character does.
+
+        Args:
+            which: the opener of each turn, as an index in `openers`.
         """
         body, undecided = after.copy(), np.ones(len(after), dtype=np.bool_)
-        for parts in self._supplied_parts:
+        for opener, parts in self._supplied_parts:
             here, part_end = self._match(ids, after, parts)
-            here &= undecided
+            here &= undecided & (which == opener)
             body[here] = part_end[here]
             undecided &= ~here
         return np.minimum(body, end)
 
     @cached_property
-    def _supplied_parts(self) -> list[list[_Part]]:
-        """`supplied` as ids and runs of white space, the longest first, without repeats.
+    def _supplied_parts(self) -> list[tuple[int, list[_Part]]]:
+        """`supplied` as ids and runs of white space, for each opener the longest first, without repeats.
 
         ::
 
             newline, <think>, newline, newline       (0, 1) (7, 0) (0, 2)        where 7 is the id of <think>
         """
+        return [(opener, parts) for opener, runs in self.supplied.items() for parts in self._parts_of(runs)]
+
+    def _parts_of(self, runs: Sequence[Ids]) -> list[list[_Part]]:
         shortest: dict[tuple[tuple[_Part, ...], bool], int] = {}
-        for run in self.supplied:
+        for run in runs:
             parts: list[_Part] = []
             for token in run:
                 size = int(self.white_bytes[token])
@@ -244,7 +251,7 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
     stop = special["eot"]
     return Layout(
         openers=openers,
-        supplied=((),),
+        supplied={},
         stops=(stop,),
         has_own_stop=True,
         preamble=(),

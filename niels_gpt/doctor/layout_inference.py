@@ -186,7 +186,7 @@ def layout_without_template(encoder: PieceEncoder) -> Layout:
     """The layout for a tokenizer without a chat template: its vocabulary and its control tokens, no turns."""
     return Layout(
         openers=(),
-        supplied=((),),
+        supplied={},
         stops=(),
         has_own_stop=True,
         preamble=(),
@@ -291,17 +291,21 @@ def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[i
     return tuple(sorted((role, opener) for opener, role in found.items()))
 
 
-def _supplied(headers: Sequence[_Header], openers: Sequence[tuple[int, Ids]]) -> tuple[Ids, ...]:
-    """What follows the opener in the headers of assistant turns, the longest first."""
-    own = [ids for role, ids in openers if role == ASSISTANT]
-    found = {
-        header.ids[len(opener) :]
-        for header in headers
-        if header.role == ASSISTANT
-        for opener in own
-        if header.ids[: len(opener)] == opener
+def _supplied(headers: Sequence[_Header], openers: Sequence[tuple[int, Ids]]) -> dict[int, tuple[Ids, ...]]:
+    """What follows each opener of assistants in the headers of their turns, by the opener's index."""
+    return {
+        which: tuple(
+            sorted(
+                {
+                    header.ids[len(opener) :]
+                    for header in headers
+                    if header.role == ASSISTANT and header.ids[: len(opener)] == opener
+                }
+            )
+        )
+        for which, (role, opener) in enumerate(openers)
+        if role == ASSISTANT
     }
-    return tuple(sorted(found, key=lambda run: (-len(run), run)))
 
 
 def _stops(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> tuple[Ids, bool]:

@@ -47,8 +47,10 @@ def by_assistant(made: RenderedTokens) -> list[bool]:
 def test_what_the_assistant_says_is_found_in_ids_alone(family: str) -> None:
     made = renderings(family)
     layout = infer_layout(renderer_of(family))
-    if not layout.trusted:  # texts one after the other have no turns
-        assert family == "raw"
+    if not layout.trusted:
+        # Texts one after the other have no turns. Inkling's model begins several messages in one turn, of which only
+        # the last ends in the stop; the doctor says that it cannot judge such ids without their labels' renderer.
+        assert family in ("raw", "inkling")
         return
     rows = rows_of([one.token_ids for one in made])
     own = layout.turns(rows).assistants

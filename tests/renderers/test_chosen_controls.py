@@ -282,3 +282,16 @@ def test_a_template_that_reads_nothing_is_rendered_once() -> None:
     renderer._chunks = lambda *args, **more: rendered.append(args) or chunks(*args, **more)  # type: ignore[method-assign, func-returns-value]
     renderer.render(chat)
     assert len(rendered) == 1
+
+
+def test_a_system_message_may_hold_switches_of_its_template() -> None:
+    source = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | replace('/short', '') }}"
+        "{% if '/short' not in m.content %}<|im_end|>{% endif %}{% endfor %}"
+    )
+    renderer = chatml(source)
+    switched = [{"role": "system", "content": "a /short"}, {"role": "user", "content": "b"}]
+    assert renderer.text(switched).count("<|im_end|>") == 1
+    assert renderer.render(switched).token_ids.count(renderer.encoder.control_ids["<|im_end|>"]) == 1
+    with pytest.raises(MessageError, match="decides which control tokens"):
+        renderer.render([{"role": "user", "content": "a /short"}])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.template.oracle import _end_of_same
+from niels_gpt.renderers.template.sampled_span import end_of_same
 from niels_gpt.renderers.template.substitution import (
     Substituted,
     common_prefix,
@@ -123,10 +123,10 @@ def test_common_prefix(one: str, other: str) -> None:
 @given(words=st.lists(st.sampled_from(["<a>", "b:", "\n", " "]), min_size=1), tail=st.text("xy \n", max_size=4))
 def test_ends_apart_from_white_space(words: list[str], tail: str) -> None:
     expected, written = "".join(words), " \n".join(word for word in words if not word.isspace())
-    end = _end_of_same(expected, written + tail)
+    end = end_of_same(expected, written + tail)
     assert end is not None
     assert written == (written + tail)[:end].rstrip() or not written
-    assert _end_of_same(expected + "c", written + tail) is None
+    assert end_of_same(expected + "c", written + tail) is None
 
 
 def test_case_is_the_only_difference() -> None:

@@ -107,12 +107,8 @@ class TemplateProcess:
 
     def strings(self) -> TemplateStrings:
         """See `substitution.template_strings`."""
-        compared, searched = (
-            tuple(text for text in _field_of(reply, "strings")[number] if isinstance(text, str))
-            for reply in [self._ask("strings", {})]
-            for number in (0, 1)
-        )
-        return TemplateStrings(compared, searched)
+        lists = _field_of(self._ask("strings", {}), "strings")
+        return TemplateStrings(*(tuple(text for text in lists[number] if isinstance(text, str)) for number in range(3)))
 
     def _ask(self, task: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         request = {task: {name: to_json_value(value) for name, value in variables.items()}}
@@ -363,7 +359,7 @@ def serve(memory: int, seconds: float) -> None:
                 reply = {"prompt": fixed_prompt(source, clock, _variables(request["prompt"]))}
             elif "strings" in request:
                 strings = template_strings(source)
-                reply = {"strings": [strings.compared, strings.searched]}
+                reply = {"strings": [strings.compared, strings.searched, strings.tested]}
             else:
                 assert template is not None
                 reads = Reads()

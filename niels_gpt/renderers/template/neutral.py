@@ -13,6 +13,9 @@ control tokens in the same order.
 The neutral conversation depends on the shape of the real one alone: which messages, parts, calls and arguments there
 are, their roles, which texts are empty or white space, and types, ids and keys that are single words. So renderings of
 one shape have the same control tokens, or are refused.
+
+A system message may hold switches of its format (`/system_override` of SmolLM3): words of which the template asks
+whether they are there. Who writes the system message may use them, so they count as shape; elsewhere they do not.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from niels_gpt.errors import MessageError, shown
+from niels_gpt.forks import cached_property
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import UNKNOWN_ROLE
@@ -35,6 +39,7 @@ from niels_gpt.renderers.types import SCAFFOLD
 
 _CONTENT_FIELDS: Final = frozenset({"content", "tool_calls", *REASONING_FIELDS})
 _KEPT_FIELDS: Final = frozenset({"role", "train", "weight"})
+_SWITCHING_ROLES: Final = ("system", "developer")
 _LENGTH: Final = 16  # of a neutral text
 _NUMBER: Final = 7  # instead of a number
 _WORD: Final = re.compile(r"[\w.:/-]{0,64}", re.ASCII)
@@ -43,9 +48,8 @@ _WORD: Final = re.compile(r"[\w.:/-]{0,64}", re.ASCII)
 def check_chosen_controls(
     out: Emitter,
     reads: Reads,
+    neutral: Neutral,
     neutral_spans: Callable[[list[Message], Any], Sequence[Span]],
-    controls: ControlTokens,
-    source: str,
     inputs: tuple[Sequence[Message], Any],
 ) -> None:
     """Compare a rendering's control tokens with those of the neutral conversation, if there is a reason to.
@@ -53,18 +57,17 @@ def check_chosen_controls(
     Args:
         out: the rendering.
         reads: what the template has read in it.
+        neutral: makes the neutral conversation.
         neutral_spans: renders other messages and tools.
-        source: the template's text.
         inputs: the messages and the tools.
 
     Raises:
         MessageError: `content_chooses_control_tokens`.
     """
-    messages, tools = inputs
+    (messages, tools), controls = inputs, neutral.controls
     spelled = reads.words and _holds(_labels(messages, tools), lambda value: _spells(value, controls))
     if not (reads.texts or spelled or (reads.numbers and _holds([messages, tools], _is_number))):
         return
-    neutral = _Neutral(source + str(inputs))
     try:
         spans = neutral_spans([neutral.message(message) for message in messages], neutral.label(tools))
     except MessageError as error:
@@ -124,24 +127,35 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-class _Neutral:
+class Neutral:
     """Makes the neutral conversation of a shape. It is the same for all texts, so that all renderings are compared with
     the same control tokens. Equal names have equal neutral names: templates look up results by the name of their call.
 
     Args:
         avoid: a text whose characters are not used.
+        tested: words that the template asks for, see `TemplateStrings`.
+        controls: the control tokens; words that hold one are no switches.
     """
 
-    def __init__(self, avoid: str) -> None:
-        self._letters: list[int] = free_letters(avoid).tolist()
+    def __init__(self, avoid: str, tested: Sequence[str], controls: ControlTokens) -> None:
+        self.controls = controls
+        self._avoid, self._tested = avoid, tested
         self._made = 0
         self._names: dict[str, str] = {}
+
+    @cached_property
+    def _letters(self) -> list[int]:
+        letters: list[int] = free_letters(self._avoid).tolist()
+        return letters
 
     def message(self, message: Message) -> Any:
         """The message with neutral contents and labels."""
         made = {key: value for key, value in message.items() if key in _KEPT_FIELDS}
         made |= self.label({key: value for key, value in message.items() if key not in _KEPT_FIELDS | _CONTENT_FIELDS})
         made |= {key: self._content(value) for key, value in message.items() if key in _CONTENT_FIELDS}
+        content = message.get("content")
+        if message["role"] in _SWITCHING_ROLES and isinstance(content, str):
+            made["content"] = " ".join([self._text(content), *self._switches(content)])
         names = {key: key if key in made else self._label(key) for key in message}
         return {name: made[name] for name in names.values()}
 
@@ -175,6 +189,10 @@ class _Neutral:
         if isinstance(value, list | tuple):
             return [self._content(item) for item in value]
         return type(value)(_NUMBER) if _is_number(value) else value
+
+    def _switches(self, text: str) -> list[str]:
+        """The words in a system message of which the template asks whether they are there."""
+        return [word for word in self._tested if word in text and not self.controls.first(word)]
 
     def _name(self, text: str) -> str:
         if text not in self._names:

@@ -23,7 +23,7 @@ from niels_gpt.renderers.template.bridge import bridge_by_rendering
 from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
 from niels_gpt.renderers.template.jinja import Chunk
-from niels_gpt.renderers.template.neutral import check_chosen_controls
+from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
 from niels_gpt.renderers.template.proof import Proof
@@ -115,7 +115,11 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             else fixed_prompt(source, clock, self._tracked_variables)
         )
         strings = self._compiled.strings() if isinstance(self._compiled, TemplateProcess) else template_strings(source)
-        self._retained, self._certificate = strings.retained, Certificate(strings.searched)
+        self._retained, self._certificate, self._tested = (
+            strings.retained,
+            Certificate(strings.searched),
+            strings.tested,
+        )
         own_stops = [self.encoder.added_ids[stop] for stop in stops if stop in self.encoder.added_ids]
         # Completions end at the argument `stops`, at eos, and at the stops of the generation config.
         self._stop_ids = list(dict.fromkeys([*own_stops, *self.encoder.stop_ids]))
@@ -265,7 +269,8 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
             out = self._tracing(tools, reads).emit(messages, gen, verdict.stops)
         if out is None or out.attribution != "full":
             out = self._emit_proven(messages, tools, gen, reads)
-        check_chosen_controls(out, reads, partial(self._spans, gen=gen), self._controls, self.source, (messages, tools))
+        neutral = Neutral(self.source + str((messages, tools)), self._tested, self._controls)
+        check_chosen_controls(out, reads, neutral, partial(self._spans, gen=gen), (messages, tools))
         return out
 
     def _spans(self, messages: list[Message], tools: Any, gen: bool, reads: Reads | None = None) -> list[Span]:

@@ -316,10 +316,12 @@ class TemplateStrings:
     Attributes:
         compared: those that it does anything with but write them, so that they must stay in contents.
         searched: of these, those that it searches contents for, so that contents with them are rendered otherwise.
+        tested: of these, those of which it only asks whether a text has them (`'/no_think' in content`).
     """
 
     compared: tuple[str, ...]
     searched: tuple[str, ...]
+    tested: tuple[str, ...]
 
     @property
     def retained(self) -> re.Pattern[str]:
@@ -344,11 +346,14 @@ def template_strings(source: str) -> TemplateStrings:
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
             searched |= {const.value for const in call.args if _is_word(const)}
-    for compare in tree.find_all(nodes.Compare):
-        if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
-            searched.add(compare.expr.value)
+    tested = {
+        compare.expr.value
+        for compare in tree.find_all(nodes.Compare)
+        if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops)
+    }
+    searched |= tested
     compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
-    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched - _FIELDS)))
+    return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched - _FIELDS)), tuple(sorted(tested - _FIELDS)))
 
 
 def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
