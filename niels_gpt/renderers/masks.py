@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,6 @@ from niels_gpt.renderers.types import (
     RenderedBatch,
     RenderedTokens,
     Renderer,
-    Renders,
-    RendersProduced,
 )
 
 
@@ -178,6 +176,21 @@ def build_training_samples(
         whole, dict(zip(turns, produced, strict=True)), normalised, on, missing_stop=stop if ensure_final_stop else None
     )
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
+
+
+class Renders(Protocol):
+    """What renders messages, if it does nothing else."""
+
+    def render(self, messages: Any, *, tools: Any = None) -> Any:
+        """Ids with attribution, as `RenderedTokens` has them."""
+
+
+@runtime_checkable
+class RendersProduced(Protocol):
+    """A renderer that can also render the last turn as it is produced; see `Family.as_produced`."""
+
+    def as_produced(self) -> Renders:
+        """What renders conversations that end with the turn that is produced."""
 
 
 def as_produced(renderer: Renders) -> Renders:

@@ -1,9 +1,9 @@
-"""Every renderer and every known model, and the functions that make a renderer.
+"""Every renderer, and the functions that make one.
 
 ::
 
     FAMILIES              renderer name -> class              a new family is one line here
-    MODEL_RENDERER_MAP    exact hub name -> renderer name
+    MODEL_RENDERER_MAP    exact hub name -> renderer name (`known_models.py`)
     TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
     automatic_renderer    what "auto" means for a tokenizer: the only place where that is decided
@@ -77,6 +77,7 @@ from niels_gpt.renderers.families.raw import RawRenderer
 from niels_gpt.renderers.families.smollm3 import SmolLM3Renderer
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
+from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.default import DefaultRenderer
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
@@ -208,163 +209,6 @@ RENDERER_REGISTRY: Mapping[str, type[Family | DefaultRenderer]] = MappingProxyTy
 
 # How a renderer can be named: by its name, by a config, or by a config's fields.
 RendererChoice = str | Mapping[str, Any] | FamilyConfig | DefaultRendererConfig
-
-# Exact names only: a model of the same architecture may have another template, and a fine-tune often does.
-MODEL_RENDERER_MAP: dict[str, str] = {
-    "Qwen/Qwen2.5-0.5B-Instruct": "qwen2.5",
-    "Qwen/Qwen2.5-7B-Instruct": "qwen2.5",
-    "Qwen/Qwen3-0.6B": "qwen3",
-    "Qwen/Qwen3-1.7B": "qwen3",
-    "Qwen/Qwen3-4B": "qwen3",
-    "Qwen/Qwen3-8B": "qwen3",
-    "Qwen/Qwen3-14B": "qwen3",
-    "Qwen/Qwen3-32B": "qwen3",
-    "Qwen/Qwen3-30B-A3B": "qwen3",
-    "Qwen/Qwen3-235B-A22B": "qwen3",
-    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl",
-    "Qwen/Qwen3-VL-8B-Instruct": "qwen3-vl",
-    "Qwen/Qwen3-VL-30B-A3B-Instruct": "qwen3-vl",
-    "Qwen/Qwen3.5-0.8B": "qwen3.5",
-    "Qwen/Qwen3.5-2B": "qwen3.5",
-    "Qwen/Qwen3.5-4B": "qwen3.5",
-    "Qwen/Qwen3.5-9B": "qwen3.5",
-    "Qwen/Qwen3.5-27B": "qwen3.5",
-    "Qwen/Qwen3.5-35B-A3B": "qwen3.5",
-    "Qwen/Qwen3.5-122B-A10B": "qwen3.5",
-    "Qwen/Qwen3.5-397B-A17B": "qwen3.5",
-    "Qwen/Qwen3.6-35B-A3B": "qwen3.6",
-    "Qwen/Qwen3.8-27B": "qwen3.8",
-    "Qwen/Qwen3.8-27B-FP8": "qwen3.8",
-    "Qwen/Qwen3.8-Flash-Next": "qwen3.8",
-    "Qwen/Qwen3.8-Flash-Next-FP8": "qwen3.8",
-    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
-    "deepseek-ai/DeepSeek-V3-Base": "deepseek-v3",
-    "deepseek-ai/DeepSeek-V3-0324": "deepseek-v3",
-    "deepseek-ai/DeepSeek-R1": "deepseek-r1",
-    "deepseek-ai/DeepSeek-R1-0528": "deepseek-r1-0528",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "deepseek-r1-distill",
-    "deepseek-ai/DeepSeek-V3.1": "deepseek-v3.1",
-    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-preview",
-    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-preview",
-    "deepseek-ai/DeepSeek-V4-Flash-0731": "deepseek-v4",
-    "deepseek-ai/DeepSeek-V4-Pro-0813": "deepseek-v4",
-    "deepseek-ai/DeepSeek-V4.1-Flash": "deepseek-v4.1",
-    "zai-org/GLM-4.5-Air": "glm-4.5",
-    "THUDM/GLM-4.5-Air": "glm-4.5",
-    "zai-org/GLM-5": "glm-5",
-    "zai-org/GLM-5-FP8": "glm-5",
-    "zai-org/GLM-4.7-Flash": "glm-5",
-    "zai-org/GLM-5.1": "glm-5.1",
-    "zai-org/GLM-5.2": "glm-5.2",
-    "zai-org/GLM-5.2-FP8": "glm-5.2",
-    "zai-org/GLM-5.3": "glm-5.3",
-    "zai-org/GLM-5.3-BF16": "glm-5.3",
-    "zai-org/GLM-5.3-Flash": "glm-5.3",
-    "zai-org/GLM-5.3-Flash-BF16": "glm-5.3",
-    "moonshotai/Kimi-K2-Instruct": "kimi-k2",
-    "moonshotai/Kimi-K2-Thinking": "kimi-k2-thinking",
-    "moonshotai/Kimi-K2.5": "kimi-k2.5",
-    "moonshotai/Kimi-K2.6": "kimi-k2.5",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama-3",
-    "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3",
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama-4",
-    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "llama-4",
-    "google/gemma-3-1b-it": "gemma",
-    "google/gemma-3n-E2B-it": "gemma",
-    "google/gemma-3n-E4B-it": "gemma",
-    "mistralai/Mistral-Nemo-Instruct-2407": "mistral",
-    "mistralai/Mistral-Small-24B-Instruct-2501": "mistral-v7",
-    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-v7",
-    "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "mistral-v11",
-    "mistralai/Devstral-Small-2507": "mistral-v13",
-    "mistralai/Magistral-Small-2507": "mistral-v13",
-    "mistralai/Magistral-Small-2509": "mistral-v13",
-    "mistralai/Ministral-3-3B-Instruct-2512": "mistral-v13",
-    "mistralai/Ministral-3-3B-Reasoning-2512": "mistral-v13",
-    "mistralai/Ministral-3-8B-Instruct-2512": "mistral-v13",
-    "mistralai/Ministral-3-8B-Reasoning-2512": "mistral-v13",
-    "mistralai/Ministral-3-14B-Instruct-2512": "mistral-v13",
-    "mistralai/Ministral-3-14B-Reasoning-2512": "mistral-v13",
-    "mistralai/Mistral-Large-3-675B-Instruct-2512": "mistral-v13",
-    "microsoft/phi-4": "phi-4",
-    "microsoft/Phi-4-mini-instruct": "phi-4-mini",
-    "microsoft/Phi-4-reasoning": "phi-4-reasoning",
-    "microsoft/Phi-4-reasoning-plus": "phi-4-reasoning",
-    "HuggingFaceTB/SmolLM3-3B": "smollm3",
-    "allenai/Olmo-3-7B-Instruct-SFT": "olmo-3",
-    "allenai/Olmo-3-7B-Instruct-DPO": "olmo-3",
-    "allenai/Olmo-3-7B-Instruct": "olmo-3",
-    "allenai/Olmo-3.1-32B-Instruct": "olmo-3.1",
-    "ibm-granite/granite-4.0-micro": "granite-4",
-    "ibm-granite/granite-4.0-h-micro": "granite-4",
-    "ibm-granite/granite-4.0-h-tiny": "granite-4",
-    "ibm-granite/granite-4.0-h-small": "granite-4",
-    "poolside/Laguna-XS.2": "laguna-xs.2",
-    "openai/gpt-oss-20b": "gpt-oss",
-    "openai/gpt-oss-120b": "gpt-oss",
-    "thinkingmachines/Inkling": "inkling",
-    "thinkingmachines/Inkling-Small": "inkling",
-    "MiniMaxAI/MiniMax-M2": "minimax-m2",
-    "MiniMaxAI/MiniMax-M2.1": "minimax-m2",
-    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
-    "MiniMaxAI/MiniMax-M2.7": "minimax-m2",
-    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3",
-    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3",
-    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "nemotron-3-ultra",
-    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "nemotron-3-ultra",
-}
-
-# `model_type` of config.json, by family. A local directory that has the name of a known model and another model_type is
-# another model, so its own chat template is used.
-MODEL_TYPES: dict[str, frozenset[str]] = {
-    "qwen2.5": frozenset({"qwen2"}),
-    "qwen3": frozenset({"qwen3", "qwen3_moe"}),
-    "qwen3-vl": frozenset({"qwen3_vl", "qwen3_vl_moe"}),
-    "qwen3.5": frozenset({"qwen3_5", "qwen3_5_moe"}),
-    "qwen3.6": frozenset({"qwen3_5", "qwen3_5_moe", "qwen3_6", "qwen3_6_moe"}),
-    "qwen3.8": frozenset({"qwen3_5", "qwen3_5_moe", "qwen4_exp"}),
-    "deepseek-v3": frozenset({"deepseek_v3"}),
-    "deepseek-r1": frozenset({"deepseek_v3"}),
-    "deepseek-r1-0528": frozenset({"deepseek_v3"}),
-    "deepseek-r1-distill": frozenset({"qwen2", "llama"}),
-    "deepseek-v3.1": frozenset({"deepseek_v3"}),
-    "deepseek-v4": frozenset({"deepseek_v4"}),
-    "deepseek-v4-preview": frozenset({"deepseek_v4"}),
-    "deepseek-v4.1": frozenset({"deepseek_v41"}),
-    "glm-4.5": frozenset({"glm4_moe"}),
-    "glm-5": frozenset({"glm_moe_dsa", "glm4_moe_lite"}),
-    "glm-5.1": frozenset({"glm_moe_dsa"}),
-    "glm-5.2": frozenset({"glm_moe_dsa"}),
-    "glm-5.3": frozenset({"glm_moe_dsa", "glm5_next"}),
-    "kimi-k2": frozenset({"kimi_k2", "deepseek_v3"}),
-    "kimi-k2-thinking": frozenset({"kimi_k2", "deepseek_v3"}),
-    "kimi-k2.5": frozenset({"kimi_k25"}),
-    "llama-3": frozenset({"llama"}),
-    "llama-4": frozenset({"llama4", "llama4_text"}),
-    "gemma": frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"}),
-    "mistral": frozenset({"mistral"}),
-    "mistral-v7": frozenset({"mistral", "mistral3"}),
-    "mistral-v11": frozenset({"mistral3"}),
-    "mistral-v13": frozenset({"mistral", "mistral3", "ministral3"}),
-    "phi-4": frozenset({"phi3"}),
-    "phi-4-mini": frozenset({"phi3"}),
-    "phi-4-reasoning": frozenset({"phi3"}),
-    "smollm3": frozenset({"smollm3"}),
-    "olmo-3": frozenset({"olmo3"}),
-    "olmo-3.1": frozenset({"olmo3"}),
-    "granite-4": frozenset({"granite", "granitemoehybrid"}),
-    "laguna-xs.2": frozenset({"laguna"}),
-    "gpt-oss": frozenset({"gpt_oss"}),
-    "inkling": frozenset({"inkling_mm_model"}),
-    "minimax-m2": frozenset({"minimax_m2", "minimax"}),
-    "nemotron-3": frozenset({"nemotron_h"}),
-    "nemotron-3-ultra": frozenset({"nemotron_h"}),
-}
 
 # "Qwen/Qwen3-8B" by "qwen3-8b": what a directory is called into which the model was copied.
 _HUB_NAMES = {name.partition("/")[2].casefold(): name for name in (*MODEL_RENDERER_MAP, *TEMPLATE_MODELS)}

@@ -422,21 +422,6 @@ _LAZY_FIELDS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
 }
 
 
-class Renders(Protocol):
-    """What renders messages, if it does nothing else."""
-
-    def render(self, messages: Any, *, tools: Any = None) -> Any:
-        """Ids with attribution, as `RenderedTokens` has them."""
-
-
-@runtime_checkable
-class RendersProduced(Protocol):
-    """A renderer that can also render the last turn as it is produced; see `Family.as_produced`."""
-
-    def as_produced(self) -> Renders:
-        """What renders conversations that end with the turn that is produced."""
-
-
 @runtime_checkable
 class Renderer(Protocol):
     """Messages to tokens and back, for one model family.
