@@ -118,7 +118,8 @@ def gives_the_facts_of_rendering(name: str, conversations: int) -> bool:
 
 @needs_assets
 def test_a_fixed_prompt_is_what_rendering_finds() -> None:
-    assert sum(gives_the_facts_of_rendering(name, 1) for name in SOURCES) > 60
+    chosen = random.Random(19).sample(sorted(SOURCES), 110)
+    assert sum(gives_the_facts_of_rendering(name, 1) for name in chosen) > 25
 
 
 @needs_assets

@@ -66,6 +66,12 @@ READ: dict[str, tuple[str, str, tml.Read, tml.Read | None]] = {
         tml.Read("y", "r", []),
         tml.Read("y", "\n\nr\n", []),
     ),
+    "spaces around reasoning": (
+        "glm-5.2",
+        " r\t</think>y<|user|>",
+        tml.Read("y", " r\t", []),
+        tml.Read("y", "r", []),
+    ),
 }
 
 
@@ -112,7 +118,10 @@ def test_all_else_is_read_alike(name: str, number: int) -> None:
             theirs = theirs._replace(content=theirs.content.rstrip("\n"))
         if name.startswith(("kimi", "deepseek-v4")):
             theirs = theirs._replace(reasoning=theirs.reasoning.strip("\n"))
-        assert tml.read_by_us(name, said, tools) == theirs
+        ours = tml.read_by_us(name, said, tools)
+        if name.startswith("glm"):
+            ours = ours._replace(reasoning=ours.reasoning.strip())
+        assert ours == theirs
 
 
 # ---- images
