@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from niels_gpt.cli.options import EXISTING_TOKENIZER, Date, Json, RendererOption, Template, renderer_options
+from niels_gpt.cli.options import Date, Json, RendererOption, Template, existing_tokenizer, renderer_options
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError, did_you_mean
 
@@ -24,7 +24,6 @@ def doctor_template(
             metavar="MODEL",
             help="A directory or hub name, with the tokenizer and its chat template.",
             show_default=False,
-            **EXISTING_TOKENIZER,
         ),
     ],
     template: Template = None,
@@ -62,6 +61,7 @@ def doctor_template(
         raise UsageError(
             f"{place}: a template without a tokenizer; name the tokenizer's directory, and --template {place}"
         )
+    existing_tokenizer(place)
     chosen = renderer_options("template", renderer_option, template, date or _DAY, isolate=isolate)
     from niels_gpt.renderers.template.probe_results import report_on
     from niels_gpt.renderers.template.renderer import TemplateRenderer

@@ -83,6 +83,6 @@ def test_memory_does_not_grow_with_the_rows(terminal: bool) -> None:
 
 def test_a_missing_file_is_told_before_a_tokenizer_is_looked_for(tmp_path: Path) -> None:
     """Loading one takes seconds, and a hub that cannot be reached more."""
-    done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", tmp_path / "no-tokenizer")
+    done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", "nobody/no-tokenizer")
     assert done.returncode == 3
     assert "nowhere.jsonl: no such file" in done.stderr
