@@ -109,6 +109,15 @@ CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
 EXISTING: Final = existing()
 
 
+def must_exist(text: str) -> None:
+    """The check of `EXISTING`, for commands that look first at what else is wrong with the call.
+
+    Raises:
+        InputError: there is nothing.
+    """
+    EXISTING["callback"](text)
+
+
 def _tokenizers_there(value: Any) -> Any:
     for text in value if isinstance(value, list) else [] if value is None else [value]:
         existing_tokenizer(text)

@@ -18,7 +18,6 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
     CHAT_SUFFIXES,
-    EXISTING,
     AnyTokenizer,
     DatasetTokenizer,
     Json,
@@ -28,6 +27,7 @@ from niels_gpt.cli.options import (
     RowNumber,
     TokenTable,
     grouped,
+    must_exist,
 )
 from niels_gpt.cli.terminal import out, print_json
 from niels_gpt.errors import UsageError
@@ -91,7 +91,7 @@ def show(
                 raise UsageError(f"{path}: rendering needs a tokenizer; pass --tokenizer")
             _print_messages(path, number, as_json)
             return
-        EXISTING["callback"](source)
+        must_exist(source)
         view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
         _print(view, as_json=as_json, table=table)
         return
@@ -112,9 +112,7 @@ def show(
 def render(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL.", **EXISTING
-        ),
+        typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL."),
     ],
     tokenizer: AnyTokenizer,
     renderer: RendererFlags,
@@ -132,6 +130,7 @@ def render(
 
     Example: niels-gpt render chats.jsonl --tokenizer ~/models/Qwen3-8B --renderer-option enable_thinking=false
     """
+    must_exist(file)
     _print(_rendered(file, number, tokenizer, renderer, loss, quiet=as_json), as_json=as_json, table=table)
 
 
