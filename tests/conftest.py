@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     No test reads or writes the user's own cache directory: all of a run share a new one.
     """
+    # A shell without job control starts background jobs with Ctrl-C ignored, and every child would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="niels_gpt_cache_")
         os.environ["NIELS_GPT_CACHE"] = config.stash[_CACHE].name  # the workers inherit it
