@@ -114,7 +114,8 @@ def test_the_last_line_tells_the_whole_count(
 
 
 def test_a_bar_shows_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    # rich reads the mapping that was `os.environ` when it was imported; `datasets` puts another one in its place.
+    monkeypatch.setattr("rich.console.Console._environ", {"FORCE_COLOR": "1", "COLUMNS": "150", "TERM": "xterm"})
     monkeypatch.setenv("COLUMNS", "150")
     with ShownProgress() as progress:
         progress.begin("notes", unit="tokens")
