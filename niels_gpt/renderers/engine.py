@@ -61,6 +61,8 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         stops: the texts of the tokens that end an assistant's turn. The first is the one that the grammar writes.
         truncation_stop: the token that closes a truncated turn in a bridge; "": the first stop.
         after_stop: the text that the template writes after an assistant's stop.
+        names_results: a tool result is headed by the name of its function. In a bridge, results without a name get
+            those of the sampled calls, in order.
         has_end_of_turn: an assistant's turn ends in a stop of its own. Where it is false (GLM), the opener of the next
             turn is the stop.
         version: increases whenever a grammar's ids or facts change; part of the fingerprint of built datasets.
@@ -78,6 +80,7 @@ class Family(ShowsExample, ReadsCompletions, ABC):
     controls: ClassVar[tuple[str, ...]] = ()
     optional_controls: ClassVar[tuple[str, ...]] = ()
     after_stop: ClassVar[str] = ""
+    names_results: ClassVar[bool] = False
     has_end_of_turn: ClassVar[bool] = True
     version: ClassVar[int] = 1
 
@@ -293,12 +296,22 @@ class Family(ShowsExample, ReadsCompletions, ABC):
         )
         if before is None or len(before) < len(previous_prompt_ids) + len(previous_completion_ids):
             return None
+        if self.names_results:
+            self._name_results(normalised, previous_completion_ids)
         added = encode_one(self.encoder, self._emit_extension(normalised, tools, image_count))
         if self.has_end_of_turn or before[-1] == self._truncation_stop_id:
             return append_rendering(before, added)
         # The stop was the opener of the next turn. Either it is the first token of what is added, or the model opened
         # another kind of turn than the one that follows.
         return append_rendering(before, added, skip=1) if before[-1] == added.token_ids[0] else None
+
+    def _name_results(self, messages: Sequence[Message], completion_ids: Sequence[int]) -> None:
+        """Give results without a name those of the sampled calls; `messages` are changed."""
+        names = (call.name for call in self.parse_response(completion_ids).tool_calls)
+        results = (message for message in messages if message["role"] == "tool")
+        for result, name in zip(results, names, strict=False):
+            if name and not result.get("name"):
+                result["name"] = name
 
     def _emit_extension(self, messages: Sequence[Message], tools: Any, image_count: int) -> Emitter:
         """New messages and the generation prompt, without what `begin` writes."""

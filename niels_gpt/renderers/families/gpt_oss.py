@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.conversation import ConversationView, Tools, to_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.harmony import CHANNEL, END, MESSAGE, START, HarmonyCalls, namespace
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import Completion, has_nothing_to_bridge
+from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder
 from niels_gpt.renderers.thinking import PromptEnd
-from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.unsupported import refuse_late_system, refuse_many_calls
 from niels_gpt.renderers.windows import Steps
 
@@ -64,6 +61,7 @@ class GptOssRenderer(Family):
     truncation_stop = END
     version = 2  # samples keep the reasoning of the cycle before an answer
     calls = _DIALECT = HarmonyCalls()
+    names_results = True
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the system block, of no message; then a developer block with instructions and tools, if any."""
@@ -172,24 +170,6 @@ class GptOssRenderer(Family):
         """See `Family`; the dialect also tells reasoning from content, by their channels."""
         yield from self._DIALECT.scan(completion, 0, schemas, out)
         out.end()
-
-    def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: Sequence[int],
-        previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        *,
-        tools: Any = None,
-    ) -> RenderedTokens | None:
-        """As in `Family`; results without a name get that of the sampled call, because their header needs one."""
-        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
-            return None
-        calls = self.parse_response(previous_completion_ids).tool_calls
-        messages = normalise(new_messages)
-        if calls and calls[-1].name:
-            name = calls[-1].name
-            messages = [{"name": name, **message} if message["role"] == "tool" else message for message in messages]
-        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, messages, tools=tools)
 
 
 def _declare(tools: Tools) -> str:

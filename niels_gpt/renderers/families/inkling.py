@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.conversation import ConversationView, Tools, sorted_json
 from niels_gpt.renderers.dialects.base import Schemas
 from niels_gpt.renderers.dialects.inkling import CALL, END, MODEL, TEXT, THINKING, InklingCalls
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.options import FamilyConfig
-from niels_gpt.renderers.reading import Completion, has_nothing_to_bridge
+from niels_gpt.renderers.reading import Completion
 from niels_gpt.renderers.response import NOTHING, ResponseBuilder
 from niels_gpt.renderers.thinking import PromptEnd
-from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.renderers.windows import Steps
 
 
@@ -60,6 +58,7 @@ class InklingRenderer(Family):
     stops = (_STOP,)
     controls = (_SYSTEM, _USER, MODEL, _TOOL, TEXT, THINKING, CALL, END, "<|content_xml|>")
     calls = _DIALECT = InklingCalls()
+    names_results = True
 
     def begin(self, view: ConversationView, out: Emitter) -> int:
         """Write the tools, the system messages before all others, then the effort."""
@@ -124,25 +123,6 @@ class InklingRenderer(Family):
         """See `Family`; the dialect also tells reasoning from content."""
         yield from self._DIALECT.scan(completion, 0, schemas, out)
         out.end()
-
-    def bridge_to_next_turn(
-        self,
-        previous_prompt_ids: Sequence[int],
-        previous_completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        *,
-        tools: Any = None,
-    ) -> RenderedTokens | None:
-        """As in `Family`; results without a name get those of the sampled calls, in order."""
-        if has_nothing_to_bridge(previous_prompt_ids, new_messages):
-            return None
-        messages = normalise(new_messages)
-        names = (call.name for call in self.parse_response(previous_completion_ids).tool_calls)
-        results = (message for message in messages if message["role"] == "tool")
-        for result, name in zip(results, names, strict=False):
-            if name and not result.get("name"):
-                result["name"] = name
-        return super().bridge_to_next_turn(previous_prompt_ids, previous_completion_ids, messages, tools=tools)
 
 
 def _texts(view: ConversationView, index: int) -> list[str]:
