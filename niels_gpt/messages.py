@@ -269,7 +269,7 @@ def normalise(messages: object) -> list[Message]:
     Raises:
         MessageError: with the index of the message and the field. Reasons: `messages_not_a_list`, `no_messages`,
             `message_not_an_object`, `missing_field`, `wrong_type`, `invalid_unicode`, `nested_too_deeply`,
-            `unsupported_content` (audio or video).
+            `unsupported_media` (audio or video).
     """
     if type(messages) is not list and (not isinstance(messages, Sequence) or isinstance(messages, str | bytes)):
         found = _shown(messages)
@@ -390,12 +390,12 @@ def refuse_media(part: object, where: str) -> None:
     No renderer knows how many tokens they take, and a template would write a placeholder, or nothing.
 
     Raises:
-        MessageError: `unsupported_content`, naming `where`.
+        MessageError: `unsupported_media`, naming `where`.
     """
     kind = _media_of(part) if isinstance(part, Mapping) else ""
     if kind:
         raise MessageError(
-            "unsupported_content",
+            "unsupported_media",
             f"{where} is {kind}; expected a text or an image: no renderer here can count the tokens of {kind}. Remove "
             "the part, put a transcript in its place, or drop the row",
         )

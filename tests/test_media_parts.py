@@ -59,7 +59,7 @@ def test_messages(name: str) -> None:
     kind, part = PARTS[name]
     with pytest.raises(MessageError) as caught:
         normalise(asked(part))
-    assert (caught.value.reason, str(caught.value)) == ("unsupported_content", sentence(kind))
+    assert (caught.value.reason, str(caught.value)) == ("unsupported_media", sentence(kind))
 
 
 def test_other_parts_are_not_meant() -> None:
@@ -118,13 +118,13 @@ def test_rows_of_files(name: str, tmp_path: Path) -> None:
         file.write_text(json.dumps(row) + "\n", encoding="utf-8")
         (read,) = ChatFile(file, dialect=form).iterate()
         assert isinstance(read, Rejected)
-        assert (read.reason, read.detail) == ("unsupported_content", f"{file}:1: {sentence(kind)}")
+        assert (read.reason, read.detail) == ("unsupported_media", f"{file}:1: {sentence(kind)}")
     pair = tmp_path / "pairs.jsonl"
     row = {"prompt": asked(part)[:2], "chosen": [said("x")], "rejected": [said("y")]}
     pair.write_text(json.dumps(row) + "\n", encoding="utf-8")
     (read,) = preference_files([str(pair)]).iterate()
     assert isinstance(read, Rejected)
-    assert read.reason == "unsupported_content"
+    assert read.reason == "unsupported_media"
     assert sentence(kind) in read.detail
 
 

@@ -541,7 +541,7 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
     "a text too": (words("x") | {"image": "a.png"}, "unsupported_content", "'text' and holds an image too"),
     "a video": (
         {"type": "video", "video": "a.mp4"},
-        "unsupported_content",
+        "unsupported_media",
         r"content\.1 is video; expected a text or an image",
     ),
     "no type": ({"text": "x"}, "unsupported_content", "type None"),
