@@ -143,7 +143,7 @@ def test_slices_tell_how_much_of_them_is_read(folder: Path, name: str) -> None:
 def test_units_that_are_not_finished_are_part_of_the_progress(
     folder: Path, tmp_path: Path, fake: FakeTokenizer, monkeypatch: pytest.MonkeyPatch, workers: int, file: str
 ) -> None:
-    monkeypatch.setattr(units, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(units, "REPORT_SECONDS", 0.0)
     monkeypatch.setattr(executor, "LOOK_SECONDS", 0.002)
     heard, fake.vocab_size = Heard(), 60_000
     runner = UnitExecutor(LocalRunner(workers), slice_bytes=150_000)
@@ -166,7 +166,7 @@ def test_an_attempt_tells_its_share_and_withdraws_it(folder: Path, tmp_path: Pat
     assert unit_task.share_done() == 0.0
     rows = source.read(part)
     next(rows)
-    units._tell_share(source, unit_task, 0.0)
+    units._report_share(source, unit_task, 0.0)
     assert 0 < unit_task.share_done() < 1
     unit_task.share_path.write_text("0.")  # half written
     assert unit_task.share_done() == 0.0

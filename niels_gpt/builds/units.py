@@ -66,7 +66,7 @@ ATTEMPTS: Final = "attempts"
 REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
 ROWS_AT_ONCE: Final = 4096
 TOKENS_AT_ONCE: Final = 1 << 20
-TELL_SECONDS: Final = 1.0  # how often an attempt tells how far it is
+REPORT_SECONDS: Final = 1.0  # how often an attempt tells how far it is
 
 
 def units_path(out: Path) -> Path:
@@ -203,7 +203,7 @@ class UnitTask:
         return self.folder / ATTEMPTS / f"{self.path.name}.share"
 
     def share_done(self) -> float:
-        """Which share of the unit is done, 0 to 1, by the attempt that told last."""
+        """Which share of the unit is done, 0 to 1, by the attempt that reported last."""
         if self.path.exists():
             return 1.0
         try:
@@ -263,11 +263,11 @@ def _commit(aside: Path, unit_task: UnitTask) -> None:
 def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> None:
     """Write all files of a unit, its manifest last."""
     writer = _UnitWriter(folder, binary_mask=task.binary_mask, with_metadata=task.with_metadata)
-    rejections, told = _UnitRejections(folder, writer), time.monotonic()
+    rejections, reported = _UnitRejections(folder, writer), time.monotonic()
     try:
         for chunk in task.chunks(source.read(unit_task.part), rejections):
             writer.write(chunk)
-            told = _tell_share(source, unit_task, told)
+            reported = _report_share(source, unit_task, reported)
         files = writer.close()
         rejections.close()
         files |= {name: record.to_json() for name, record in rejections.files.items()}
@@ -285,12 +285,12 @@ def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path) -> 
     write_atomic(folder / MANIFEST_NAME, json_bytes(with_manifest_hash(manifest)))
 
 
-def _tell_share(source: Sliceable, unit_task: UnitTask, told: float) -> float:
-    """Write how far the slice is read, once in `TELL_SECONDS`; returns when it was told last."""
+def _report_share(source: Sliceable, unit_task: UnitTask, reported: float) -> float:
+    """Write how far the slice is read, once in `REPORT_SECONDS`; returns the time of the last report."""
     now = time.monotonic()
-    fraction = source.fraction_read() if isinstance(source, Source) and now - told >= TELL_SECONDS else None
+    fraction = source.fraction_read() if isinstance(source, Source) and now - reported >= REPORT_SECONDS else None
     if fraction is None:
-        return told
+        return reported
     with suppress(OSError):  # the build does not depend on it
         unit_task.share_path.write_text(f"{fraction:.4f}")
     return now

@@ -337,7 +337,7 @@ class TurnMasks:
 
 
 def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
-    """The turns, with their bodies behind an empty think block that is not trained.
+    """The turns, with their bodies after an empty think block that is not trained.
 
     Some templates write such a block before every answer. Leaving it out of the loss is in order: serving without
     reasoning puts it into the prompt::
@@ -348,21 +348,21 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
         return turns
     opened, closed = layout.think
     n = len(view.rows.ids)
-    # One place more, so that the position behind the last token can be asked.
+    # One place more, so that the position after the last token can be asked.
     ids = np.append(view.rows.ids, -1)
     white = (ids >= 0) & (ids < layout.vocab_size)
     white[white] = layout.white_bytes[ids[white]]
-    at = _behind_white(white, turns.body)
-    at = _behind_white(white, at + (ids[at] == opened))
+    at = _after_white(white, turns.body)
+    at = _after_white(white, at + (ids[at] == opened))
     found = (ids[at] == closed) & (at < turns.end)
     last = np.minimum(at + 1, n)
     untrained = found & (counts_in(view.trained, turns.body, last) == 0)
     # White space after the block may belong to the answer: only what is not trained is left out with it.
-    behind = _behind_white(white & ~np.append(view.trained, True), last)
-    return replace(turns, body=np.where(untrained, np.minimum(behind, turns.end), turns.body))
+    after = _after_white(white & ~np.append(view.trained, True), last)
+    return replace(turns, body=np.where(untrained, np.minimum(after, turns.end), turns.body))
 
 
-def _behind_white(white: Bools, places: Int64s) -> Int64s:
+def _after_white(white: Bools, places: Int64s) -> Int64s:
     """Each place, or that after one or two tokens of white space."""
     for _ in range(2):
         places = places + white[places]

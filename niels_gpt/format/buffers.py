@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 SMALLEST = 1 << 16  # bytes; the allocator keeps smaller arrays mapped by itself
-ARRAYS_PER_SHAPE = 4  # for batches that are used, being used and made ahead; more are not kept
-SHAPES = 16  # of arrays that are kept; after a change of shapes the earlier ones are freed
+ARRAYS_PER_SHAPE = 4  # for batches that are used, being used and made ahead; more are not retained
+SHAPES = 16  # of arrays that are retained; after a change of shapes the earlier ones are freed
 _HELD_HERE = 2  # references that `getrefcount` finds if only `Buffers.empty` holds an array: its own and the argument
 
 
@@ -23,31 +23,31 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Any, ...], deque[npt.NDArray[Any]]] = {}
+        self._retained: dict[tuple[Any, ...], deque[npt.NDArray[Any]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """An array like that of `numpy.empty`."""
         key = (*shape, dtype)
-        kept = self._kept.get(key)
-        if kept is None:
+        retained = self._retained.get(key)
+        if retained is None:
             array = np.empty(shape, dtype)
             if array.nbytes >= SMALLEST:
-                if len(self._kept) >= SHAPES:
-                    self._kept.clear()
-                self._kept[key] = deque([array], ARRAYS_PER_SHAPE)
+                if len(self._retained) >= SHAPES:
+                    self._retained.clear()
+                self._retained[key] = deque([array], ARRAYS_PER_SHAPE)
             return array
-        for _ in range(len(kept)):
+        for _ in range(len(retained)):
             try:
-                array = kept.popleft()  # from here on no other thread finds it
+                array = retained.popleft()  # from here on no other thread finds it
             except IndexError:  # other threads look at all of them
                 break
             is_free = sys.getrefcount(array) == _HELD_HERE
-            kept.append(array)
+            retained.append(array)
             if is_free:
                 return array
         array = np.empty(shape, dtype)
-        if len(kept) < ARRAYS_PER_SHAPE:
-            kept.append(array)
+        if len(retained) < ARRAYS_PER_SHAPE:
+            retained.append(array)
         return array
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:

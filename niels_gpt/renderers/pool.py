@@ -1,4 +1,4 @@
-"""`RendererPool`: several renderers behind one interface, for threads that render at the same time."""
+"""`RendererPool`: several renderers with one interface, for threads that render at the same time."""
 
 from __future__ import annotations
 

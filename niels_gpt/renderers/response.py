@@ -113,14 +113,14 @@ class TrimmedText:
         if self._size <= keep:
             return
         text = "".join(self._held)
-        text, kept = text[: len(text) - keep], text[len(text) - keep :]
+        text, held = text[: len(text) - keep], text[len(text) - keep :]
         if not self.parts:
             text = _lstrip(text, self._trim.left)
         if text:
             text = replace_surrogates(text)
             self.parts.append(text)
             self._emit(text)
-        self._held, self._size = [kept] if kept else [], len(kept)
+        self._held, self._size = [held] if held else [], len(held)
 
     def cut_suffix(self) -> None:
         """Remove the suffix if the text ends with it; from here on it is not looked for."""
@@ -136,8 +136,8 @@ class TrimmedText:
             held, self._prefix = self._prefix, None
             self.add(held)
         rest = "".join(self._held)
-        kept = _rstrip(rest, self._trim.right)
-        self._held, self._size = [kept], len(kept)
+        trimmed = _rstrip(rest, self._trim.right)
+        self._held, self._size = [trimmed], len(trimmed)
         self._release(0)
 
     def __str__(self) -> str:
@@ -145,7 +145,7 @@ class TrimmedText:
 
 
 def _ignore(text: str) -> None:
-    """For a text of which nobody asks."""
+    """For a text that is not reported."""
 
 
 def _lstrip(text: str, chars: str | None) -> str:
@@ -245,7 +245,7 @@ class ResponseBuilder:
             trim, lambda text: self.events.append(ContentDelta(text)), before_first_call, separator
         )
         self._thought = self._taken = 0  # the characters up to which reasoning and content have been taken
-        self._behind_block, self._gap = False, list[str]()
+        self._after_block, self._gap = False, list[str]()
         self._argument, self._argued = TrimmedText(NOTHING, _ignore), 0
         self._last_token = 0  # the first token that no call has
 
@@ -272,17 +272,17 @@ class ResponseBuilder:
         if stop <= self._taken:
             return
         text, self._taken = self.completion.text[self._taken : stop], stop
-        if self._behind_block:
+        if self._after_block:
             if not text.strip():  # white space between and after blocks belongs to the format
                 self._gap.append(text)
                 return
             text = "".join([*self._gap, text])
-            self._behind_block, self._gap = False, []
+            self._after_block, self._gap = False, []
         self._content.add(text)
 
     def skip_to(self, at: int) -> None:
         """What is before this character and has not been taken is no content; another part of it begins here."""
-        self._taken, self._behind_block, self._gap = at, False, []
+        self._taken, self._after_block, self._gap = at, False, []
         self._content.begin_part()
 
     def begin_block(self, at: int) -> None:
@@ -293,7 +293,7 @@ class ResponseBuilder:
 
     def end_block(self, at: int) -> None:
         """The block that began last ends before this character."""
-        self._taken, self._behind_block = at, True
+        self._taken, self._after_block = at, True
         self._content.begin_part()
 
     # ---- calls
@@ -341,7 +341,7 @@ class ResponseBuilder:
             self.events.append(delta)
 
     def close_call(self, call: ParsedToolCall, stop: int) -> None:
-        """The open call is this one, and ends before a character; what has not been said of it is said now.
+        """The open call is this one, and ends before a character; what has not been reported of it is reported now.
 
         A token that two calls share belongs to the first::
 

@@ -37,7 +37,7 @@ class ResponseParser:
         self._finished = False
 
     def feed(self, token_ids: Sequence[int]) -> list[Event]:
-        """Take the next ids; the events that are certain now. Ids behind a stop are ignored, as in `parse_response`.
+        """Take the next ids; the events that are certain now. Ids after a stop are ignored, as in `parse_response`.
 
         Raises:
             UsageError: after `finish` or `result`.

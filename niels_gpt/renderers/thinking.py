@@ -1,8 +1,8 @@
 """Where the reasoning of a completion ends: `read_reasoning`, for formats that write it between two tags.
 
 Whether the generation prompt has opened a think block is known (`PromptEnd.OPEN`, `CLOSED`), or only what the family's
-own prompt would say (`LIKELY_OPEN`), or nothing is known. Where it is not known, text is held back until it can be told
-from reasoning: until a tag or a call, or the end.
+own prompt would say (`LIKELY_OPEN`), or nothing is known. Where it is not known, text is held back until it is known
+whether it is reasoning: until a tag or a call, or the end.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def read_reasoning(
     window = Window(completion, max(body, 0), tuple(filter(None, (form.closing, form.calls))))
     yield from window.pass_on(out.reasoning_to if is_open else hold)
     if not is_open and prompt is PromptEnd.UNKNOWN:
-        if window.marker != form.closing:  # a closing tag behind a call is within its arguments
+        if window.marker != form.closing:  # a closing tag after a call is within its arguments
             return 0
-    elif window.marker == form.calls != "":  # a call in a block that is open: the block may be closed behind it
+    elif window.marker == form.calls != "":  # a call in a block that is open: the block may be closed after it
         yield from Window(completion, window.stop, (form.closing,)).pass_on(hold)
     close = completion.find(form.closing)
     if close < 0:
@@ -75,7 +75,7 @@ def read_reasoning(
 
 
 def _after_opening(completion: Completion, opening: str) -> Steps[int]:
-    """The character behind the opening tag that a completion begins with, white space aside; -1 if there is none.
+    """The character after the opening tag that a completion begins with, white space aside; -1 if there is none.
 
     A tag that is a control token counts by its id only.
     """

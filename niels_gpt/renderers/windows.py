@@ -45,7 +45,7 @@ class _Marker:
         """The character, -1 for none before `end`, and whether the answer is final if there is one.
 
         Args:
-            ended: nothing comes behind `end`.
+            ended: nothing comes after `end`.
         """
         completion = self._completion
         if self._is_added:
@@ -76,7 +76,7 @@ class Window:
 
     Args:
         markers: their texts; with none, the window is the rest of the completion.
-        within: the window in which this one lies; markers behind its end do not count.
+        within: the window in which this one lies; markers after its end do not count.
         by_id: the markers count only as tokens of their own, as control tokens do.
 
     Attributes:

@@ -157,7 +157,7 @@ class Pool:
             free.enqueue(self._waiting.popleft(), self._now())
 
     def _repeat_late(self) -> None:
-        """Give idle workers the units of those that are late; what waits behind a late unit is late, too."""
+        """Give idle workers the units of those that are late; what waits after a late unit is late, too."""
         idle = [worker for worker in self._workers if worker.ready and not worker.units]
         if self._waiting or not idle or not self._times:
             return

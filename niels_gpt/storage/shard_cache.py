@@ -335,7 +335,7 @@ def _allocated(shard: RemoteShard, part: Path) -> OSError | None:
     """Create the shard's files with their full sizes, so that a full disk is known before anything is read.
 
     Returns:
-        The error of a full disk, which has left nothing behind, or `None`.
+        The error of a full disk, which has left no files, or `None`.
     """
     try:
         _allocate(shard, part)

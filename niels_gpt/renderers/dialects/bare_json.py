@@ -95,7 +95,7 @@ class LlamaJSON(StreamedDialect):
 
 
 class Llama4JSON(LlamaJSON):
-    """Llama's object behind `<|python_start|>` and `<|python_end|>`, with a text between them that may be empty."""
+    """Llama's object after `<|python_start|>` and `<|python_end|>`, with a text between them that may be empty."""
 
     opening = "<|python_end|>"
 

@@ -167,7 +167,7 @@ def report(block: Block, out: ResponseBuilder) -> None:
 
 
 def close(block: Block, out: ResponseBuilder) -> int:
-    """Report that the open call is that of a block; the character behind it."""
+    """Report that the open call is that of a block; the character after it."""
     if block.call is not None:
         out.close_call(block.call, block.stop)
     return block.stop

@@ -78,7 +78,7 @@ class DSML(StreamedDialect):
             out.end_block(start)
 
     def _scan_call(self, completion: Completion, at: int, schemas: Schemas, out: ResponseBuilder) -> Steps[int]:
-        """Read the call whose tag is at a character; the character behind it."""
+        """Read the call whose tag is at a character; the character after it."""
         out.open_call(at)
         inner = at + len(self.tags.call)
         read = _Read()
@@ -117,7 +117,7 @@ class DSML(StreamedDialect):
     def _scan_value(
         self, completion: Completion, at: int, read: _Read, schema: Any, out: ResponseBuilder
     ) -> Steps[tuple[str, int]]:
-        """Read a parameter behind its opening tag; the tag behind it, and where it is."""
+        """Read a parameter after its opening tag; the tag after it, and where it is."""
         ends = (self.parameter[1], self.tags.end_call, self.tags.call, self.tags.closing, self.tags.opening)
         head = yield from _head(completion, at, _KEY)
         if head is None:
@@ -150,7 +150,7 @@ def _next_tag(
 ) -> Steps[tuple[str, int]]:
     """The first of some tags from a character on, "" if there is none, and where it or the completion ends.
 
-    `take` is told how far the text goes that is certainly before it.
+    `take` is called with the character up to which the text is certainly before it.
     """
     at, rest = start, Window(completion, start)
     while True:

@@ -52,7 +52,7 @@ class GemmaCalls:
 
 
 def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    """The pairs behind an opening brace, and the character behind the closing one.
+    """The pairs after an opening brace, and the character after the closing one.
 
     Raises:
         ValueError: it is not closed, or holds something else.

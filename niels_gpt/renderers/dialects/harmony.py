@@ -131,7 +131,7 @@ class HarmonyCalls(StreamedDialect):
     def _scan_call(
         self, completion: Completion, start: int, message: HarmonyMessage, out: ResponseBuilder
     ) -> Steps[int]:
-        """Report the call whose header is known; the character behind it."""
+        """Report the call whose header is known; the character after it."""
         _, recipient = message.recipient or (0, "")
         out.skip_to(message.start)
         out.open_call(message.start)

@@ -73,7 +73,7 @@ class InklingCalls(StreamedDialect):
 
     @staticmethod
     def _scan_call(header: Window, out: ResponseBuilder) -> Steps[int]:
-        """Report the call with this header; the character behind it."""
+        """Report the call with this header; the character after it."""
         completion, head, at = header.completion, header.start, header.stop + len(CALL)
         name = completion.decoded(head, header.stop).strip() or None
         out.skip_to(head)

@@ -87,7 +87,7 @@ def scan_call_object(rest: Window, at: int, key: str, out: ResponseBuilder) -> S
     """Wait for a JSON object with a call, up to its end or to where it is no JSON, and report name and arguments.
 
     Only where somebody listens; the caller reads the whole object afterwards. Arguments before the name are reported
-    behind it.
+    after it.
     """
     if not out.is_observed:
         return

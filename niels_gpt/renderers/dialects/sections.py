@@ -42,7 +42,7 @@ class Section:
 
         Args:
             scan_call: reads the call whose tag is at its first argument; a malformed one ends with the window, that of
-                the section. Strings in arguments may hold the section's tags, so it begins anew behind each call.
+                the section. Strings in arguments may hold the section's tags, so it begins anew after each call.
         """
         while (section := (yield from next_block(completion, start, self.opening, out))) >= 0:
             at = section + len(self.opening)
@@ -133,7 +133,7 @@ class FencedJSON(StreamedDialect):
         return self.head.match(limit.completion.text, inner, limit.stop)
 
     def _scan_arguments(self, limit: Window, at: int, out: ResponseBuilder) -> Steps[tuple[Any, int, int] | None]:
-        """The JSON value behind the head, the start of the call's closing tag, and its end; `None` if malformed."""
+        """The JSON value after the head, the start of the call's closing tag, and its end; `None` if malformed."""
         at = yield from limit.skip_space(at)
         rest = Window(limit.completion, at)
         yield from scan_value(rest, at, out)
@@ -315,7 +315,7 @@ class MiniMaxSection(StreamedDialect):
 
 
 def _name_end(rest: Window, at: int) -> Steps[int]:
-    """The place of the `">` behind a name, which has one line; -1 if there is none."""
+    """The place of the `">` after a name, which has one line; -1 if there is none."""
     while (at := (yield from rest.search(_QUOTE_OR_LINE, at))) >= 0:
         if rest.completion.text[at] == "\n":
             return -1

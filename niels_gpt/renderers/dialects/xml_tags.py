@@ -188,7 +188,7 @@ class FunctionTags(StreamedDialect):
 
     @staticmethod
     def _scan_parameter(block: Window, at: int, out: ResponseBuilder) -> Steps[tuple[str, str, int] | None]:
-        """Key and text of the parameter at `at`, and the end of the white space behind it; `None` if there is none.
+        """Key and text of the parameter at `at`, and the end of the white space after it; `None` if there is none.
 
         A value ends at the closing tag that another parameter or the function's end follows, so it may hold such tags
         itself.

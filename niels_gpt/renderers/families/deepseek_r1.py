@@ -75,7 +75,7 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
 
 
 class DeepSeekR10528Renderer(DeepSeekR1Renderer):
-    """DeepSeek R1-0528: the model opens the think block itself, and results are a line apart."""
+    """DeepSeek R1-0528: the model opens the think block itself, and results are separated by newlines."""
 
     name = "deepseek-r1-0528"
     config_class = DeepSeekR10528RendererConfig

@@ -106,7 +106,7 @@ class DeepSeekV4Renderer(Family):
     users and results that follow each other share one turn; results stand in the order of their calls.
 
     Class attributes:
-        efforts: the text that stands for each effort.
+        efforts: the text of each effort.
         tools_text: the text before the tools' schemas.
         requests: the roles that the model answers: reasoning before the last such message is history.
     """
@@ -168,7 +168,7 @@ class DeepSeekV4Renderer(Family):
 
     @staticmethod
     def joined(view: ConversationView, index: int) -> str:
-        """The content as one text, its parts a blank line apart."""
+        """The content as one text, its parts separated by blank lines."""
         content = view.messages[index]["content"]
         if isinstance(content, str):
             return content

@@ -86,7 +86,7 @@ class GLM5Renderer(Family):
         return 0
 
     def effort(self) -> str:
-        """What stands before the tools and tells how much to think; nothing before GLM-5.2."""
+        """The text before the tools, which sets how much the model thinks; empty before GLM-5.2."""
         return ""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Llama 4: roles in headers, calls as JSON behind a text between two tags, tools in the first user's turn."""
+"""Llama 4: roles in headers, calls as JSON after a text between two tags, tools in the first user's turn."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Llama4Renderer(Family):
         out.turn(_header("user"), view.text(index), _END, index)
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a text; beside calls it stands between tags, even an empty one."""
+        """Write a text; beside calls it is between tags, even an empty one."""
         calls = view.calls(index)
         if not calls:
             out.assistant_turn(_header("assistant"), view.text(index), _END, "", index)

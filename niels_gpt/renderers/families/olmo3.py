@@ -67,7 +67,7 @@ class Olmo3Renderer(ChatMLTurns):
         return 0
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
-        """Write a system message, with the tools behind it."""
+        """Write a system message, with the tools after it."""
         out.turn("<|im_start|>system\n", view.text(index), "", index)
         self._write_tools(view, index, out)
         out.scaffold("<|im_end|>\n", index)

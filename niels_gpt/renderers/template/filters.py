@@ -1,4 +1,4 @@
-"""The filters that templates apply to text, with provenance, and the types behind `|safe` and `str.format`.
+"""The filters that templates apply to text, with provenance, and the types of `|safe` and `str.format`.
 
 Each filter here returns the text that Jinja's own filter of this name returns, as a `TrackedStr`. Jinja's other
 filters still work; where they return a new text, its origin is LOST.

@@ -75,7 +75,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         certificate=_certificate(Proven(35, 2), Proven(8), Proven(32, 2), Proven(44, 12)),
         stops=("<turn|>", "<|tool_response>"),
         notes="Texts only. A text beside a call is written behind the call's result, so such turns are not proven. "
-        "enable_thinking=true asks for reasoning.",
+        "With enable_thinking=true the model reasons.",
     ),
     "command-a": TemplateFamily(
         "Command A and Command R7B",

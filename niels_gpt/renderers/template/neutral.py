@@ -14,8 +14,8 @@ The neutral conversation depends on the shape of the real one alone: which messa
 are, their roles, which texts are empty or white space, and types, ids and keys that are single words. So renderings of
 one shape have the same control tokens, or are refused.
 
-A system message may hold switches of its format (`/system_override` of SmolLM3): words of which the template asks
-whether they are there. Who writes the system message may use them, so they count as shape; elsewhere they do not.
+A system message may hold switches of its format (`/system_override` of SmolLM3): words that the template
+looks for. Who writes the system message may use them, so they count as shape; elsewhere they do not.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Neutral:
 
     Args:
         avoid: a text whose characters are not used.
-        tested: words that the template asks for, see `TemplateStrings`.
+        tested: words that the template looks for in texts, see `TemplateStrings`.
         controls: the control tokens; words that hold one are no switches.
     """
 
@@ -191,7 +191,7 @@ class Neutral:
         return type(value)(_NUMBER) if _is_number(value) else value
 
     def _switches(self, text: str) -> list[str]:
-        """The words in a system message of which the template asks whether they are there."""
+        """The words in a system message that the template looks for."""
         return [word for word in self._tested if word in text and not self.controls.first(word)]
 
     def _name(self, text: str) -> str:

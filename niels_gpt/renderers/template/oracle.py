@@ -385,7 +385,7 @@ class _Turns:
     def _served_place(self, index: int) -> int | None:
         """Where in the whole rendering the prompt would begin: after what the messages before wrote.
 
-        Some formats answer behind a tool's result without another header, and serving adds a tag or a header there.
+        Some formats answer after a tool's result without another header, and serving adds a tag or a header there.
         """
         part, without = self.rendering(index, True), self.rendering(index, False)
         if part is None or without is None or not part.text.startswith(without.text):

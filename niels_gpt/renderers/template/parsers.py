@@ -124,7 +124,7 @@ class Llama3ToolParser(DialectParser):
 
 
 class Llama4ToolParser(DialectParser):
-    """Llama 4's bare JSON, behind a text between two tags."""
+    """Llama 4's bare JSON, after a text between two tags."""
 
     form = Llama4JSON()
 

@@ -81,7 +81,7 @@ class Reads:
         texts: a content, or a text of unknown origin, was read; or a label, in a way that shows more than whether it is
             one of the words that the template knows.
         words: a label (a name, a type, a key of a schema) was compared with the template's words, and was one.
-        numbers: a number that may be the caller's said how often something is done: `range(n)`, `'-' * n`.
+        numbers: a number that may be the caller's decides how often something is done: `range(n)`, `'-' * n`.
     """
 
     texts: bool = False

@@ -70,7 +70,7 @@ class TemplateRenderer(ShowsExample, ReadsCompletions):
     Args:
         tokenizer: anything that `open_encoder` accepts: a hub name, a directory, a tokenizer object, an encoder.
         template: the template's text; default the tokenizer's own.
-        clock: the function behind `strftime_now(format)`; a renderer never reads the real clock.
+        clock: the function that `strftime_now(format)` calls; a renderer never reads the real clock.
         stops: spellings that end a turn besides the tokenizer's eos, for formats whose stop is ordinary text.
         tool_parser, reasoning_parser: names in `TOOL_PARSERS` and `REASONING_PARSERS`; default: completions are text.
         roles: roles that the template may write into its control tokens, in addition to `KNOWN_ROLES`.

@@ -316,7 +316,7 @@ class TemplateStrings:
     Attributes:
         compared: those that it does anything with but write them, so that they must stay in contents.
         searched: of these, those that it searches contents for, so that contents with them are rendered otherwise.
-        tested: of these, those of which it only asks whether a text has them (`'/no_think' in content`).
+        tested: of these, those that it only looks for in a text (`'/no_think' in content`).
     """
 
     compared: tuple[str, ...]
