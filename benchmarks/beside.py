@@ -88,7 +88,11 @@ def _known_package(name: str, model: Path) -> dict[str, Callable[[Block], Any]]:
     except ValueError:
         return {}
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=model.name.startswith("kimi"))
-    renderer = create_renderer(tokenizer, config)
+    try:
+        renderer = create_renderer(tokenizer, config)
+    except AssertionError as error:  # how it refuses a tokenizer without one of its tokens
+        print(f"renderers does not take {model.name}: {error}", file=sys.stderr)
+        return {}
     return {"renderers": lambda block: [list(renderer.render(chat).token_ids) for chat in block.chats]}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -203,11 +204,19 @@ def judge_script(command: Sequence[str], **options: Any) -> Report:
     except SystemExit as error:
         if made.report is None and error.code:
             raise InputError(f"{script}: ended with {error.code} before a batch reached a model") from error
-    except Exception as error:
-        raise InputError(f"{script}: {type(error).__name__}: {error}, before a batch reached a model") from error
+    except Exception as error:  # the user's own code may raise anything
+        raise InputError(
+            f"{_place(error, script)}: {type(error).__name__}: {error}, before a batch reached a model"
+        ) from error
     finally:
         sys.argv, sys.path[:] = argv, path
     return made.report if made.report is not None else made.judge()
+
+
+def _place(error: Exception, script: Path) -> str:
+    """The script and the last of its lines that led to an error: `train.py:31`."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    return f"{script}:{lines[-1]}" if lines else str(script)
 
 
 @contextmanager

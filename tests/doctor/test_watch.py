@@ -197,7 +197,7 @@ def test_a_script_runs_until_its_first_batch(body: str, wrong: bool, tmp_path: P
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("raise ValueError('no data')", "ValueError: no data, before a batch reached a model"),
+        ("raise ValueError('no data')", ".py:1: ValueError: no data, before a batch reached a model"),
         ("import sys; sys.exit('no GPU')", "ended with no GPU before a batch"),
         ("x = 1", "no batch with input_ids reached a model"),
     ],

@@ -87,16 +87,9 @@ class Llama3Renderer(Family):
         first = int(has_system)
         if not view.tools or not self.config.tools_in_user_message:
             return first
-        if view.roles[first : first + 1] != ["user"]:
-            raise MessageError(
-                "no_user_message",
-                f"message {first}: no user speaks here, and {self.name} writes the tools into the first user's turn; "
-                "begin with a user, drop the tools, or render with tools_in_user_message=False",
-            )
-        out.scaffold(_header("user") + TOOLS_FOR_USER, first)
-        out.untrusted_label(view.tools.declaration(declare_tools), first)
-        out.content(view.text(first).strip(), first)
-        out.scaffold(_END, first)
+        remedy = "begin with a user, drop the tools, or render with tools_in_user_message=False"
+        turn = (_header("user"), _END)
+        write_user_with_tools(view, view.tools, first, out, name=self.name, turn=turn, remedy=remedy)
         return first + 1
 
     def _system_block(self, view: ConversationView, has_system: bool, out: Emitter) -> None:
@@ -165,6 +158,30 @@ class Llama30Renderer(Llama3Renderer):
 
 def _header(role: str) -> str:
     return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
+def write_user_with_tools(
+    view: ConversationView, tools: Tools, index: int, out: Emitter, *, name: str, turn: tuple[str, str], remedy: str
+) -> None:
+    """Write the first user's turn, which holds the tools before its text.
+
+    Args:
+        name: of the format. turn: what is before and after the turn.
+        remedy: what the caller can do if message `index` is not a user's.
+
+    Raises:
+        MessageError: `no_user_message`: another role comes first.
+    """
+    if view.roles[index : index + 1] != ["user"]:
+        raise MessageError(
+            "no_user_message",
+            f"message {index}: no user speaks here, and {name} writes the tools into the first user's turn; {remedy}",
+        )
+    header, end = turn
+    out.scaffold(header + TOOLS_FOR_USER, index)
+    out.untrusted_label(tools.declaration(declare_tools), index)
+    out.content(view.text(index).strip(), index)
+    out.scaffold(end, index)
 
 
 def declare_tools(tools: Tools) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from niels_gpt.errors import MessageError
 from niels_gpt.renderers.conversation import ConversationView, to_json
 from niels_gpt.renderers.dialects.bare_json import Llama4JSON
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.families.llama3 import TOOLS_FOR_USER, declare_tools
+from niels_gpt.renderers.families.llama3 import write_user_with_tools
 from niels_gpt.renderers.options import FamilyConfig
 
 
@@ -60,16 +59,8 @@ class Llama4Renderer(Family):
             out.turn(_header("system") + environment, view.text(0).strip(), _END, 0)
         if not view.tools:
             return first
-        if view.roles[first : first + 1] != ["user"]:
-            raise MessageError(
-                "no_user_message",
-                f"message {first}: no user speaks here, and {self.name} writes the tools into the first user's turn; "
-                "begin with a user, or drop the tools",
-            )
-        out.scaffold(_header("user") + TOOLS_FOR_USER, first)
-        out.untrusted_label(view.tools.declaration(declare_tools), first)
-        out.content(view.text(first).strip(), first)
-        out.scaffold(_END, first)
+        turn, remedy = (_header("user"), _END), "begin with a user, or drop the tools"
+        write_user_with_tools(view, view.tools, first, out, name=self.name, turn=turn, remedy=remedy)
         return first + 1
 
     def system(self, view: ConversationView, index: int, out: Emitter) -> None:
