@@ -150,7 +150,7 @@ def info(
 
     Example: niels-gpt preferences info preferences/pairs --sequence-length 2048
     """
-    from niels_gpt.preferences.summary import summarise
+    from niels_gpt.preferences.dataset import summarise
 
     summaries = summarise(dataset, length)
     if as_json:

@@ -46,7 +46,7 @@ def info(dataset: Dataset, as_json: Json = False) -> None:
 
     Example: niels-gpt rollouts info rollouts/step_7
     """
-    from niels_gpt.rollouts.summary import summarise
+    from niels_gpt.rollouts.checks import summarise
 
     found = summarise(dataset)
     if as_json:
@@ -165,8 +165,8 @@ def import_(
 
     Example: niels-gpt rollouts import sampled.jsonl --out rollouts/step_7 --tokenizer ~/models/Qwen3-8B
     """
-    from niels_gpt.rollouts.imports import import_rollouts
-    from niels_gpt.rollouts.summary import summarise
+    from niels_gpt.rollouts.checks import summarise
+    from niels_gpt.rollouts.writer import import_rollouts
 
     if tokenizer is None and renderer.named:
         raise UsageError("options of renderers without --tokenizer; pass the tokenizer of these ids")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from niels_gpt.format.collate import to_device
+from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.display import BatchView, rows_of_batch
 from niels_gpt.token_display import PREVIEW_TOKENS, in_colour, spelling_of, terminal_text
 
 
 @dataclass(frozen=True)
-class EpisodeBatch:
+class EpisodeBatch(TensorFields):
     """One rank's part of a global batch; shapes are (batch_size, block_size).
 
     The right loss over ranks and accumulated batches is the sum of `mask * loss` over all of them, divided once by the
@@ -113,26 +114,14 @@ class EpisodeBatch:
         """Coloured ids for notebooks."""
         return self.view()._repr_html_()
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that are not `None`, by name."""
-        # Not `asdict`, which would copy every tensor.
-        named = {field.name: self.__dict__[field.name] for field in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+    def to(self, device: str | torch.device) -> Self:
+        """The batch on another device; itself if it is there."""
+        return self if _same_device(self.x.device, torch.device(device)) else super().to(device)
 
-    def to(self, device: str | torch.device) -> EpisodeBatch:
-        """The batch on another device; copies to CUDA are asynchronous."""
-        if _same_device(self.x.device, torch.device(device)):
-            return self
-        moved: dict[str, Any] = {name: to_device(value, device) for name, value in self.tensors().items()}
-        media = self.media and {name: to_device(value, device) for name, value in self.media.items()}
-        return replace(self, **moved, media=media)
-
-    def pin_memory(self, device: Any = None) -> EpisodeBatch:
-        """The batch in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
-        del device
-        pinned: dict[str, Any] = {name: value.pin_memory() for name, value in self.tensors().items()}
-        media = self.media and {name: value.pin_memory() for name, value in self.media.items()}
-        return replace(self, **pinned, media=media)
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """As `TensorFields`, the arrays of images, too."""
+        media = self.media and {name: change(value) for name, value in self.media.items()}
+        return replace(super().each(change), media=media)
 
 
 def _same_device(current: torch.device, wanted: torch.device) -> bool:

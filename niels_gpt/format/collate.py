@@ -5,7 +5,9 @@ torch is imported where tensors are made: rows of a cache can be looked at witho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +85,31 @@ def to_device(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+class TensorFields:
+    """What batches have in common: a frozen dataclass of which some fields are tensors."""
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The fields that are tensors, not `None`, by name."""
+        import torch
+
+        # Not `asdict`, which would copy every tensor.
+        return {name: value for name, value in self.__dict__.items() if isinstance(value, torch.Tensor)}
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
+        """The batch with every tensor changed."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def to(self, device: str | torch.device) -> Self:
+        """The batch on another device; copies to CUDA are asynchronous."""
+        return self.each(lambda tensor: to_device(tensor, device))
+
+    def pin_memory(self, device: Any = None) -> Self:
+        """The batch in page-locked memory; `DataLoader(pin_memory=True)` calls this."""
+        del device
+        return self.each(lambda tensor: tensor.pin_memory())
 
 
 def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ How a row of a file becomes rows of a batch, with the file that does each step::
       -> ids of prompt and completion, prompt length     encode.py
       -> episodes, and completions.bin beside them       build.py
       -> groups that fit into rows                       dataset.py
-      -> rows of a batch, chosen before rejected         batch_source.py, batch.py
+      -> rows of a batch, chosen before rejected         batches.py
       -> order, ranks, resuming                          loader.py, and `niels_gpt.episodes`
 
 docs/preferences.md is for users; the command line is in `niels_gpt.cli.preferences`.
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.preferences.batch import PreferenceBatch
+    from niels_gpt.preferences.batches import PreferenceBatch
     from niels_gpt.preferences.build import build_preferences
     from niels_gpt.preferences.loader import PreferenceLoader
 
-_MODULES = {"PreferenceBatch": "batch", "PreferenceLoader": "loader", "build_preferences": "build"}
+_MODULES = {"PreferenceBatch": "batches", "PreferenceLoader": "loader", "build_preferences": "build"}
 
 __all__ = ["PreferenceBatch", "PreferenceLoader", "build_preferences"]
 

@@ -16,8 +16,7 @@ from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_d
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import checked_device
-from niels_gpt.preferences.batch import PreferenceBatch
-from niels_gpt.preferences.batch_source import PreferenceSource
+from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
 from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
 

@@ -5,12 +5,12 @@ with the file that does each step::
 
     turns: prompt and completion ids, log-probabilities -> one row of tokens    turns.py
       -> episodes, and logprobs.bin, rollouts.bin, rollouts.jsonl beside them   writer.py, format.py
-      -> groups, rewards, advantages                                            dataset.py, advantages.py
+      -> groups, rewards, advantages                                            dataset.py
       -> which groups are used, which rollouts share rows and batches           plans.py
-      -> rows of a batch, everything aligned with the targets                   batch_source.py, batch.py
+      -> rows of a batch, everything aligned with the targets                   batches.py
       -> order, ranks, resuming                                                 loader.py, and `niels_gpt.episodes`
 
-`imports.py` reads what other programs wrote, `verify.py` finds what is wrong with the files, `summary.py` counts.
+`writer.py` also imports what other programs wrote; `checks.py` counts, and finds what is wrong with the files.
 
 docs/rl.md is for users.
 """
@@ -22,25 +22,24 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.rollouts.batch import RolloutBatch
+    from niels_gpt.rollouts.batches import RolloutBatch
     from niels_gpt.rollouts.dataset import Rollout, RolloutDataset
-    from niels_gpt.rollouts.imports import import_rollouts
     from niels_gpt.rollouts.loader import RolloutLoader, make_rollout_loader
     from niels_gpt.rollouts.prompts import PromptLoader, PromptSet, RenderedPrompt
     from niels_gpt.rollouts.turns import Trajectory, trajectory
-    from niels_gpt.rollouts.writer import RolloutWriter
+    from niels_gpt.rollouts.writer import RolloutWriter, import_rollouts
 
 _MODULES = {
     "PromptLoader": "prompts",
     "PromptSet": "prompts",
     "RenderedPrompt": "prompts",
     "Rollout": "dataset",
-    "RolloutBatch": "batch",
+    "RolloutBatch": "batches",
     "RolloutDataset": "dataset",
     "RolloutLoader": "loader",
     "RolloutWriter": "writer",
     "Trajectory": "turns",
-    "import_rollouts": "imports",
+    "import_rollouts": "writer",
     "make_rollout_loader": "loader",
     "trajectory": "turns",
 }

@@ -5,6 +5,15 @@
     dataset      step_7            step_8
     rollout      0  1  2  3        4  5  6         in the order in which they were written
     group        0  1  0  1        2  2  3         numbered through all datasets
+
+Advantages are computed from the rewards of a group, where they are not stored::
+
+    "grpo"    (r - mean) / (std + 1e-6)    Shao et al. 2024, DeepSeekMath, arXiv 2402.03300, section 4.1.2
+    "mean"    r - mean                     Liu et al. 2025, Dr. GRPO, arXiv 2503.20783
+
+`mean` and `std` are over the rollouts of the group. The first paper does not say which standard deviation; here it is
+that of a sample (divided by n - 1), as `torch.std` computes it, and 1e-6 is ours. In a group of equal rewards, or of
+one rollout, both are exactly 0.
 """
 
 from __future__ import annotations
@@ -24,7 +33,6 @@ from niels_gpt.episodes.format import require_episodes
 from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import CacheError, Mismatch, UsageError, did_you_mean, storage_errors
 from niels_gpt.forks import cached_property
-from niels_gpt.rollouts.advantages import FORMULAS, group_advantages
 from niels_gpt.rollouts.format import (
     KIND,
     LINES_NAME,
@@ -37,9 +45,12 @@ from niels_gpt.rollouts.format import (
     open_values,
 )
 
+FORMULAS: Final = ("grpo", "mean")
 ADVANTAGES: Final = ("stored", *FORMULAS)
+EPSILON: Final = 1e-6  # rewards that differ only by rounding must not become advantages of 1
 
 Array = npt.NDArray[Any]
+Float64s = npt.NDArray[np.float64]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -172,7 +183,7 @@ class RolloutDataset:
         """The advantage of every rollout, float64, shape (rollouts,).
 
         Args:
-            formula: "grpo" or "mean", see `niels_gpt.rollouts.advantages`; "stored": what the writer was given; `None`:
+            formula: "grpo" or "mean", see `niels_gpt.rollouts.dataset`; "stored": what the writer was given; `None`:
                 what was stored if anything was, else "grpo".
 
         Raises:
@@ -255,3 +266,31 @@ def _reopen(paths: list[Path], fingerprint: str) -> RolloutDataset:
     if opened.fingerprint != fingerprint:
         raise Mismatch(f"{paths[0]}: no longer what it was when the loader opened it; do not replace rollouts in use")
     return opened
+
+
+def group_advantages(rewards: Float64s, groups: Int64s, formula: str) -> Float64s:
+    """The advantage of every rollout, float64, shape (n,).
+
+    Args:
+        rewards: of each rollout, shape (n,).
+        groups: the group of each, 0 or more, in any order; shape (n,).
+        formula: one of `FORMULAS`.
+    """
+    if not len(rewards):
+        return rewards.copy()
+    sizes = np.maximum(np.bincount(groups), 1)  # a number that no rollout has must not divide by 0
+    centred = rewards - (np.bincount(groups, rewards) / sizes)[groups]
+    if formula == "grpo":
+        variance = np.bincount(groups, centred**2) / np.maximum(sizes - 1, 1)
+        centred = centred / (np.sqrt(variance)[groups] + EPSILON)
+    # The mean of 0.1 0.1 0.1 is not 0.1, so equal rewards are found by comparing them.
+    return np.where(equal_rewards(rewards, groups)[groups], 0.0, centred)
+
+
+def equal_rewards(rewards: Float64s, groups: Int64s) -> npt.NDArray[np.bool_]:
+    """For each number up to the largest: all rewards of this group are equal; shape (groups,)."""
+    n = int(groups.max(initial=-1)) + 1
+    most, least = np.full(n, -np.inf), np.full(n, np.inf)
+    np.maximum.at(most, groups, rewards)
+    np.minimum.at(least, groups, rewards)
+    return np.asarray(most <= least)

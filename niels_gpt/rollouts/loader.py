@@ -16,8 +16,7 @@ from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
-from niels_gpt.rollouts.batch import RolloutBatch
-from niels_gpt.rollouts.batch_source import RolloutSource
+from niels_gpt.rollouts.batches import RolloutBatch, RolloutSource
 from niels_gpt.rollouts.dataset import RolloutDataset
 from niels_gpt.rollouts.format import SPLIT
 from niels_gpt.rollouts.plans import Selection, group_rows, single_rows

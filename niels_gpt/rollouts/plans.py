@@ -21,8 +21,7 @@ from niels_gpt.episodes.schedule import EMPTY
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.ranges import ROW
-from niels_gpt.rollouts.advantages import equal_rewards
-from niels_gpt.rollouts.dataset import RolloutDataset
+from niels_gpt.rollouts.dataset import RolloutDataset, equal_rewards
 
 Int64s = npt.NDArray[np.int64]
 TOO_LONG = ("error", "skip", "head")

@@ -15,9 +15,8 @@ from niels_gpt.episodes.format import COMPLETION
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, UsageError
-from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
+from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, summarise
 from niels_gpt.preferences.encode import PreferenceTask, shared_prompt
-from niels_gpt.preferences.summary import summarise
 from niels_gpt.scale.executor import LocalRunner, UnitExecutor
 from niels_gpt.sources.preference_files import preference_files
 from tests.preferences.made import built, labelled, pairs, ranked
