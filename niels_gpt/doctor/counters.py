@@ -6,10 +6,11 @@ order of the input, so a report is the same whatever the number of workers.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,24 @@ class Hits:
     evidence: list[Evidence] = field(default_factory=list)
 
 
+# Rows of a sample, which are judged at the end.
+SAMPLED_ROWS: Final = 512
+
+
+@dataclass(frozen=True)
+class SampledRow:
+    """A row that is judged at the end, because that takes a tokenizer: its number, its place, and its first ids."""
+
+    number: int
+    where: str
+    ids: npt.NDArray[np.int64]
+
+    @property
+    def draw(self) -> bytes:
+        """What decides whether the row stays in a sample: the rows with the lowest draws do."""
+        return hashlib.blake2b(self.number.to_bytes(8), digest_size=8).digest()
+
+
 class Counters:
     """Hits by rule, and plain sums by name.
 
@@ -40,6 +59,7 @@ class Counters:
         sums: numbers that rules add up over the whole input, by name.
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
         minhashes: of conversations, 512 bytes each; `Copies.take` moves them to a file slice by slice.
+        samples: by name, at most `SAMPLED_ROWS` rows of all that were passed to `sample`.
         trained_turns: a key of every assistant turn that is trained, 8 bytes each.
         untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
             trains another one, 24 bytes each. See `rules.untrained`.
@@ -52,6 +72,7 @@ class Counters:
         self.hashes: list[npt.NDArray[np.uint64]] = []
         self.numbers: list[npt.NDArray[np.int64]] = []
         self.minhashes: list[npt.NDArray[np.uint32]] = []
+        self.samples: dict[str, list[SampledRow]] = {}
         self.trained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_kinds: list[npt.NDArray[np.int64]] = []
@@ -100,11 +121,20 @@ class Counters:
         evidence = [make(row, place) for row, place in first]
         self.add(rule, evidence, count=len(rows), rows=len(np.unique(rows)))
 
+    def sample(self, name: str, rows: Iterable[SampledRow]) -> None:
+        """Offer rows to a sample. Which of them stay does not depend on how the input was cut into slices."""
+        held = [*self.samples.get(name, ()), *rows]
+        if len(held) > SAMPLED_ROWS:
+            held = sorted(sorted(held, key=lambda row: row.draw)[:SAMPLED_ROWS], key=lambda row: row.number)
+        self.samples[name] = held
+
     def merge(self, later: Counters) -> None:
         """Add the counters of the part of the input that follows."""
         for rule, hits in later.hits.items():
             self.add(rule, hits.evidence, count=hits.count, rows=hits.rows)
         self.sums.update(later.sums)
+        for name, sampled in later.samples.items():
+            self.sample(name, sampled)
         self.hashes += later.hashes
         self.numbers += later.numbers
         self.minhashes += later.minhashes

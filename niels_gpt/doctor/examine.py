@@ -251,7 +251,9 @@ def judge_rows(view: View) -> View:
     sums["rows with a mask"] += len(rows) if rows.trained is not None else 0
     sums["rows with a mask of their own"] += len(rows) if rows.mask_from not in ("", "labels") else 0
     sums["rows with an attention mask"] += len(rows) if rows.attended is not None else 0
-    vocabulary.check(view)
+    view = vocabulary.check(view)
+    if not len(view.rows):
+        return view
     turns.check(view)
     masks.check(view)
     packing.check(view)

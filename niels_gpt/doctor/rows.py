@@ -11,8 +11,8 @@ Rows of ids are concatenated, so that a rule is a handful of numpy calls however
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,25 @@ class TokenRows:
         if self.documents is not None:
             first[1:] |= self.documents[1:] != self.documents[:-1]
         return first
+
+    def select(self, chosen: Bools) -> TokenRows:
+        """The rows where `chosen`, of shape (rows,), is True."""
+        kept = chosen[self.row_of]
+
+        def of_tokens(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+            return None if values is None else values[kept]
+
+        return replace(
+            self,
+            numbers=self.numbers[chosen],
+            wheres=[self.wheres[row] for row in np.flatnonzero(chosen).tolist()],
+            ids=self.ids[kept],
+            starts=np.concatenate(([0], np.cumsum(self.lengths[chosen]))),
+            trained=of_tokens(self.trained),
+            labels=of_tokens(self.labels),
+            attended=of_tokens(self.attended),
+            documents=of_tokens(self.documents),
+        )
 
     def per_row(self, values: Bools) -> Int64s:
         """How many tokens of each row are True.

@@ -7,20 +7,25 @@ ids that it has made itself come out the same when their text is encoded again, 
     ids of another one      9707 1879      text " stressed exp"    again  62852 1367
 
 Ids that lost their upper bits are still tokens, which often come out the same. Where the format's control tokens have
-small ids (Gemma, Mistral), such rows have all their turns. What they lack are the ids from 65,536 on: their share in
-the texts that ship with the package says how many of them varied text holds.
+small ids (Gemma, Mistral), such rows have all their turns. What they lack are the ids from 65,536 on. If no row has
+any, their share in the texts that ship with the package says how many of them varied text holds. If some rows have
+them, those without are encoded again: of a tokenizer's own rows nearly none changes, of wrapped rows a third does::
+
+    ids of this tokenizer   "stressed"  " word"     text "stressed word"       again the same
+    wrapped                 "ation"     "ing"       text "ationing"            again "ation" "ing", or "ationing"
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 import numpy as np
 
-from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.counters import Counters, SampledRow
 from niels_gpt.doctor.layout import Layout, occurrences
 from niels_gpt.doctor.report import Evidence, WindowToken
 from niels_gpt.doctor.rows import Bools
@@ -57,19 +62,37 @@ WINDOW: Final = 64  # tokens of a row that are encoded again
 SAME: Final = 0.96
 SAMPLE: Final = "ids-wrapped: sample"
 VARIED: Final = 50  # distinct ids of the sample; sums and other simple rows may need no high ids
+# Rows without and with ids from 65,536 on; of each slice the longest, because long rows are the likelier to have them.
+LOW: Final = "ids-wrapped: low"
+MIXED: Final = "ids-wrapped: mixed"
+ENCODED_AGAIN: Final = "ids-wrapped: encoded again"
+EACH: Final = 32  # of a slice
+ENCODED: Final = 512  # ids of a sampled row that are encoded again
+SHORTEST: Final = 16  # ids: shorter rows often have no high ids
+CHANGED: Final = 0.98  # of the tokens come out again: below this the row is another one
+MIN_CHANGED: Final = 2  # rows
+TIMES: Final = 3  # how much larger the share of changed rows must be than among rows with high ids
 EXPECTED: Final = (
     20  # high ids that a tenth of their usual share would be: texts differ, but none at all is no accident
 )
 
 
-def check(view: View) -> None:
-    """Find rows of ids without any turn of the format."""
+def check(view: View) -> View:
+    """Find rows of ids without any turn of the format.
+
+    Returns:
+        The view for all further rules: without rows whose control tokens are wrapped. They hold neither turns nor
+            text.
+    """
     layout, rows = view.scope.layout, view.rows
     if layout is None or not layout.trusted or view.rendered_turns is not None or view.turns is None:
-        return
+        return view
     high = rows.per_row(rows.ids >= SIZE)
     view.counters.sums["ids from 65,536 on"] += int(high.sum())
     _sample(view, np.ones(len(rows), dtype=np.bool_), SAMPLE, "the first tokens of a row")
+    if layout.vocab_size > SIZE and all(max(ids) < SIZE for _, ids in layout.openers):
+        _sample_longest(view, LOW, high == 0)
+        _sample_longest(view, MIXED, high > 0)
     no_turn = np.bincount(view.turns.row, minlength=len(rows)) == 0
     wrapped = no_turn & (high == 0) & _with_wrapped_opener(view, layout)
     view.hit_rows("ids-wrapped", wrapped, "turns begin with the last 16 bits of this format's control tokens")
@@ -77,6 +100,7 @@ def check(view: View) -> None:
     # Text that is trained as a whole, or not at all, may be without turns.
     partly = (trained > 0) & (trained < rows.per_row(~view.padding & ~rows.first_of_document))
     _sample(view, no_turn & ~wrapped & partly, "wrong-tokenizer", "no turn of this format is in the row")
+    return replace(view, rows=rows.select(~wrapped)) if wrapped.any() else view
 
 
 def _with_wrapped_opener(view: View, layout: Layout) -> Bools:
@@ -87,6 +111,24 @@ def _with_wrapped_opener(view: View, layout: Layout) -> Bools:
             at = occurrences(view.rows.ids, tuple(token % SIZE for token in ids))
             found[view.rows.row_of[at]] = True
     return found
+
+
+def _sample_longest(view: View, name: str, chosen: Bools) -> None:
+    """Sample the longest of the chosen rows, for `_changed_rows`."""
+    rows = view.rows
+    chosen = chosen & (rows.lengths >= SHORTEST)
+    places = np.flatnonzero(chosen)
+    view.counters.sums[name] += len(places)
+    longest = np.sort(places[np.argsort(-rows.lengths[places], kind="stable")[:EACH]])
+    view.counters.sample(
+        name,
+        [
+            SampledRow(
+                int(rows.numbers[row]), rows.wheres[row], rows.ids[rows.starts[row] : rows.starts[row + 1]][:ENCODED]
+            )
+            for row in longest.tolist()
+        ],
+    )
 
 
 def _sample(view: View, chosen: Bools, rule: str, note: str) -> None:
@@ -129,6 +171,8 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         first = sample.evidence[0]
         evidence = Evidence(first.row, first.where, note, window=first.window[:WINDOW])
         counters.add("ids-wrapped", [evidence], count=counters.sums["rows"], rows=counters.sums["rows"])
+    elif found is None and "ids-wrapped" not in counters.hits:
+        _find_wrapped_among_others(counters, encoder, layout)
     wrong = sum(counters.hits[rule].rows for rule in ("wrong-tokenizer", "ids-wrapped") if rule in counters.hits)
     cut = counters.hits.get("begins-mid-turn")
     # Their first tokens are taken for the rest of a turn.
@@ -136,16 +180,51 @@ def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | No
         counters.drop("begins-mid-turn")
 
 
+def _find_wrapped_among_others(counters: Counters, encoder: PieceEncoder, layout: Layout) -> None:
+    """Report rows without high ids whose text is encoded as other ids, where rows with high ids keep theirs."""
+    low, mixed = (counters.samples.get(name, []) for name in (LOW, MIXED))
+    changed = _changed_rows(low, encoder, layout)
+    if len(changed) < MIN_CHANGED:
+        return
+    # As if one more row had changed: of few rows that keep their ids nothing follows.
+    usual = (len(_changed_rows(mixed, encoder, layout)) + 1) / (len(mixed) + TIMES)
+    if len(changed) / len(low) < TIMES * usual:
+        return
+    counters.sums[ENCODED_AGAIN] += len(low)
+    note = "no id is 65,536 or more, and this text is encoded as other ids"
+    evidence = [
+        Evidence(
+            row.number, row.where, note, window=tuple(WindowToken(token, encoder.decode([token])) for token in ids)
+        )
+        for row in changed
+        for ids in [row.ids[:WINDOW].tolist()]
+    ]
+    counters.add("ids-wrapped", evidence)
+
+
+def _changed_rows(rows: Sequence[SampledRow], encoder: PieceEncoder, layout: Layout) -> list[SampledRow]:
+    """The rows whose text is encoded as other ids than theirs, or that hold control tokens that no probe has."""
+    odd = list(layout.controls - layout.template_ids - {layout.bos, layout.pad})
+    return [
+        row for row in rows if np.isin(row.ids, odd).any() or _share_kept([row.ids.tolist()], encoder, layout) < CHANGED
+    ]
+
+
 def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout) -> bool:
     """Nearly all of these tokens come out again when their text is encoded."""
+    return _share_kept([[token.id for token in sample.window] for sample in samples], encoder, layout) >= SAME
+
+
+def _share_kept(rows: Iterable[list[int]], encoder: PieceEncoder, layout: Layout) -> float:
+    """How many of the tokens come out again when their text is encoded, from 0 to 1."""
     same = total = 0
-    for sample in samples:
-        for ids in _between_controls([token.id for token in sample.window], layout):
+    for row in rows:
+        for ids in _between_controls(row, layout):
             again, _ = encoder.encode_pieces([encoder.decode(ids)], [False])
             made = [int(token) for token in again]
             same += sum((Counter(ids) & Counter(made)).values())
             total += max(len(ids), len(made))
-    return same >= SAME * total
+    return same / total if total else 1.0
 
 
 def _needs_high_ids(samples: list[Evidence], tokens: int, encoder: PieceEncoder, layout: Layout) -> bool:
