@@ -125,6 +125,8 @@ def token_rows(
     ids = next(
         (columns[name] for name in IDS if name in columns), Column(np.zeros(0), np.zeros(len(numbers), np.int64))
     )
+    # A column that no row fills is none: then the data has no mask, and no row lacks it.
+    columns = {name: column for name, column in columns.items() if name in IDS or column.lengths.any()}
     problems: list[Problem] = []
     usable = ids.lengths > 0
     problems += [Problem("empty-row", row, "no ids") for row in np.flatnonzero(~usable).tolist()]
@@ -132,7 +134,7 @@ def token_rows(
         if name in columns:
             wrong = (columns[name].lengths != ids.lengths) & usable
             problems += [
-                Problem("unusable-row", row, _misfit(int(ids.lengths[row]), int(columns[name].lengths[row]), name))
+                _misfit(row, int(ids.lengths[row]), int(columns[name].lengths[row]), name)
                 for row in np.flatnonzero(wrong).tolist()
             ]
             # A row is left out at its first misfit, so it is reported once.
@@ -160,8 +162,11 @@ def token_rows(
     return rows, sorted(problems, key=lambda problem: problem.row)
 
 
-def _misfit(ids: int, found: int, name: str) -> str:
-    return f"{ids:,} ids and {found:,} {name}" if found else f"{ids:,} ids without {name}, which other rows have"
+def _misfit(row: int, ids: int, found: int, name: str) -> Problem:
+    if found:
+        return Problem("unusable-row", row, f"{ids:,} ids and {found:,} {name}")
+    rule = "row-without-mask" if name in ("labels", *MASKS) else "unusable-row"
+    return Problem(rule, row, f"{ids:,} ids without {name}, which other rows have")
 
 
 def _select_rows(column: Column, usable: Bools) -> np.ndarray[Any, Any]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.columns import MASKS, columns_of, token_rows
+from niels_gpt.doctor.columns import IDS, MASKS, columns_of, token_rows
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
@@ -46,6 +46,7 @@ LEFT_OUT: Final = ("unusable-row", "empty-row", "duplicate-row")
 OF_CHATS: Final = ("tool-arguments-double-encoded", "tool-arguments-null", "tool-schema-null", "text-damaged")
 OF_MASKS: Final = (
     "mask-missing",
+    "row-without-mask",
     "mask-all-one",
     "mask-shifted",
     "padding-trained",
@@ -58,6 +59,7 @@ OF_MASKS: Final = (
     "eot-masked-as-padding",
     "labels-preshifted",
 )
+WITHOUT: Final = frozenset(("mask-missing", "row-without-mask"))
 
 
 @dataclass
@@ -304,14 +306,16 @@ def _token_rows(report: Report, opened: Opened, scope: Scope, done: Repaired) ->
             if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
                 done.left_out["unusable-row"] += 1
                 continue
-            columns, problems = columns_of([record.value])
+            # Of a row alone, a mask that is empty is none.
+            value = {name: held for name, held in record.value.items() if name in IDS or held not in (None, [])}
+            columns, problems = columns_of([value])
             rows, more = token_rows(columns, np.array([number]), [record.where])
             if len(rows) != 1 or any(problem.rule == "unusable-row" for problem in (*problems, *more)):
                 done.left_out["empty-row" if columns["input_ids"].lengths[0] == 0 else "unusable-row"] += 1
                 continue
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
-            fired = sorted(wanted & ({*counters.hits} | ({"mask-missing"} if rows.trained is None else set())))
+            fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
             expected = _expected(view) if fired else None
             if expected is None:
                 yield dict(record.value)

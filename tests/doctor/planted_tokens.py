@@ -323,6 +323,14 @@ def ragged(family: str, given: list[Sample]) -> Any:
     return made
 
 
+def without_labels(family: str, given: list[Sample]) -> Any:
+    return [{"input_ids": row["input_ids"]} for row in rows(given)]
+
+
+def with_empty_labels(family: str, given: list[Sample]) -> Any:
+    return [{"input_ids": row["input_ids"], "labels": []} for row in rows(given)]
+
+
 def empty(family: str, given: list[Sample]) -> Any:
     made = rows(given)
     made[2] = {"input_ids": [], "labels": []}
@@ -409,6 +417,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("attention-crosses", WITH_BOS, joined, ()),
     ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
     ("unusable-row", PLAIN, ragged, ()),
+    ("row-without-mask", PLAIN, partial(in_some, without_labels), ()),
+    ("row-without-mask", PLAIN, partial(in_some, with_empty_labels), ()),
     ("empty-row", PLAIN, empty, ()),
     ("duplicate-row", PLAIN, twice, ()),
     ("id-out-of-range", PLAIN, outside, ()),

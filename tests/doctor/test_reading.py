@@ -109,6 +109,28 @@ def test_rows_of_ids_are_judged_alike_however_they_are_stored(
     assert report.source["kind"] == "tokens"
 
 
+@pytest.mark.parametrize("form", [as_jsonl, as_parquet])
+def test_rows_without_a_mask_are_found_alone_and_in_whole_slices(
+    form: Callable[[list[Row], Path], Any], tmp_path: Path
+) -> None:
+    made = rows(samples("chatml", chats(600)))
+    for row in (made[3], *made[200:580]):
+        row["labels"] = None
+    report = diagnose(form(made, tmp_path), renderer=renderer_of("chatml"), fix=tmp_path / "out.jsonl")
+    assert report.rules("warning") == ["row-without-mask"]
+    found = report.finding("row-without-mask")
+    assert found is not None
+    assert found.rows == 381
+    assert [evidence.row for evidence in found.evidence] == [3, 200, 201, 202, 203]
+    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert written == rows(samples("chatml", chats(600)))
+
+
+def test_a_column_that_no_row_fills_is_no_mask(tmp_path: Path) -> None:
+    made = [row | {"labels": []} for row in rows(samples("chatml"))]
+    assert diagnose(as_parquet(made, tmp_path), renderer=renderer_of("chatml")).rules("warning") == ["mask-missing"]
+
+
 def test_rows_are_numbered_through_all_files_of_a_directory(tmp_path: Path) -> None:
     report = diagnose(as_directory(broken_rows(), tmp_path), renderer=renderer_of("chatml"))
     finding = report.finding("mask-all-zero")

@@ -13,6 +13,8 @@ from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View, without_empty_thoughts
 
+WITHOUT_MASK: Final = "row-without-mask"
+
 RULES: Final = (
     Rule(
         "mask-all-zero",
@@ -35,6 +37,15 @@ RULES: Final = (
         ("huggingface/trl#3728",),
         ("tokens",),
         needs=("turns",),
+    ),
+    Rule(
+        WITHOUT_MASK,
+        "error",
+        "rows have no mask, and others have one",
+        "Collators end the training at such a row, or train all of its tokens, prompts included.",
+        "Sources with and without labels were joined into one dataset, or a step wrote labels for some rows only.",
+        "Write labels for these rows too (niels-gpt doctor --fix does), or leave them out.",
+        applies=("tokens",),
     ),
     Rule(
         "mask-all-one",
@@ -88,6 +99,8 @@ def check(view: View) -> None:
     """Judge the mask of each row as a whole, then hand the plausible ones to `answers` and `untrained`."""
     rows, trained, counters = view.rows, view.trained, view.counters
     if rows.trained is None:
+        # A row without a mask among others was found before; here no row of the slice has one. See `finish`.
+        view.hit_rows(WITHOUT_MASK, np.ones(len(rows), dtype=np.bool_), "the row has no labels and no mask")
         return
     real = ~view.padding
     zero = rows.per_row(trained) == 0
@@ -136,6 +149,8 @@ def finish(counters: Counters, *, sampled: bool) -> None:
     Args:
         sampled: not all rows were read.
     """
+    if not counters.sums["rows with a mask"]:
+        counters.drop(WITHOUT_MASK)  # no row has one
     if counters.sums["turns found"] and not counters.sums["rows with a mask"]:
         note = "no labels, assistant_masks, completion_mask or loss_mask"
         counters.add("mask-missing", [Evidence(row=-1, where="", note=note)], count=1, rows=counters.sums["rows"])
