@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import texts
 from benchmarks.pairs import Result
-from niels_gpt.builds.document_encoders import DocumentEncoder, document_encoder
+from niels_gpt.builds.documents import DocumentEncoder, document_encoder
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES
 from niels_gpt.sources.text_files import TextFiles

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from niels_gpt.messages import Message
     from niels_gpt.renderers.engine import Family
     from niels_gpt.renderers.loss import LossOn
-    from niels_gpt.renderers.template.default import DefaultRenderer
+    from niels_gpt.renderers.template.renderer import DefaultRenderer
     from niels_gpt.renderers.types import RenderedTokens
     from niels_gpt.sources.mapping import RowMapping
 

@@ -1,4 +1,4 @@
-"""Tokens in colour: running text for a terminal, HTML with a tooltip per token for a notebook.
+"""Tokens in colour: their kinds and colours, running text for a terminal, HTML with a tooltip per token for a notebook.
 
 Renderings, batches, stored rows and findings all show themselves through a list of `TokenRow`::
 
@@ -9,7 +9,8 @@ Renderings, batches, stored rows and findings all show themselves through a list
                 4 2
                 2 × padding
 
-The kinds and their colours are in `token_styles`.
+The colours of terminals and notebooks are here. Those of the explorer, which also shows roles, are in its `style.css`.
+`niels-gpt show`, the doctor's report, and what `RenderedTokens`, datasets and batches show of themselves all use these.
 """
 
 from __future__ import annotations
@@ -20,23 +21,69 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
-from niels_gpt.token_styles import (
-    CONTEXT,
-    KINDS,
-    MEANINGS,
-    NOTEBOOK_STYLES,
-    STYLES,
-    TRAINED,
-    Kind,
-    ansi_code,
-    printable,
-)
+
+Kind = Literal["trained", "sampled", "context", "scaffold", "padding"]
+KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")
+TRAINED, SAMPLED, CONTEXT, SCAFFOLD, PADDING = range(5)  # of `KINDS`
+
+STYLES: dict[Kind, str] = {  # in terminals, in rich's words; `ansi_code` needs no rich
+    "trained": "bold black on green",
+    "sampled": "black on yellow",
+    "context": "default",
+    "scaffold": "magenta",
+    "padding": "bright_black",
+}
+NOTEBOOK_STYLES: dict[Kind, str] = {  # in notebooks, as CSS that can be read on light and on dark pages
+    "trained": "background: #2da44e40; border-bottom: 2px solid #2da44e;",
+    "sampled": "background: #d4a72c40; border-bottom: 2px dotted #bf8700;",
+    "context": "",
+    "scaffold": "color: #8a4fbf;",
+    "padding": "opacity: .5;",
+}
+MEANINGS: dict[Kind, str] = {
+    "trained": "trained: in the loss",
+    "sampled": "sampled: the model's, not in the loss",
+    "context": "context: not in the loss",
+    "scaffold": "scaffold: the format's own",
+    "padding": "padding",
+}
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")  # 30 to 37 in ANSI
+_VISIBLE = {" ": "·", "\n": "⏎", "\t": "⇥"}
+
+
+def ansi_code(style: str) -> str:
+    """The ANSI code of a style in rich's words: `bold black on green` -> `1;30;42`.
+
+    It knows `bold`, the eight colours, their `bright_` forms and `on`. `default` has no code: it is the terminal's own
+    colour.
+    """
+    codes, background = [], 0
+    for word in style.split():
+        if word == "bold":
+            codes.append(1)
+        elif word == "on":
+            background = 10
+        elif word != "default":
+            bright = 60 if word.startswith("bright_") else 0
+            codes.append(30 + _COLOURS.index(word.removeprefix("bright_")) + bright + background)
+    return ";".join(map(str, codes))
+
+
+def visible(text: str) -> str:
+    """A token's text with white space made visible and without control codes, which a terminal would obey."""
+    return "".join(_VISIBLE.get(character) or printable(character) for character in text)
+
+
+def printable(character: str) -> str:
+    """A character, or its code point in hexadecimal if it is not printable."""
+    return character if character.isprintable() else f"\\u{ord(character):04x}"
+
 
 Spelling = Callable[[int], str]
 MOST_TOKENS: Final = 20_000  # in HTML: a notebook becomes slow with more

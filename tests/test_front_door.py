@@ -14,7 +14,7 @@ import pytest
 import niels_gpt as ng
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.tiny_families import folder_of
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.format import gather
-from niels_gpt.format.buffers import ARRAYS_PER_SHAPE, Buffers
-from niels_gpt.format.gather import Spans, shifted
+from niels_gpt.format.gather import ARRAYS_PER_SHAPE, Buffers, Spans, shifted
 from niels_gpt.format.packing import layout_of
 from niels_gpt.kernel import native
 

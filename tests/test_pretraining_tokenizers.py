@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from niels_gpt.builds.document_encoders import SEPARATORS, document_encoder
+from niels_gpt.builds.documents import SEPARATORS, document_encoder
 from niels_gpt.builds.rows import batches
 from niels_gpt.cache.build_all import Settings as AllSettings
 from niels_gpt.cache.build_all import build_all

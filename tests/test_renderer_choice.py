@@ -18,7 +18,7 @@ from niels_gpt.renderers.choice import RendererOptions, open_renderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.known_models import MODEL_TYPES
 from niels_gpt.renderers.registry import FAMILIES, MODEL_RENDERER_MAP, automatic_renderer, create_renderer
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML
 from tests.renderers.tiny_families import folder_of

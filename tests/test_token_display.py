@@ -24,8 +24,20 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.errors import UsageError
 from niels_gpt.format.display import BatchView, rows_of_batch
-from niels_gpt.token_display import CSS, TokenRow, notebook_html, spelling_of, terminal_text, weighted_row
-from niels_gpt.token_styles import CONTEXT, KINDS, NOTEBOOK_STYLES, STYLES, TRAINED, ansi_code
+from niels_gpt.token_display import (
+    CONTEXT,
+    CSS,
+    KINDS,
+    NOTEBOOK_STYLES,
+    STYLES,
+    TRAINED,
+    TokenRow,
+    ansi_code,
+    notebook_html,
+    spelling_of,
+    terminal_text,
+    weighted_row,
+)
 from tests.episodes.made import write_split
 from tests.renderers.small import family
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import BuildOptions, CacheTokenizer
-from niels_gpt.builds.document_encoders import DocumentEncoder, document_encoder
+from niels_gpt.builds.documents import DocumentEncoder, document_encoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import SERIAL, Executor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache, check_budgets

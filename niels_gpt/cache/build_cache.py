@@ -37,8 +37,15 @@ from niels_gpt.builds.conversation_encoders import (
     as_encoder,
 )
 from niels_gpt.builds.conversations import SFTCacheTask
-from niels_gpt.builds.document_encoders import DocumentEncoder, document_encoder
-from niels_gpt.builds.documents import DocumentTask, SplitDocument, TokenBudgets, concatenated, with_split
+from niels_gpt.builds.documents import (
+    DocumentEncoder,
+    DocumentTask,
+    SplitDocument,
+    TokenBudgets,
+    concatenated,
+    document_encoder,
+    with_split,
+)
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.tasks import SERIAL, Chunk, Executor

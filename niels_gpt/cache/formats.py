@@ -20,7 +20,7 @@ import numpy.typing as npt
 from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
 from niels_gpt.storage.checksums import FileRecord
 from niels_gpt.storage.files import HashedWriter
-from niels_gpt.storage.schema import REPAIR
+from niels_gpt.storage.manifests import REPAIR
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")

@@ -33,17 +33,26 @@ from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import (
+    COUNT,
+    COUNTS,
+    IDS,
+    OBJECT,
+    REPAIR,
+    TEXT,
+    VOCAB_SIZE,
+    Field,
     Manifest,
+    check_fields,
     check_file_records,
     check_files,
     check_keys,
     check_manifest_hash,
     check_splits,
     no_such_directory,
+    one_of,
     read_manifest,
     tokenizer_sha256,
 )
-from niels_gpt.storage.schema import COUNT, COUNTS, IDS, OBJECT, REPAIR, TEXT, VOCAB_SIZE, Field, check_fields, one_of
 
 Meta = Manifest
 DATA_FILES = ("**/*.bin", "*.npy")

@@ -13,7 +13,6 @@ from niels_gpt.cache.meta import meta_beside
 from niels_gpt.cache.mmap import Int64s, map_tokens, windows
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format import gather
-from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import (
     check_batch_size,
     check_generator,
@@ -21,7 +20,7 @@ from niels_gpt.format.collate import (
     checked_device,
     to_device,
 )
-from niels_gpt.format.gather import Spans, shifted
+from niels_gpt.format.gather import Buffers, Spans, shifted
 from niels_gpt.kernel import native
 
 

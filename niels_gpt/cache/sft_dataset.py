@@ -13,7 +13,6 @@ from niels_gpt.cache.meta import Meta, meta_beside
 from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, Tokens, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format import gather
-from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import (
     check_batch_size,
     check_device,
@@ -23,6 +22,7 @@ from niels_gpt.format.collate import (
     padded_inputs_and_targets,
     to_device,
 )
+from niels_gpt.format.gather import Buffers
 from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 from niels_gpt.kernel import native
 from niels_gpt.ranges import TOKEN_ID

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.builds.document_encoders import DocumentEncoder
+from niels_gpt.builds.documents import DocumentEncoder
 from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.errors import Mismatch, UsageError

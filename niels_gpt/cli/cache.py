@@ -221,7 +221,7 @@ def build_pretrain(
     # Options and inputs are checked before torch is imported and the tokenizer loaded.
     limits.check()
     source, runner = TextFiles(inputs), executor.open()
-    from niels_gpt.builds.document_encoders import document_encoder
+    from niels_gpt.builds.documents import document_encoder
     from niels_gpt.cache.build_cache import build_pretrain_cache
 
     encoder = document_encoder(str(tokenizer), separator)
@@ -324,7 +324,7 @@ def build_all_command(
 
 
 def _vocab_size(tokenizer: Path | str) -> int:
-    from niels_gpt.builds.document_encoders import document_encoder
+    from niels_gpt.builds.documents import document_encoder
 
     return document_encoder(tokenizer).vocab_size
 

@@ -131,14 +131,14 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             MOVE,
         ),
         "publish": Command(
-            "niels_gpt.cli.scale",
+            "niels_gpt.cli.exchange",
             "publish",
             "A finished dataset -> a URL; every file is read back and checked, the manifest comes last. "
             "Run again to go on.",
             MOVE,
         ),
         "fetch": Command(
-            "niels_gpt.cli.scale",
+            "niels_gpt.cli.exchange",
             "fetch",
             "A published dataset -> a local directory that every reader opens; prints its path.",
             MOVE,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from niels_gpt.renderers.choice import RendererOptions
     from niels_gpt.renderers.engine import Family
     from niels_gpt.renderers.loss import LossOn
-    from niels_gpt.renderers.template.default import DefaultRenderer
+    from niels_gpt.renderers.template.renderer import DefaultRenderer
 
 # Parsing helpers
 

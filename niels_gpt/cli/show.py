@@ -160,7 +160,7 @@ def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
 def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
     """A conversation as text, where there is no tokenizer to render it with."""
     from niels_gpt.sources.chat_files import nth_conversation
-    from niels_gpt.token_styles import printable
+    from niels_gpt.token_display import printable
 
     found = nth_conversation(file, number)
     if as_json:

@@ -32,8 +32,7 @@ from niels_gpt.renderers.choice import RendererOptions, clock_on, open_renderer
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.registry import create_renderer
-from niels_gpt.renderers.template.default import DefaultRenderer
-from niels_gpt.renderers.template.renderer import load_template
+from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final, Literal
 
-from niels_gpt.token_display import CSS, in_colour, span
-from niels_gpt.token_styles import Kind
+from niels_gpt.token_display import CSS, Kind, in_colour, span
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")

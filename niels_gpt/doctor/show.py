@@ -12,7 +12,7 @@ from rich.text import Text
 from niels_gpt.doctor.report import SEVERITIES, Evidence, Finding, Report, Severity, WindowToken
 from niels_gpt.doctor.rules import RULES
 from niels_gpt.doctor.rules.rule import Rule, thread_url
-from niels_gpt.token_styles import STYLES, visible
+from niels_gpt.token_display import STYLES, visible
 
 COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 SHOWN = 3  # pieces of evidence of a finding in the terminal; markdown has all

@@ -10,7 +10,7 @@ from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, St
 from niels_gpt.renderers.template.proof import SampledSpan
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import Piece
-from niels_gpt.token_styles import MEANINGS, STYLES, Kind, printable
+from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable
 
 COLOURS: dict[Status, str] = {
     "certified": "bold green",

@@ -34,7 +34,7 @@ from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.episodes.spans import Int64s, RowSpans, SpanLocator
 from niels_gpt.episodes.states import Place
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.buffers import Buffers
+from niels_gpt.format.gather import Buffers
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.progress import SILENT, Progress
 

@@ -35,16 +35,21 @@ import numpy.typing as npt
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.storage.manifests import (
+    COUNTS,
+    IDS,
+    TEXT,
+    VOCAB_SIZE,
     Manifest,
+    check_fields,
     check_file_records,
     check_files,
     check_keys,
     check_manifest_hash,
     check_splits,
     no_such_directory,
+    one_of,
     read_manifest,
 )
-from niels_gpt.storage.schema import COUNTS, IDS, TEXT, VOCAB_SIZE, check_fields, one_of
 
 FORMAT_VERSION: Final = 1
 CONTEXT_VERSION: Final = 2  # of datasets with `prefixes.idx` or `images.idx`, which earlier versions would ignore

@@ -32,9 +32,9 @@ from niels_gpt.episodes.format import (
 )
 from niels_gpt.errors import CacheError, storage_errors, without_passwords
 from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.downloads import download, read_small
 from niels_gpt.storage.files import atomic_file, write_atomic
 from niels_gpt.storage.manifests import Manifest, check_manifest_hash
+from niels_gpt.storage.remote import download, read_small
 from niels_gpt.storage.shard_cache import RemoteFileRecord, RemoteShard, ShardCache
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)

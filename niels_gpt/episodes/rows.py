@@ -20,9 +20,8 @@ from niels_gpt.episodes.shards import Shard
 from niels_gpt.episodes.spans import Array, Int64s, RowSpans
 from niels_gpt.errors import CacheError
 from niels_gpt.format import gather
-from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.format.gather import shifted, targets_of
+from niels_gpt.format.gather import Buffers, shifted, targets_of
 from niels_gpt.format.packing import layout_of
 from niels_gpt.kernel import native
 

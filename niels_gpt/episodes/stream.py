@@ -41,8 +41,8 @@ from niels_gpt.episodes.spans import Array, RowSpans
 from niels_gpt.episodes.states import Place, place_in, state_of
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, without_passwords
 from niels_gpt.format import gather
-from niels_gpt.format.buffers import Buffers
 from niels_gpt.format.collate import to_device
+from niels_gpt.format.gather import Buffers
 from niels_gpt.kernel import native
 
 _log = logging.getLogger("niels_gpt.stream")

@@ -20,8 +20,8 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.masks import batch_weights, loss_weights
-from niels_gpt.renderers.template.default import DefaultRenderer
-from niels_gpt.token_styles import CONTEXT, KINDS, SAMPLED, SCAFFOLD, TRAINED, Kind
+from niels_gpt.renderers.template.renderer import DefaultRenderer
+from niels_gpt.token_display import CONTEXT, KINDS, SAMPLED, SCAFFOLD, TRAINED, Kind
 
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]

@@ -21,7 +21,7 @@ from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
-from niels_gpt.token_styles import CONTEXT, PADDING, SCAFFOLD, TRAINED
+from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
 
 def view_example(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.explorer.example import ExampleView, TokenView
-from niels_gpt.token_styles import MEANINGS, Kind, printable
+from niels_gpt.token_display import MEANINGS, Kind, printable
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --faint: #6b7686; --paper: #fbfbf9; --card: #ffffff; --line: #e2e4e8;

@@ -21,8 +21,7 @@ from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.choice import RendererOptions, clock_on, template_variables
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.registry import FAMILIES, automatic_renderer, config_of, create_renderer
-from niels_gpt.renderers.template.default import DefaultRenderer
-from niels_gpt.renderers.template.renderer import load_template
+from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 

@@ -21,7 +21,7 @@ from niels_gpt.explorer.loss_modes import Bools, LossMode
 from niels_gpt.explorer.token_columns import TokenFacts, TokenTable, spelled, table_of_rendering
 from niels_gpt.messages import Message
 from niels_gpt.renderers.engine import Family
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer.pieces import PieceEncoder
 

@@ -18,7 +18,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
-from niels_gpt.token_styles import MEANINGS, STYLES, Kind, printable, visible
+from niels_gpt.token_display import MEANINGS, STYLES, Kind, printable, visible
 
 PADDING_ROWS = 2  # of the table; more padding is only counted
 _WIDEST = 24  # columns for a token's text; the row of a longer text is wider

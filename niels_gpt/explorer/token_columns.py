@@ -18,7 +18,7 @@ import numpy.typing as npt
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.loss_modes import Bools, LossMode
 from niels_gpt.messages import Message, weight_of
-from niels_gpt.token_styles import Kind
+from niels_gpt.token_display import Kind
 
 SAMPLED, BODY, CONTROL, PADDING, HALF = 1, 2, 4, 8, 16  # bits of `facts`; static/token_table.js has the same
 _SENTINEL_ROLES = {"sys": "system", "usr": "user", "asst": "assistant"}

@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from niels_gpt.export.formats import Format, Settings, as_tokens, token_dtype
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.export.samples import SAMPLE_SHARD_BYTES, Column, Pending, joined, per_row, use_of_samples
 from niels_gpt.export.source import Facts
-from niels_gpt.export.writers import FileSet
+from niels_gpt.export.writers import SAMPLE_SHARD_BYTES, Column, FileSet, Pending, joined, per_row, use_of_samples
 
 INDEX_NAME = "index.json"
 

@@ -13,17 +13,15 @@ from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows
-from niels_gpt.imports.arrays import LLMC, NPY
+from niels_gpt.imports.arrays import LLMC, NANOGPT, NPY
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
 from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
-from niels_gpt.imports.nanogpt import NANOGPT
 from niels_gpt.imports.olmo import OLMO
 from niels_gpt.imports.samples import LITDATA, MDS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.inputs import fingerprint
-from niels_gpt.storage.manifests import check_manifest_hash, read_manifest
-from niels_gpt.storage.schema import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields
+from niels_gpt.storage.manifests import IDS, OBJECT, TEXT, VOCAB_SIZE, check_fields, check_manifest_hash, read_manifest
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, NANOGPT, OLMO, LLMC, NPY, MDS, LITDATA)}
 

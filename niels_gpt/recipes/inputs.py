@@ -34,8 +34,7 @@ from niels_gpt.sources.contamination import Benchmarks
 from niels_gpt.sources.duplicates import Duplicates, find_duplicates
 from niels_gpt.sources.filters import Filtered, RowCheck
 from niels_gpt.sources.locations import pinned
-from niels_gpt.sources.mapping import RowMapping
-from niels_gpt.sources.row_functions import RowFunction
+from niels_gpt.sources.mapping import RowFunction, RowMapping
 from niels_gpt.storage.files import json_bytes, write_atomic
 from niels_gpt.storage.manifests import HASH_KEY
 from niels_gpt.tokenizer import load_tokenizer

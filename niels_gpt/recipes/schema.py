@@ -37,9 +37,8 @@ from niels_gpt.format.fitting import EPISODE_POLICIES
 from niels_gpt.sources.chat_shapes import DIALECTS
 from niels_gpt.sources.duplicates import DuplicateOptions
 from niels_gpt.sources.filters import ROLES, RowFilters
-from niels_gpt.sources.mapping import RowMapping
+from niels_gpt.sources.mapping import RowMapping, check_dotted_name
 from niels_gpt.sources.rejections import BadRowLimit
-from niels_gpt.sources.row_functions import check_dotted_name
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 

@@ -21,9 +21,8 @@ from niels_gpt.renderers.configs import (
 from niels_gpt.renderers.engine import Family
 from niels_gpt.renderers.images.processors import load_processor
 from niels_gpt.renderers.registry import automatic_renderer, create_renderer, refuse_unknown_images
-from niels_gpt.renderers.template.default import DefaultRenderer
 from niels_gpt.renderers.template.isolation import Isolation
-from niels_gpt.renderers.template.renderer import load_template, no_clock
+from niels_gpt.renderers.template.renderer import DefaultRenderer, load_template, no_clock
 from niels_gpt.tokenizer.load import open_encoder
 
 

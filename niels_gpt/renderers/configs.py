@@ -62,7 +62,7 @@ from niels_gpt.renderers.families.qwen38 import Qwen38RendererConfig
 from niels_gpt.renderers.families.raw import RawRendererConfig
 from niels_gpt.renderers.families.smollm3 import SmolLM3RendererConfig
 from niels_gpt.renderers.options import FamilyConfig, with_options
-from niels_gpt.renderers.template.default import DefaultRendererConfig
+from niels_gpt.renderers.template.renderer import DefaultRendererConfig
 
 __all__ = [
     "AutoRendererConfig",

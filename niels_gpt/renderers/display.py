@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt import token_display
-from niels_gpt.token_display import TokenRow
-from niels_gpt.token_styles import CONTEXT, SAMPLED, SCAFFOLD, TRAINED
+from niels_gpt.token_display import CONTEXT, SAMPLED, SCAFFOLD, TRAINED, TokenRow
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images
 from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
 from niels_gpt.renderers.pool import RendererPool
-from niels_gpt.renderers.template.default import DefaultRenderer
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.renderers.types import Renderer
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
 from niels_gpt.tokenizer.hub import load_hf_tokenizer

@@ -29,7 +29,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.filters import Reason
-from niels_gpt.sources.minhash import Groups, MinHashes, minhashes_of
+from niels_gpt.sources.ngrams import Groups, MinHashes, minhashes_of
 from niels_gpt.storage.files import HashedWriter
 
 ROWS_AT_ONCE: Final = 1024

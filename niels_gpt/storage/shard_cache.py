@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, StorageError, UsageError, storage_errors
 from niels_gpt.forks import cached_property
-from niels_gpt.storage.downloads import download
+from niels_gpt.storage.remote import download
 from niels_gpt.storage.retries import Retries
 
 MAX_BYTES = 100 << 30

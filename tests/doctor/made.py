@@ -15,7 +15,7 @@ from niels_gpt.doctor import Report, diagnose
 from niels_gpt.doctor.layout_inference import infer_layout
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import RenderedTokens
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 Row = dict[str, Any]

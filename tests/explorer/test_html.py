@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.html import example_html, legend_html, page_html, view_html
-from niels_gpt.token_styles import Kind
+from niels_gpt.token_display import Kind
 
 KINDS: tuple[Kind, ...] = ("trained", "sampled", "context", "scaffold", "padding")
 NASTY = [

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
 from niels_gpt.explorer.terminal_view import print_view, show_view
-from niels_gpt.token_styles import CONTEXT, KINDS, PADDING, TRAINED
+from niels_gpt.token_display import CONTEXT, KINDS, PADDING, TRAINED
 from tests.conftest import run_cli
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]

@@ -52,7 +52,7 @@ def test_packed_rows_come_back_as_episodes(tmp_path: Path) -> None:
 
 
 def test_a_stream_comes_back_by_its_end_of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("niels_gpt.imports.nanogpt.PORTION_TOKENS", 7)
+    monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 7)
     source, rows = pretrain_cache(tmp_path / "cache")
     export(source, "nanogpt", tmp_path / "out")
     import_episodes(tmp_path / "out", "nanogpt", tmp_path / "back", eos_id=EOT)

@@ -8,7 +8,7 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.example import view_rendered
 from niels_gpt.explorer.terminal_view import flow
 from niels_gpt.messages import Conversation
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.doctor.made import chats
 from tests.museum.exhibit import Exhibit, row, tokenizer_of
 from tests.renderers.tiny_families import folder_of

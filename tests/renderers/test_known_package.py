@@ -18,7 +18,7 @@ from niels_gpt.renderers import base, configs
 from niels_gpt.renderers.base import Renderer, create_renderer, create_renderer_pool, load_tokenizer
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template.default import DefaultRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.small import CHATML, assistant, call, family, result, user
 from tests.renderers.tiny_families import folder_of, renderer_of
 

@@ -12,7 +12,6 @@ from niels_gpt.errors import UsageError
 from niels_gpt.renderers.base import ToolCallParseStatus as Status
 from niels_gpt.renderers.configs import DefaultRendererConfig
 from niels_gpt.renderers.registry import FAMILIES
-from niels_gpt.renderers.template.default import DefaultRenderer
 from niels_gpt.renderers.template.parsers import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -21,6 +20,7 @@ from niels_gpt.renderers.template.parsers import (
     get_reasoning_parser,
     get_tool_parser,
 )
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.chats import TOOLS
 from tests.renderers.damage import check_calls_sane, damaged, stock_of
 from tests.renderers.small import CHATML, assistant, call, conversation, family, result, user

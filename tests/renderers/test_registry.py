@@ -26,8 +26,7 @@ from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.image_family import takes_images
 from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of
-from niels_gpt.renderers.template.default import DefaultRenderer
-from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
 from tests.renderers.small import CHATML, assistant, conversation, user
 from tests.renderers.sweeps import chats
 from tests.renderers.tiny_families import TOKENS, folder_of

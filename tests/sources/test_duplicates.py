@@ -29,8 +29,7 @@ from niels_gpt.sources.duplicates import (
 )
 from niels_gpt.sources.filters import Filtered, RowFilters
 from niels_gpt.sources.inputs import Rejected
-from niels_gpt.sources.minhash import band_length
-from niels_gpt.sources.ngrams import ngrams, words_of
+from niels_gpt.sources.ngrams import band_length, ngrams, words_of
 
 WORDS = [f"word{n}" for n in range(400)]
 
@@ -297,7 +296,7 @@ def test_parts_of_any_size_find_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     path = write(tmp_path / "chats.jsonl", texts)
     made = []
     for rows in (1 << 17, 7, 1):
-        monkeypatch.setattr("niels_gpt.sources.minhash.ROWS_OF_BUCKET", rows)
+        monkeypatch.setattr("niels_gpt.sources.ngrams.ROWS_OF_BUCKET", rows)
         folder = tmp_path / str(rows)
         folder.mkdir()
         found(folder, {"chats": path}, near=near)

@@ -12,7 +12,7 @@ How a character of the output gets its facts, in the order in which it happens:
    up to and with the stop token. `tracing.py` puts these steps together.
 5. `certificate.py` decides whether tracing can be trusted for this kind of conversation, by comparing it on probes with
    `oracle.py`, which finds the same facts by rendering alone (`substitution.py`). Where it cannot, the oracle's facts
-   are used (`proven.py`).
+   are used (`proof.py`).
 6. Only LITERAL spans are encoded with control tokens; all others are encoded as text. The ids are attributed by the
    same code as those of the families (`renderers/encode.py`).
 7. Where the template did more with texts than copy them (`reads.py`), `neutral.py` checks that they did not decide
@@ -28,5 +28,5 @@ How a character of the output gets its facts, in the order in which it happens:
 
 A template is a program from someone else: `bounds.py`, `budget.py` and `sizes.py` limit its work and memory, and
 `isolation.py` runs it in a process of its own. `run.py` compiles and runs it; `parsers.py` reads completions;
-`bridge.py` extends a prompt by the next turn; `default.py` makes a renderer from a config.
+`bridge.py` extends a prompt by the next turn.
 """

@@ -7,7 +7,7 @@ the result's size (`sizes.py`)::
     {{ "ab" * 10**12 }}     call_binop("*"): size 2 * 10**12 > the largest size  ->  TemplateError, nothing is created
 
 There are two ways in: methods that Jinja calls for every operator, call and filter are overridden; for what compiled
-templates do by themselves (loops, comparisons, output) `charge_inserter.py` adds calls to the syntax tree.
+templates do by themselves (loops, comparisons, output) `budget.ChargeInserter` adds calls to the syntax tree.
 
 In the same places it is recorded what the template reads of the caller's texts (`reads.py`).
 
@@ -34,10 +34,11 @@ from niels_gpt.renderers.template.budget import (
     MAX_BITS,
     BoundedContext,
     Budget,
+    ChargeInserter,
+    check_depth,
     size_of,
     text_size,
 )
-from niels_gpt.renderers.template.charge_inserter import ChargeInserter, check_depth
 from niels_gpt.renderers.template.jinja import TrackingCodeGenerator, TrackingEnvironment
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.sizes import FILTER_SIZES, NESTED, format_size, method_size, percent_size

@@ -30,10 +30,9 @@ from niels_gpt.errors import MessageError, shown
 from niels_gpt.forks import cached_property
 from niels_gpt.messages import REASONING_FIELDS, Message
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.template.attribution import UNKNOWN_ROLE
+from niels_gpt.renderers.template.attribution import UNKNOWN_ROLE, ControlTokens, Span
 from niels_gpt.renderers.template.provenance import LABEL
 from niels_gpt.renderers.template.reads import Reads
-from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.template.substitution import COMPARED_KEYS, free_letters
 from niels_gpt.renderers.types import SCAFFOLD
 

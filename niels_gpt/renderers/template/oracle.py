@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
+from niels_gpt.renderers.template.attribution import ControlTokens
 from niels_gpt.renderers.template.proof import (
     HEADER,
     PREFIX,
@@ -40,7 +41,6 @@ from niels_gpt.renderers.template.proof import (
     SampledSpan,
 )
 from niels_gpt.renderers.template.sampled_span import added_prompt, end_of_same
-from niels_gpt.renderers.template.spans import ControlTokens
 from niels_gpt.renderers.template.substitution import (
     NONE,
     Substituted,

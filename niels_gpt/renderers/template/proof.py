@@ -1,12 +1,27 @@
-"""What `oracle.py` proves of a rendering: the owner of every character, what the model emits, and by which rule."""
+"""What `oracle.py` proves of a rendering (`Proof`), and the `Emitter` that is made from it (`emit_proof`).
+
+A proof says who owns every character, what the model emits, and by which rule. Only text that the template itself wrote
+may become control tokens. Tracing knows it by origin (LITERAL). Where an operation lost the origin, the proof may
+restore it: what is no content, and cannot be any other text of the caller.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from niels_gpt.messages import REASONING_FIELDS, Message
+from niels_gpt.renderers.emitter import Emitter
+from niels_gpt.renderers.template.attribution import ControlTokens, Span
+from niels_gpt.renderers.template.provenance import LITERAL, LOST, NO_MESSAGE
+from niels_gpt.renderers.template.substitution import COMPARED_KEYS
+from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 Ints = npt.NDArray[np.int64]
 
@@ -18,6 +33,15 @@ SPACES: Final = "the turn begins as the generation prompt does, apart from white
 SHORTER: Final = "the turn begins as the generation prompt does, without its last tag"
 HEADER: Final = "the turn begins as the generation prompt does, without the words that it ends in"
 WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
+
+_WITHOUT_LABELS = frozenset({"content", "role", "tool_calls", "train", "weight", *REASONING_FIELDS})
+_CONTENT_FIELDS = frozenset({"content", "tool_calls", *REASONING_FIELDS})
+# The words of the chat format itself. They are in every conversation and spell no control token, so that they must not
+# keep a template from writing tokens such as <|text|>.
+_STANDARD_WORDS = frozenset(
+    {"", "role", "content", "type", "text", "id", "function", "name", "arguments", "tool_calls", "tool_call_id"}
+    | {"train", "weight", "image", "image_url", "url", "path", "video", "video_url", *REASONING_FIELDS}
+)
 
 
 @dataclass(frozen=True)
@@ -59,3 +83,156 @@ class Proof:
     owner: Ints
     sampled: list[SampledSpan]
     problems: list[str]
+
+
+def emit_proof(proof: Proof, spans: Sequence[Span], messages: Sequence[Message]) -> Emitter:
+    """A rendering with proven facts.
+
+    Args:
+        spans: the same text with origins, as tracing has them.
+    """
+    literal = _per_character(spans, LITERAL)
+    content = _contents(proof, spans)
+    # A template may write a string of its own where a content had the same (`split('x') | join('x')`): it is content.
+    literal &= content < 0
+    # What is written before and after all loops, such as bos, belongs to no message.
+    outside = np.repeat(
+        np.array([span.message == NO_MESSAGE for span in spans], np.bool_), [len(span.text) for span in spans]
+    )
+    inside = np.flatnonzero(~outside)
+    owner = np.where(content >= 0, np.where(proof.content >= 0, proof.owner, content), proof.owner)
+    if len(inside):
+        last = max(int(inside[-1]) + 1, *(span.stop for span in proof.sampled), 0)
+        outside[inside[0] : last] = False
+        if proof.text[last:].isspace():  # the newline after the last turn, which is the turn's
+            outside[last:] = False
+        owner[outside] = NO_MESSAGE
+    for span in proof.sampled:
+        owner[span.start : span.stop] = span.message
+    is_assistant = np.array([*(message["role"] == "assistant" for message in messages), False])
+    sampled = np.zeros(len(proof.text), np.bool_)
+    for span in proof.sampled:
+        sampled[span.start : span.stop] = True
+    bits = np.where(sampled, SAMPLED | CONTENT, np.where((content >= 0) & ~is_assistant[content], CONTENT, 0))
+    facts = owner << 3 | bits | np.where(literal, SCAFFOLD, 0)
+    out = Emitter(messages)
+    # 0 0 5 5 5 1 has runs that start at 0 2 5
+    starts = np.flatnonzero(np.diff(facts, prepend=facts[:1] - 1)).tolist()
+    out.texts = [proof.text[start:stop] for start, stop in pairwise([*starts, len(facts)])]
+    out.facts = facts[starts].tolist()
+    out.attribution = f"partial: {proof.problems[0]}" if proof.problems else "full"
+    return out
+
+
+def _contents(proof: Proof, spans: Sequence[Span]) -> npt.NDArray[np.int64]:
+    """The message whose content each character is: as proven, and for what has no substitutes (`"`) as traced.
+
+    A traced content is not taken if it holds text of the template's own: `{'output': m.content} | tojson`.
+    """
+    content, at = proof.content.copy(), 0
+    for span in spans:
+        stop = at + len(span.text)
+        if span.origin >= 0 and not proof.own[at:stop].any():
+            missing = at + np.flatnonzero(content[at:stop] < 0)
+            content[missing] = span.origin
+        at = stop
+    return content
+
+
+def with_proven_literals(spans: list[Span], proof: Proof, labels: set[str], controls: ControlTokens) -> list[Span]:
+    """The spans, in which LOST text is LITERAL where the proof shows that the template wrote it.
+
+    It shows this for what is no content of a message. Other texts of the caller (names, ids, tools) have none,
+    so nothing changes if one of them may have a part in a control token that is written there.
+
+    Args:
+        labels: these other texts (`labels_of`, `compared_tokens`).
+    """
+    if all(span.origin != LOST for span in spans):
+        return spans
+    lost = _per_character(spans, LOST)
+    written = lost & (proof.content < 0)
+    tokens = {proof.text[start:stop] for start, stop in controls.places(proof.text) if written[start:stop].any()}
+    if any(label in token or token in label for token in tokens for label in labels):
+        return spans
+    found, at = [], 0
+    for span in spans:
+        stop = at + len(span.text)
+        if span.origin != LOST:
+            found.append(span)
+        else:
+            for start, end in _runs(written[at:stop]):
+                origin = LITERAL if written[at + start] else LOST
+                found.append(Span(span.text[start:end], span.message, origin))
+        at = stop
+    return found
+
+
+def _runs(values: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Start and end of each run of equal values."""
+    starts = np.flatnonzero(np.diff(values.astype(np.int8), prepend=-1)).tolist()
+    return zip(starts, [*starts[1:], len(values)], strict=True)
+
+
+def _per_character(spans: Sequence[Span], origin: int) -> npt.NDArray[np.bool_]:
+    """Which characters have this origin."""
+    return np.repeat(np.array([span.origin == origin for span in spans], np.bool_), [len(span.text) for span in spans])
+
+
+def labels_of(messages: Sequence[Message], tools: Any, variables: Mapping[str, Any]) -> set[str]:
+    """The caller's strings that have no substitutes: names, ids, further fields, tools, variables.
+
+    Roles are left out, because `attribution.check_controls` knows them, and so are variables named `..._token`, which
+    are the tokenizer's.
+    """
+    own = {name: value for name, value in variables.items() if not name.endswith("_token")}
+    found = set(_strings([tools, list(own.values())]))
+    for message in messages:
+        found |= set(_strings([value for key, value in message.items() if key not in _WITHOUT_LABELS]))
+        found |= set(_without_substitutes([message.get("content"), message.get("tool_calls")]))
+        found |= {*message}  # a template may write a whole message, and with it the caller's own keys
+    return found - _STANDARD_WORDS
+
+
+def compared_tokens(messages: Sequence[Message], retained: re.Pattern[str], controls: ControlTokens) -> set[str]:
+    """The control tokens that contents spell and that have no substitutes, because the template compares with them.
+
+    A content of such strings alone is substituted as a whole, so it does not count.
+
+    Args:
+        retained: matches the strings that the template compares with.
+    """
+    contents = [value for message in messages for field, value in message.items() if field in _CONTENT_FIELDS]
+    texts = [text for text in _strings(contents) if retained.sub("", text).strip()]
+    pieces = {found[0] for text in texts for found in retained.finditer(text)}
+    return {piece for piece in pieces if any(True for _ in controls.places(piece))}
+
+
+def _without_substitutes(value: Any) -> Iterator[str]:
+    """The strings in contents and calls that have no substitutes: keys outside of arguments, kinds and ids.
+
+    See `substitution._Substitution.value`.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            if key in COMPARED_KEYS:
+                yield from _strings(item)
+            elif key != "arguments":
+                yield from _without_substitutes(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _without_substitutes(item)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a value at any depth, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

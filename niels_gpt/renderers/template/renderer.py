@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import jinja2
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from niels_gpt.errors import MessageError, TemplateError
 from niels_gpt.messages import REASONING_FIELDS, Message, NoContent, normalise, reasoning_of
@@ -18,7 +19,15 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one, render_conversations
 from niels_gpt.renderers.example import ShowsExample
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.template.attribution import KNOWN_ROLES, UNKNOWN_ROLE, attribute_spans, check_controls
+from niels_gpt.renderers.options import FamilyConfig, with_options
+from niels_gpt.renderers.template.attribution import (
+    KNOWN_ROLES,
+    UNKNOWN_ROLE,
+    ControlTokens,
+    Span,
+    attribute_spans,
+    check_controls,
+)
 from niels_gpt.renderers.template.bridge import bridge_by_rendering
 from niels_gpt.renderers.template.certificate import Certificate, disagreement
 from niels_gpt.renderers.template.isolation import Isolation, TemplateProcess
@@ -26,13 +35,11 @@ from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.neutral import Neutral, check_chosen_controls
 from niels_gpt.renderers.template.oracle import Oracle
 from niels_gpt.renderers.template.parsers import dialect_of, reasoning_tags_of
-from niels_gpt.renderers.template.proof import Proof
-from niels_gpt.renderers.template.proven import compared_tokens, emit_proof, labels_of, with_proven_literals
+from niels_gpt.renderers.template.proof import Proof, compared_tokens, emit_proof, labels_of, with_proven_literals
 from niels_gpt.renderers.template.provenance import LABEL, LITERAL, MessageDict, track, tracked_text
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.run import compile_template, run_template
 from niels_gpt.renderers.template.sampled_span import fixed_prompt
-from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.template.substitution import Unproven, template_strings
 from niels_gpt.renderers.template.tracing import Tracing
 from niels_gpt.renderers.types import Piece, RenderedBatch, RenderedTokens
@@ -48,6 +55,10 @@ _NO_IMAGES = (
     "a template tells where an image is, and not how many tokens it takes. Name a family with images, or use text(), "
     "which shows what the template writes"
 )
+
+# Names that cannot be template variables: what rendering sets itself, and options that only families have.
+_NO_VARIABLES = {"tokenizer", "template", "clock", "stops", "messages", "tools", "documents", "add_generation_prompt"}
+_FAMILY_OPTIONS = set(FamilyConfig.model_fields) - {"name"}
 
 
 def no_clock(form: str) -> str:
@@ -365,3 +376,62 @@ def load_template(path: str | Path) -> str:
 def _tracked_variable(name: str, value: Any) -> Any:
     """A variable with provenance: special tokens (`eos_token`) count as the template's own text, others are labels."""
     return track(value, LITERAL if isinstance(value, str) and name.endswith("_token") else LABEL)
+
+
+class DefaultRendererConfig(BaseModel):
+    """The tokenizer's own chat template. Fields that are not declared here are passed to the template as variables."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: Literal["default", "template"] = "default"
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+
+    @model_validator(mode="after")
+    def _check_variables(self) -> Self:
+        for name in self.model_extra or {}:
+            if name in _FAMILY_OPTIONS:
+                raise ValueError(
+                    f"{name} is an option of families; a chat template has none. Name a family, or drop it"
+                )
+            if name in _NO_VARIABLES:
+                raise ValueError(f"{name} cannot be a variable of the template: rendering sets it. Drop it")
+        return self
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The variables of the template: all fields that are not declared."""
+        return dict(self.model_extra or {})
+
+
+class DefaultRenderer(TemplateRenderer):
+    """A `TemplateRenderer` whose parsers and variables come from a config.
+
+    Args:
+        options: fields that replace the config's: `DefaultRenderer(tokenizer, tool_parser="qwen3")`.
+
+    Raises:
+        TemplateError: the tokenizer has no template. TokenizerError: it cannot be used. UsageError: no such parser.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: DefaultRendererConfig | None = None,
+        *,
+        template: str | None = None,
+        clock: Callable[[str], str] = no_clock,
+        isolate: Isolation | None = None,
+        **options: Any,
+    ) -> None:
+        config = DefaultRendererConfig() if config is None else config
+        self.config = with_options(config, options) if options else config
+        super().__init__(
+            tokenizer,
+            template=template,
+            clock=clock,
+            isolate=isolate,
+            tool_parser=self.config.tool_parser,
+            reasoning_parser=self.config.reasoning_parser,
+            **self.config.variables,
+        )

@@ -24,10 +24,10 @@ import jinja2
 from jinja2 import nodes
 
 from niels_gpt.errors import MessageError, TemplateError
+from niels_gpt.renderers.template.attribution import ControlTokens, Span
 from niels_gpt.renderers.template.bounds import BoundedEnvironment
 from niels_gpt.renderers.template.jinja import TrackingEnvironment, compile_lock
 from niels_gpt.renderers.template.run import run_template
-from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.template.substitution import common_prefix
 
 _FLAG = "add_generation_prompt"

@@ -17,6 +17,8 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.template.attribution import (
+    ControlTokens,
+    Span,
     attribute_spans,
     check_controls,
     default_turn_length,
@@ -28,7 +30,6 @@ from niels_gpt.renderers.template.attribution import (
 from niels_gpt.renderers.template.jinja import Chunk
 from niels_gpt.renderers.template.provenance import LITERAL, NO_MESSAGE
 from niels_gpt.renderers.template.sampled_span import added_prompt, history_opening, sampled_span
-from niels_gpt.renderers.template.spans import ControlTokens, Span
 from niels_gpt.renderers.types import CONTENT, SAMPLED, SCAFFOLD
 
 
